@@ -1,0 +1,66 @@
+"""The whole error model on one screen.
+
+Everything burnish raises on purpose is a `BurnishError`. A `UserError` is something the user can mend by changing
+what they typed or brought: the command line prints it without a traceback and exits with 2. Any other error exits
+with 1. A failing sample (a reward function that raises, a tool that hangs) is data, not an error, until too many
+fail: then the step raises one of the run-time errors below with the collected causes.
+"""
+
+
+class BurnishError(Exception):
+    """Base of all deliberate errors. The message says what is wrong, where, and how to mend it."""
+
+    exit_code = 1
+
+
+class UserError(BurnishError):
+    """The command, the configuration or a file the user brought is wrong."""
+
+    exit_code = 2
+
+
+class ConfigError(UserError):
+    """A key, a value or a combination of them; raised before any model is loaded."""
+
+
+class NotAvailable(ConfigError):
+    """A known capability that this version or this machine does not have."""
+
+    def __init__(self, what: str, instead: str = ""):
+        super().__init__(f"not available yet: {what}" + (f". {instead}" if instead else ""))
+
+
+class DataError(UserError):
+    """A dataset file, row or column; the message names file, row and field."""
+
+
+class ModelError(UserError):
+    """A model folder without weights, tokenizer or a usable configuration."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint that cannot be written (full disk, read-only folder) or read (truncated, another model)."""
+
+
+class RewardError(UserError):
+    """More samples of a step failed to be scored than `reward.max_failure_ratio` allows."""
+
+
+class RolloutError(BurnishError):
+    """The rollout engine could not finish a request."""
+
+
+class AgentError(BurnishError):
+    """An agent loop broke its contract (ids, masks and log-probs that do not line up, an unknown loop)."""
+
+
+class WorkerError(BurnishError):
+    """A worker failed; the message names the worker and the method."""
+
+
+class DeadlineError(BurnishError):
+    """A wait passed its deadline; the message names its owner and what it waited for."""
+
+
+class BadStepError(BurnishError):
+    """Loss or gradient was NaN or infinite in `trainer.max_bad_steps` updates in a row."""
