@@ -1,0 +1,33 @@
+"""The single controller: one process calls methods of many workers as if they were local.
+
+Read in this order:
+
+    worker.py     Worker: the base of what holds a model and computes; Place: where one of them runs
+    decorator.py  `register`: says how calls of a method are split over workers and their results joined
+    dispatch.py   the ways to split and join, as pure functions
+    group.py      WorkerGroup: the workers of one class, with the registered methods bound; ClassWithInitArgs
+    pool.py       Role, ResourcePool, ResourcePoolManager: which roles run on which devices
+    local.py      LocalWorkerGroup: one worker in this process
+"""
+
+from burnish.controller.decorator import Execute, register
+from burnish.controller.dispatch import Dispatch, DispatchPair, register_dispatch
+from burnish.controller.group import ClassWithInitArgs, Future, WorkerGroup
+from burnish.controller.pool import ResourcePool, ResourcePoolManager, Role
+from burnish.controller.worker import Place, Worker
+
+__all__ = [
+    "ClassWithInitArgs",
+    "Dispatch",
+    "DispatchPair",
+    "Execute",
+    "Future",
+    "Place",
+    "ResourcePool",
+    "ResourcePoolManager",
+    "Role",
+    "Worker",
+    "WorkerGroup",
+    "register",
+    "register_dispatch",
+]

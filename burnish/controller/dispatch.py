@@ -1,0 +1,195 @@
+"""How one call becomes a call for each worker, and the workers' results one result.
+
+Every way is a `DispatchPair` of two pure functions:
+
+    dispatch(world_size, /, *args, **kwargs) -> Split  the arguments of every worker, from rank 0 on
+    collect(split, outputs) -> result                  outputs in the order of split.calls
+
+Nothing here knows processes, so local and Ray groups share it. `register_dispatch` adds a pair of your own.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from burnish.errors import WorkerError
+from burnish.protocol import DataProto, join_metrics, pad_dataproto_to_divisor, unpad_dataproto
+
+
+class Call(NamedTuple):
+    """The arguments of one worker's call."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Split(NamedTuple):
+    """Calls for workers 0, 1, ...; `rows` of each DataProto after padding, of which the last `padding` are copies."""
+
+    calls: list[Call]
+    rows: int = 0
+    padding: int = 0
+
+
+@dataclass(frozen=True)
+class DispatchPair:
+    """One way to split a call over workers and to join their results."""
+
+    dispatch: Callable[..., Split]
+    collect: Callable[[Split, list[Any]], Any]
+
+
+class Dispatch(StrEnum):
+    """The ways that come with burnish; see the function of each."""
+
+    RANK_ZERO = "rank_zero"
+    ONE_TO_ALL = "one_to_all"
+    ALL_TO_ALL = "all_to_all"
+    DP_COMPUTE = "dp_compute"
+    DP_COMPUTE_PROTO = "dp_compute_proto"
+    DP_COMPUTE_PROTO_WITH_FUNC = "dp_compute_proto_with_func"
+    DP_COMPUTE_METRIC = "dp_compute_metric"
+    DIRECT_ROLLOUT_METHOD = "direct_rollout_method"
+
+
+# --- splitting ---
+
+
+def to_rank_zero(world_size: int, /, *args: Any, **kwargs: Any) -> Split:
+    """One call, for worker 0."""
+    return Split([Call(args, kwargs)])
+
+
+def same_to_all(world_size: int, /, *args: Any, **kwargs: Any) -> Split:
+    """The same arguments for every worker."""
+    return Split([Call(args, dict(kwargs)) for _ in range(world_size)])
+
+
+def own_to_each(world_size: int, /, *args: Any, **kwargs: Any) -> Split:
+    """Every argument is a list with one entry for each worker; worker i gets the i-th entries."""
+    for name, value in [*enumerate(args), *kwargs.items()]:
+        if not isinstance(value, list | tuple) or len(value) != world_size:
+            got = f"{len(value)} entries" if isinstance(value, list | tuple) else type(value).__name__
+            raise WorkerError(
+                f"needs a list with one entry for each of its {world_size} workers as argument {name!r}, not {got}; "
+                "register the method with Dispatch.ONE_TO_ALL to send the same to all"
+            )
+    return Split([Call(tuple(a[i] for a in args), {k: v[i] for k, v in kwargs.items()}) for i in range(world_size)])
+
+
+def rows_to_each(world_size: int, /, *args: Any, **kwargs: Any) -> Split:
+    """Every DataProto is padded to a multiple of world_size and split by rows; other arguments go to all as they are.
+
+    Padding rows are copies with `response_mask` 0, so that no duplicate is trained or counted.
+    """
+    protos = {name: value for name, value in [*enumerate(args), *kwargs.items()] if isinstance(value, DataProto)}
+    if not protos:
+        raise WorkerError("needs a DataProto among its arguments to split over the workers; there is none")
+    lengths = {name: len(data) for name, data in protos.items() if data.has_columns()}
+    if len(set(lengths.values())) > 1:
+        raise WorkerError(f"needs DataProtos of one length to split them alike, not {lengths}")
+    rows = next(iter(lengths.values()), 0)
+    padding = -rows % world_size
+
+    def share(value: Any) -> list[Any]:
+        return _padded(value, world_size).chunk(world_size) if isinstance(value, DataProto) else [value] * world_size
+
+    split = own_to_each(world_size, *map(share, args), **{name: share(value) for name, value in kwargs.items()})
+    return split._replace(rows=rows + padding, padding=padding)
+
+
+def func_and_rows_to_each(world_size: int, /, *args: Any, **kwargs: Any) -> Split:
+    """As `rows_to_each`, with a function as the first argument, which goes to all."""
+    if not args or not callable(args[0]):
+        raise WorkerError("needs a function as its first argument")
+    return rows_to_each(world_size, *args, **kwargs)
+
+
+def no_call(world_size: int, /, *args: Any, **kwargs: Any) -> Split:
+    """The rollout engine calls such a method on its own worker; there is no group call."""
+    raise WorkerError("is called by the rollout engine on its own worker, never through a worker group")
+
+
+def _padded(data: DataProto, divisor: int) -> DataProto:
+    padded, padding = pad_dataproto_to_divisor(data, divisor)
+    if padding and padded.batch is not None and "response_mask" in padded.batch.keys():  # noqa: SIM118 (tensordict)
+        padded.batch["response_mask"][-padding:] = 0  # padding made new tensors: the caller's mask is not touched
+    return padded
+
+
+# --- joining ---
+
+
+def only_one(split: Split, outputs: list[Any]) -> Any:
+    """The result of the one call."""
+    return outputs[0]
+
+
+def as_list(split: Split, outputs: list[Any]) -> list[Any]:
+    """The results, by rank."""
+    return outputs
+
+
+def joined_rows(split: Split, outputs: list[Any]) -> DataProto | None:
+    """The workers' DataProtos as one, without padding; None where every worker gave None.
+
+    A batch without columns (metrics only) has nothing to unpad.
+    """
+    if all(output is None for output in outputs):
+        return None
+    if wrong := {type(output).__name__ for output in outputs if not isinstance(output, DataProto)}:
+        raise WorkerError(f"must give a DataProto (or None) on every worker, not {', '.join(sorted(wrong))}")
+    try:
+        whole = DataProto.concat(outputs)
+    except ValueError as error:
+        raise WorkerError(f"gave batches that cannot be joined: {error}") from error
+    if not split.padding or not whole.has_columns():
+        return whole
+    if len(whole) != split.rows:
+        raise WorkerError(
+            f"gave {len(whole)} rows for {split.rows}, of which {split.padding} are padding, so its results cannot be "
+            f"told apart; give one row for each row, or call it with a multiple of {len(split.calls)} rows"
+        )
+    return unpad_dataproto(whole, split.padding)
+
+
+def joined_metrics(split: Split, outputs: list[Any]) -> dict[str, list[Any]]:
+    """The workers' metrics, each a dict, a DataProto with meta_info["metrics"], or None, as one dict of lists."""
+    found: list[Mapping[str, Any] | Sequence[Mapping[str, Any]]] = []
+    for output in outputs:
+        metrics = output.meta_info.get("metrics") if isinstance(output, DataProto) else output
+        if metrics is not None and not isinstance(metrics, Mapping | list):
+            raise WorkerError(f"must give metrics as a dict on every worker, not {type(metrics).__name__}")
+        found.append(metrics or {})
+    return join_metrics(found)
+
+
+# --- the table ---
+
+_PAIRS: dict[str, DispatchPair] = {
+    Dispatch.RANK_ZERO: DispatchPair(to_rank_zero, only_one),
+    Dispatch.ONE_TO_ALL: DispatchPair(same_to_all, as_list),
+    Dispatch.ALL_TO_ALL: DispatchPair(own_to_each, as_list),
+    Dispatch.DP_COMPUTE: DispatchPair(own_to_each, as_list),
+    Dispatch.DP_COMPUTE_PROTO: DispatchPair(rows_to_each, joined_rows),
+    Dispatch.DP_COMPUTE_PROTO_WITH_FUNC: DispatchPair(func_and_rows_to_each, joined_rows),
+    Dispatch.DP_COMPUTE_METRIC: DispatchPair(rows_to_each, joined_metrics),
+    Dispatch.DIRECT_ROLLOUT_METHOD: DispatchPair(no_call, as_list),
+}
+
+
+def register_dispatch(name: str, pair: DispatchPair) -> None:
+    """Add a way of your own, to be named in `register(dispatch_mode=name)`."""
+    if name in _PAIRS:
+        raise ValueError(f"there is a dispatch mode {name!r} already")
+    _PAIRS[name] = pair
+
+
+def find_dispatch(mode: str | DispatchPair) -> DispatchPair:
+    """The pair of a mode's name; a pair is itself."""
+    if isinstance(mode, DispatchPair):
+        return mode
+    if mode not in _PAIRS:
+        raise ValueError(f"no dispatch mode {mode!r}; there are {', '.join(_PAIRS)}")
+    return _PAIRS[mode]

@@ -1,0 +1,102 @@
+"""WorkerGroup: all workers of one class. Its registered methods look local: `actor_wg.compute_log_prob(data)`.
+
+A call is: split the arguments (dispatch.py), start it on the workers (`submit`, the one thing that local.py and Ray
+do differently), join the results. Groups are made by `spawn`: all workers of one ResourcePool at once, so that several
+roles can share its devices.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from burnish.controller.decorator import Execute, Registered, registered_methods
+from burnish.controller.dispatch import Call, Split, only_one
+from burnish.controller.pool import ResourcePool
+from burnish.controller.worker import Place, Worker, failed
+from burnish.errors import BurnishError, WorkerError
+
+W = TypeVar("W", bound=Worker)
+
+
+class Future(Protocol):
+    """A result that may still be on its way."""
+
+    def get(self, timeout: float | None = None) -> Any:
+        """Wait for the result, at most `timeout` seconds (then a DeadlineError), or raise what the call raised."""
+
+
+class ClassWithInitArgs(Generic[W]):
+    """A worker class and what its `__init__` takes, to be made later, where the worker will run."""
+
+    def __init__(self, cls: type[W], *args: Any, **kwargs: Any):
+        self.cls, self.args, self.kwargs = cls, args, kwargs
+
+    def make(self, place: Place) -> W:
+        """Make the worker of this place; it knows its place before its `__init__` runs."""
+        worker = self.cls.__new__(self.cls)
+        worker.place = place
+        try:
+            worker.__init__(*self.args, **self.kwargs)  # type: ignore[misc]
+        except BurnishError:
+            raise
+        except Exception as error:
+            raise failed(self.cls, "__init__", place, error) from error
+        return worker
+
+
+class WorkerGroup(ABC):
+    """The workers of one class. Subclasses say how workers are made and called."""
+
+    def __init__(self, worker_class: type[Worker], world_size: int):
+        self.worker_class, self.world_size = worker_class, world_size
+        self.methods = registered_methods(worker_class)
+        for name, mark in self.methods.items():
+            if hasattr(type(self), name) or name in vars(self):
+                raise WorkerError(f"{worker_class.__name__}.{name} has the name of a WorkerGroup's own; rename it")
+            setattr(self, name, partial(self._call, name, mark))
+
+    @classmethod
+    @abstractmethod
+    def spawn(cls, pool: ResourcePool, workers: Mapping[str, ClassWithInitArgs]) -> dict[str, Self]:
+        """Make a group of each of these classes, with a worker on every place of the pool; they share its devices."""
+
+    @classmethod
+    @abstractmethod
+    def available_devices(cls, device: str = "auto") -> list[int] | None:
+        """The number of devices of every node; None where workers run on CPUs, which any number can share."""
+
+    @abstractmethod
+    def submit(self, method: str, calls: list[Call]) -> Future:
+        """Start the i-th call on worker i. The future gives the list of results; errors rise from its `get`."""
+
+    def _call(self, name: str, mark: Registered, /, *args: Any, **kwargs: Any) -> Any:
+        split: Split = self._naming(name, mark.pair.dispatch, self.world_size, *args, **kwargs)
+        calls, collect = split.calls, mark.pair.collect
+        if mark.execute is Execute.RANK_ZERO:
+            calls, collect = calls[:1], only_one
+        future = _Collected(self.submit(name, calls), partial(self._naming, name, collect, split))
+        return future.get() if mark.blocking else future
+
+    def _naming(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run a dispatch or collect function; its complaints get the method's name in front."""
+        try:
+            return function(*args, **kwargs)
+        except WorkerError as error:
+            raise WorkerError(f"{self.worker_class.__name__}.{name} {error}") from error
+
+    def __getattr__(self, name: str) -> Any:
+        # Only reached for names that are not bound; by way of vars, because a copy in the making has no attributes yet.
+        there = ", ".join(sorted(vars(self).get("methods", ()))) or "none"
+        worker = getattr(vars(self).get("worker_class"), "__name__", "the worker")
+        raise AttributeError(f"{name!r} is not a registered method of {worker}; registered are: {there}")
+
+
+class _Collected:
+    """The future of a whole call: the workers' results, joined once they are there."""
+
+    def __init__(self, future: Future, collect: Callable[[list[Any]], Any]):
+        self._future, self._collect = future, collect
+
+    def get(self, timeout: float | None = None) -> Any:
+        return self._collect(self._future.get(timeout))

@@ -1,0 +1,58 @@
+"""LocalWorkerGroup: one worker in this process.
+
+No copies, no threads: a call runs when it is made, also a non-blocking one, whose future only keeps the outcome.
+A worker sees the caller's own tensors, so a method must not change its arguments in place (on Ray it could not).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import torch
+
+from burnish.controller.dispatch import Call
+from burnish.controller.group import ClassWithInitArgs, Future, WorkerGroup
+from burnish.controller.pool import ResourcePool
+from burnish.controller.worker import Worker, call_worker, pick_device
+from burnish.errors import BurnishError, ConfigError
+
+
+class LocalWorkerGroup(WorkerGroup):
+    """A group of one: `worker` is the object itself, for tests and for a look inside."""
+
+    def __init__(self, worker: Worker):
+        self.worker = worker
+        super().__init__(type(worker), world_size=1)
+
+    @classmethod
+    def spawn(cls, pool: ResourcePool, workers: Mapping[str, ClassWithInitArgs]) -> dict[str, Self]:
+        if pool.world_size != 1:
+            raise ConfigError(
+                f"the local executor runs one process, but pool {pool.name!r} has {pool.world_size}; set "
+                "trainer.nnodes=1 and trainer.n_gpus_per_node=1, or trainer.executor=ray"
+            )
+        [place] = pool.places()
+        return {name: cls(made.make(place)) for name, made in workers.items()}
+
+    @classmethod
+    def available_devices(cls, device: str = "auto") -> list[int] | None:
+        return [torch.cuda.device_count()] if pick_device(device).type == "cuda" else None
+
+    def submit(self, method: str, calls: list[Call]) -> Future:
+        return Finished(lambda: [call_worker(self.worker, method, call.args, call.kwargs) for call in calls])
+
+
+class Finished:
+    """The future of something that is run at once; it keeps the results, or the error, for `get`."""
+
+    def __init__(self, run: Callable[[], list[Any]]):
+        self._results: list[Any] = []
+        self._error: BurnishError | None = None
+        try:
+            self._results = run()
+        except BurnishError as error:
+            self._error = error
+
+    def get(self, timeout: float | None = None) -> list[Any]:
+        if self._error is not None:
+            raise self._error
+        return self._results

@@ -1,0 +1,178 @@
+"""Worker classes and group factories for the controller's tests.
+
+`make_group(cls, *args, world_size=…)` is the fixture all group tests use. A new executor joins by one more factory in
+FACTORIES; the tests stay as they are. Worker classes live in this file's fixtures so that a remote process could
+receive them by value.
+"""
+
+import pytest
+import torch
+
+from burnish.controller.decorator import Execute, register
+from burnish.controller.dispatch import Call, Dispatch, DispatchPair, Split
+from burnish.controller.group import ClassWithInitArgs, WorkerGroup
+from burnish.controller.local import Finished
+from burnish.controller.pool import ResourcePool
+from burnish.controller.worker import Worker, call_worker
+from burnish.errors import DataError
+from burnish.protocol import DataProto
+
+
+class SeveralInProcess(WorkerGroup):
+    """Several workers in this process, called one after another: shows that dispatch and collect need no processes."""
+
+    def __init__(self, workers):
+        self.workers = workers
+        super().__init__(type(workers[0]), len(workers))
+
+    @classmethod
+    def spawn(cls, pool, workers):
+        return {name: cls([made.make(place) for place in pool.places()]) for name, made in workers.items()}
+
+    @classmethod
+    def available_devices(cls, device="auto"):
+        return None
+
+    def submit(self, method, calls):
+        pairs = zip(self.workers, calls, strict=False)  # Execute.RANK_ZERO has fewer calls than workers
+        return Finished(lambda: [call_worker(worker, method, call.args, call.kwargs) for worker, call in pairs])
+
+
+FACTORIES = {"in_process": SeveralInProcess}
+
+
+@pytest.fixture(params=FACTORIES)
+def group_class(request):
+    return FACTORIES[request.param]
+
+
+@pytest.fixture
+def make_group(group_class):
+    def make(cls, *args, world_size=2, **kwargs):
+        pool = ResourcePool([world_size], device="cpu")
+        return group_class.spawn(pool, {"it": ClassWithInitArgs(cls, *args, **kwargs)})["it"]
+
+    return make
+
+
+def reversed_entries(world_size, /, entries):
+    return Split([Call((entry,), {}) for entry in reversed(entries)])
+
+
+def reversed_back(split, outputs):
+    return outputs[::-1]
+
+
+class Counter(Worker):
+    """One method for each way to call it. Results carry the rank, so that tests see who did what."""
+
+    def __init__(self, start=0, fail=None):
+        self.rank_at_init = self.rank
+        self.total = start
+        if fail:
+            raise fail
+
+    @register()
+    def whoami(self):
+        return self.rank, self.world_size, self.rank_at_init
+
+    @register(dispatch_mode=Dispatch.RANK_ZERO)
+    def zero(self, value):
+        self.total += value
+        return self.rank, self.total
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def everyone(self, value, name="", world_size=0, function=None):
+        self.total += value
+        return self.rank, self.total, name, world_size, function
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL, execute_mode=Execute.RANK_ZERO)
+    def first_only(self, value):
+        self.total += value
+        return self.rank, value
+
+    @register(dispatch_mode=Dispatch.ALL_TO_ALL)
+    def each(self, value, scale=1):
+        return self.rank, value * scale
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE)
+    def tensors(self, tensor):
+        return tensor.sum() + self.rank
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+    def double(self, data, factor=2, other=None):
+        """One row out for one row in; the rank and what was seen ride along."""
+        add = 0 if other is None else other.batch["x"]
+        out = DataProto.from_dict(
+            {"y": data.batch["x"] * factor + add, "rank": torch.full((len(data),), self.rank)},
+            {"uid": data.non_tensor_batch["uid"]} if "uid" in data.non_tensor_batch else {},
+            {"metrics": {"rows": len(data)}},
+        )
+        if "response_mask" in data.batch.keys():  # noqa: SIM118
+            out.batch["seen_mask"] = data.batch["response_mask"]
+            out.meta_info["metrics"]["trained"] = int(data.batch["response_mask"].sum())
+        return out
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+    def give(self, data, what):
+        """What a method under DP_COMPUTE_PROTO might give back: nothing, facts only, odd things, more rows."""
+        match what:
+            case "none":
+                return None
+            case "facts":
+                return DataProto(meta_info={"metrics": {"loss": float(self.rank)}})
+            case "dict":
+                return {"loss": 1.0}
+            case "twice":
+                return data.repeat(2)
+            case "widths":
+                return DataProto.from_dict({"responses": torch.zeros(len(data), self.rank + 1)})
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO_WITH_FUNC)
+    def apply(self, function, data, *more):
+        return function(data, self.rank, *more)
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_METRIC)
+    def measure(self, data, kind="dict"):
+        trained = int(data.batch["response_mask"].sum()) if "response_mask" in data.batch.keys() else len(data)  # noqa: SIM118
+        metrics = {"trained": trained, "steps": [self.rank, self.rank]}
+        return {"dict": metrics, "proto": DataProto(meta_info={"metrics": metrics}), "none": None, "odd": 3}[kind]
+
+    @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
+    def engine_step(self):
+        return "only the engine calls me"
+
+    @register(dispatch_mode=DispatchPair(reversed_entries, reversed_back))
+    def custom(self, value):
+        return self.rank, value
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)
+    def later(self, value):
+        if value is None:
+            raise RuntimeError("nothing to do")
+        return self.rank, value
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def breaks(self, how):
+        raise DataError("row 3 of train.parquet has no prompt") if how == "typed" else KeyError("w_7")
+
+    def private(self):
+        return "not registered"
+
+
+@pytest.fixture
+def counter_class():
+    return Counter
+
+
+@pytest.fixture
+def rows():
+    """rows(5): a batch of five rows x = 0…4 with a uid; rows(5, mask=True) adds a response_mask of ones."""
+
+    def make(count, mask=False):
+        tensors = {"x": torch.arange(count)}
+        if mask:
+            tensors["response_mask"] = torch.ones(count, 3, dtype=torch.int64)
+        return DataProto.from_dict(tensors, {"uid": list(range(count))})
+
+    return make
