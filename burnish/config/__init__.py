@@ -1,0 +1,53 @@
+"""Configuration: one dataclass tree holds every key and default; Hydra composes command line and recipe into it.
+
+`key.py` says what a key is; `data.py`, `model.py`, `actor.py`, `rollout.py`, … hold the keys of their section, and
+`ppo.py` and `sft.py` the two roots. On the way from a command line to a configuration:
+
+    command.py   our own flags, the recipe that is meant, overrides as Hydra takes them
+    compose.py   Hydra: the keys that were set, for each job
+    build.py     other spellings (aliases.py), refused keys (unsupported.py, nearest.py), types (values.py)
+    load.py      the way in: `run`, `load_ppo`, `load_sft`
+    finalise.py  derived defaults and cross-checks (rules/), once the estimator's needs (needs.py) are known
+    checks.py    files and model against the configuration
+    plan.py      the arithmetic of a step and micro-batches that fit; memory.py estimates what a run takes
+    explain.py   what is printed and kept
+
+No file here imports torch; Hydra is imported by the functions that call it.
+"""
+
+from burnish.config.checks import check_files, check_model
+from burnish.config.explain import explain, to_yaml
+from burnish.config.finalise import finalise, finalise_sft
+from burnish.config.load import PPO, SFT, Flags, Loaded, Schema, load, load_ppo, load_sft, run
+from burnish.config.memory import estimate_memory
+from burnish.config.needs import Needs
+from burnish.config.plan import plan_micro_batch, plan_micro_batches, plan_numbers, plan_table, total_steps
+from burnish.config.ppo import PPOConfig
+from burnish.config.sft import SFTConfig
+
+__all__ = [
+    "PPO",
+    "SFT",
+    "Flags",
+    "Loaded",
+    "Needs",
+    "PPOConfig",
+    "SFTConfig",
+    "Schema",
+    "check_files",
+    "check_model",
+    "estimate_memory",
+    "explain",
+    "finalise",
+    "finalise_sft",
+    "load",
+    "load_ppo",
+    "load_sft",
+    "plan_micro_batch",
+    "plan_micro_batches",
+    "plan_numbers",
+    "plan_table",
+    "run",
+    "to_yaml",
+    "total_steps",
+]

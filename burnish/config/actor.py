@@ -1,0 +1,144 @@
+"""`actor_rollout_ref.actor` and `.ref`: the policy's update, and the reference policy's log-probs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from burnish.config.fsdp import FSDPConfig
+from burnish.config.key import key, section
+from burnish.config.optim import OptimConfig
+
+STRATEGIES = ("fsdp", "fsdp2", "megatron")
+MEGATRON = "training with Megatron-core"
+FULL_KL = {"full": "it needs the whole vocabulary for every token; use low_var_kl"}
+AGGREGATIONS = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+KL_KINDS = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
+PARTS = ["model", "optimizer", "extra"]
+ALL_PARTS = [*PARTS, "hf_model"]  # the model is always written as a Hugging Face folder
+SOME_PARTS = "checkpoints of some parts only"
+LATER_LOSSES = (
+    "gspo", "gpg", "clip_cov", "kl_cov", "geo_mean", "cispo", "sapo", "dppo_tv", "dppo_kl", "dro", "reinforce",
+)  # fmt: skip
+ACTOR = "workers/actor_rollout_ref.py"
+MEMORY_HINT = "the engine of this version computes entropy one micro-batch at a time"
+
+
+def strategy() -> Any:
+    """The key that actor and critic share: how a model is spread over devices."""
+    return key(
+        "fsdp",
+        "how the model is spread over devices; one process needs none of them",
+        choices=STRATEGIES,
+        later={"megatron": MEGATRON},
+        instead="Leave the strategy out",
+        inert="one process holds the whole model; there is nothing to shard",
+    )
+
+
+@dataclass
+class PolicyLossConfig:
+    """Which policy loss, and the numbers of those that have their own."""
+
+    loss_mode: str = key(
+        "vanilla",
+        "policy loss, or an import path package.module:function",
+        reader=ACTOR,
+        choices=("vanilla", *LATER_LOSSES),
+        import_path=True,
+        later={name: f"the policy loss {name}" for name in LATER_LOSSES},
+        instead="The loss that is there is vanilla",
+    )
+    clip_cov_ratio: float = key(0.0002, "clip_cov: share of tokens clipped", later="the policy loss clip_cov")
+    clip_cov_lb: float = key(1.0, "clip_cov: lower covariance bound", later="the policy loss clip_cov")
+    clip_cov_ub: float = key(5.0, "clip_cov: upper covariance bound", later="the policy loss clip_cov")
+    kl_cov_ratio: float = key(0.0002, "kl_cov: share of tokens with a penalty", later="the policy loss kl_cov")
+    ppo_kl_coef: float = key(0.1, "kl_cov: weight of the penalty", later="the policy loss kl_cov")
+    tau_pos: float = key(1.0, "sapo: temperature of positive advantages", later="the policy loss sapo")
+    tau_neg: float = key(1.05, "sapo: temperature of negative advantages", later="the policy loss sapo")
+
+
+@dataclass
+class CheckpointConfig:
+    """Parts of a model's checkpoint."""
+
+    save_contents: list[str] = key(PARTS, "parts written", now=(ALL_PARTS,), later=SOME_PARTS)
+    load_contents: list[str] = key(PARTS, "parts read on resume", now=(ALL_PARTS,), later=SOME_PARTS)
+
+
+@dataclass
+class ActorConfig:
+    """How the policy is updated from one batch of experience."""
+
+    strategy: str = strategy()
+    ppo_mini_batch_size: int = key(256, "prompts per optimiser step, over all devices", reader=ACTOR, low=1)
+    ppo_micro_batch_size_per_gpu: int | None = key(
+        None, "sequences per forward and backward pass; null: planned from memory", reader=ACTOR, low=1
+    )
+    use_dynamic_bsz: bool = key(False, "cut micro-batches by tokens instead of sequences", reader=ACTOR)
+    ppo_max_token_len_per_gpu: int = key(16384, "tokens per micro-batch with use_dynamic_bsz", reader=ACTOR, low=1)
+    ppo_epochs: int = key(1, "passes over each batch", reader=ACTOR, low=1)
+    shuffle: bool = key(False, "shuffle the groups of a batch before cutting mini-batches", reader=ACTOR)
+    clip_ratio: float = key(0.2, "PPO clip range of the probability ratio", reader="config/rules/loss.py", above=0)
+    clip_ratio_low: float = key(
+        None, "clip range below 1; null: clip_ratio", reader="algorithms/losses/vanilla.py", above=0, high=1
+    )
+    clip_ratio_high: float = key(
+        None, "clip range above 1; null: clip_ratio", reader="algorithms/losses/vanilla.py", above=0
+    )
+    clip_ratio_c: float = key(
+        3.0,
+        "dual clip: bound on the ratio where the advantage is negative",
+        reader="algorithms/losses/vanilla.py",
+        above=1,
+    )
+    loss_agg_mode: str = key(
+        "token-mean", "how token losses become one number", reader="algorithms/losses/inputs.py", choices=AGGREGATIONS
+    )
+    loss_scale_factor: float | None = key(
+        None,
+        "divisor of seq-mean-token-sum-norm; null: max_response_length",
+        reader="algorithms/losses/inputs.py",
+        above=0,
+    )
+    entropy_coeff: float = key(0.0, "weight of the entropy bonus", reader="algorithms/losses/regularise.py")
+    use_kl_loss: bool = key(False, "add a KL term to the loss", reader=ACTOR)
+    kl_loss_coef: float = key(
+        0.001, "weight of the KL term in the loss", reader="algorithms/losses/regularise.py", low=0
+    )
+    kl_loss_type: str = key(
+        "low_var_kl",
+        "estimate of the KL; with +, the gradient is that of k2",
+        reader="algorithms/losses/regularise.py",
+        choices=(*KL_KINDS, *(kind + "+" for kind in KL_KINDS)),
+        refused=FULL_KL,
+    )
+    policy_loss: PolicyLossConfig = section(PolicyLossConfig)
+    grad_clip: float = key(1.0, "largest gradient norm; a larger gradient is scaled down", reader=ACTOR, above=0)
+    ulysses_sequence_parallel_size: int = key(
+        1, "devices that share one long sequence", low=1, later="sequences spread over several devices"
+    )
+    entropy_from_logits_with_chunking: bool = key(False, "compute entropy in pieces", inert=MEMORY_HINT)
+    entropy_checkpointing: bool = key(False, "recompute entropy in the backward pass", inert=MEMORY_HINT)
+    use_torch_compile: bool = key(
+        False, "compile the model", inert="this version runs the model as it is, without compiling"
+    )
+    state_masking: bool = key(
+        True, "leave retrieved text out of the loss", later="training on retrieved text (the search agent)"
+    )
+    checkpoint: CheckpointConfig = section(CheckpointConfig)
+    optim: OptimConfig = section(OptimConfig)
+    fsdp_config: FSDPConfig = section(FSDPConfig)
+    megatron: dict[str, Any] = key({}, "Megatron-core's own keys", later=MEGATRON)
+    profiler: dict[str, Any] = key({}, "profiling of this worker", later="profiling")
+
+
+@dataclass
+class RefConfig:
+    """How the reference policy's log-probs are computed."""
+
+    log_prob_micro_batch_size_per_gpu: int | None = key(
+        None, "sequences per forward pass; null: planned from memory", reader=ACTOR, low=1
+    )
+    log_prob_use_dynamic_bsz: bool = key(None, "cut by tokens; null: as the actor", reader=ACTOR)
+    log_prob_max_token_len_per_gpu: int = key(None, "tokens per micro-batch; null: as the actor", reader=ACTOR, low=1)
+    fsdp_config: FSDPConfig = section(FSDPConfig)
+    megatron: dict[str, Any] = key({}, "Megatron-core's own keys", later=MEGATRON)

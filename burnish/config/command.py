@@ -1,0 +1,131 @@
+"""The command line before Hydra sees it.
+
+`parse_command(argv, builtin)` takes out our own flags (`--plan`, `--debug`, `--cfg job`), finds the recipe
+that `--config-path` and `--config-name` mean, and turns every `key=value` and `+key=value` into `++key=value`: whether
+a key is known is decided by our tree, not by what a recipe happens to contain. It hands on a `Command`.
+"""
+
+import argparse
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+import burnish
+from burnish.errors import ConfigError, NotAvailable
+
+HERE = "the working directory"
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What to do instead of running, or besides it."""
+
+    plan: bool = False
+    debug: bool = False
+    print_config: bool = False
+
+
+@dataclass
+class Command:
+    """A command line, ready for Hydra."""
+
+    flags: Flags
+    config_name: str
+    options: list[str] = field(default_factory=list)
+    overrides: list[str] = field(default_factory=list)
+    typed: set[str] = field(default_factory=set)
+    removed: set[str] = field(default_factory=set)
+    notices: list[str] = field(default_factory=list)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}. Keys are set as section.key=value; --help lists them")
+
+
+def parse_command(argv: list[str], builtin: str) -> Command:
+    """Split a command line into flags, recipe and overrides; `builtin` is the name of the recipe with the defaults."""
+    options, overrides = _parser().parse_known_args(argv)
+    if options.cfg not in (None, "job"):
+        raise ConfigError(f"--cfg {options.cfg}: --cfg job prints the whole configuration; the other forms are Hydra's")
+    flags = Flags(options.plan, options.debug, options.cfg == "job")
+    command = Command(flags, builtin)
+    folder = _choose_recipe(command, options.config_path, options.config_name, builtin)
+    if options.config_dir:
+        command.options += ["--config-dir", str(Path(options.config_dir).expanduser())]
+    if options.multirun:
+        command.options.append("--multirun")
+    for text in overrides:
+        _add_override(command, text, folder)
+    return command
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--plan", action="store_true")
+    parser.add_argument("--debug", action="store_true")
+    parser.add_argument("--cfg", "-c")
+    parser.add_argument("--resolve", action="store_true")  # --cfg job is always resolved
+    parser.add_argument("--run", "-r", action="store_true")  # the default
+    parser.add_argument("--multirun", "-m", action="store_true")
+    parser.add_argument("--config-name", "-cn")
+    parser.add_argument("--config-path", "-cp")
+    parser.add_argument("--config-dir", "-cd")
+    return parser
+
+
+def _choose_recipe(command: Command, path: str | None, name: str | None, builtin: str) -> Path | None:
+    """Set the recipe's name and folder; the folder is the working directory where only a name was given."""
+    if name == "ppo_megatron_trainer":
+        raise NotAvailable("training with Megatron-core (asked for by --config-name=ppo_megatron_trainer)")
+    if path is None and (name is None or name == builtin):
+        return None
+    if name is not None and "/" in name and path is None:
+        path, _, name = name.rpartition("/")
+    folder = _find_folder(path)
+    name = name.removesuffix(".yaml") if name else builtin
+    if name != builtin and not (folder / f"{name}.yaml").is_file():
+        there = sorted(file.stem for file in folder.glob("*.yaml"))
+        command.notices.append(
+            f"no {name}.yaml in {folder}: the built-in {builtin} is used"
+            + (f" (recipes there: {', '.join(there)})" if there else "")
+        )
+        name = builtin
+    command.config_name = name
+    command.options += ["--config-path", str(folder)]
+    return folder
+
+
+def _find_folder(path: str | None) -> Path:
+    """A recipe folder, from the working directory first, then beside the package (a source checkout)."""
+    wanted = Path(path or ".").expanduser()
+    places = [Path.cwd() / wanted, Path(burnish.__file__).parents[1] / wanted]
+    for place in places:
+        if place.is_dir():
+            return place.resolve()
+    raise ConfigError(f"--config-path={path}: no such folder in {HERE} ({Path.cwd()})")
+
+
+def _add_override(command: Command, text: str, folder: Path | None) -> None:
+    """One `key=value`, `+key=value`, `++key=value` or `~key`."""
+    if text.startswith("-"):
+        raise ConfigError(f"unknown option {text!r}; keys are set as section.key=value, --help lists them")
+    key = text.lstrip("+~").partition("=")[0].strip()
+    is_group = folder is not None and (folder / key.partition("@")[0]).is_dir()
+    if key == "hydra" or key.startswith(("hydra.", "hydra/")) or is_group:
+        command.overrides.append(text)
+    elif text.startswith("~"):
+        if "=" in text:
+            raise ConfigError(f"{text}: ~{key} takes what the recipe sets for {key} back, and has no value")
+        command.removed.add(key)
+    else:
+        if "=" not in text:
+            raise ConfigError(f"{text!r} is not an option or a key with a value; keys are set as section.key=value")
+        command.typed.add(key)
+        command.overrides.append("++" + _expand_home(text.lstrip("+")))
+
+
+def _expand_home(text: str) -> str:
+    """`~/` at the start of a value or list item: neither the shell nor Hydra's grammar takes it there."""
+    return re.sub(r"(?<=[=\[,])~(?=/)", lambda _: str(Path.home()), text)

@@ -1,0 +1,89 @@
+"""`data.*`: which rows are trained on, in which order, and how long their prompts and responses may be."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from burnish.config.key import key, section
+
+TRUNCATION = ("error", "left", "right", "middle")
+
+
+@dataclass
+class CurriculumConfig:
+    """Rows sorted into stages by a column; each stage is trained on before the next."""
+
+    stages: list[Any] | None = key(None, "values of the column, in the order to train on", reader="data/order.py")
+    # Last, because from here on `key` in this class is the field and no longer the function.
+    key: str | None = key(None, "column that says which stage a row belongs to", reader="data/order.py")
+
+
+@dataclass
+class CustomClassConfig:
+    """A user's own dataset class."""
+
+    path: str | None = key(None, "Python file with the class", reader="data/dataset.py", path=True)
+    name: str | None = key(None, "name of the class in that file", reader="data/dataset.py")
+
+
+@dataclass
+class SamplerConfig:
+    """A user's own order of rows."""
+
+    class_path: str | None = key(None, "Python file or module with the class", reader="data/order.py", path=True)
+    class_name: str | None = key(None, "name of the class", reader="data/order.py")
+
+
+@dataclass
+class DataConfig:
+    """Rows, their order, and the limits on their length."""
+
+    train_files: list[str] = key(
+        None, "training rows: parquet, json or jsonl; one or a list", reader="data/dataset.py", path=True
+    )
+    val_files: list[str] = key(None, "validation rows; null: no validation", reader="data/dataset.py", path=True)
+    dataset_weights: list[float] | None = key(
+        None, "share of each training file in the prompts drawn; null: as they come", reader="data/order.py"
+    )
+    curriculum: CurriculumConfig = section(CurriculumConfig)
+    prompt_key: str = key("prompt", "column with the prompt (a string or chat messages)", reader="data/dataset.py")
+    reward_fn_key: str = key(
+        "data_source", "column that picks the scorer of a row", reader="rewards/managers/__init__.py"
+    )
+    max_prompt_length: int = key(512, "prompt tokens at most", reader="data/dataset.py", low=1)
+    max_response_length: int = key(512, "response tokens at most", reader="config/rules/sampling.py", low=1)
+    train_batch_size: int = key(1024, "prompts per training step", reader="trainer/experience.py", low=1)
+    gen_batch_size: int = key(
+        None, "prompts drawn per generation round; null: train_batch_size", reader="config/rules/batch.py", low=1
+    )
+    val_batch_size: int | None = key(
+        None, "validation prompts generated at a time; null: all", reader="trainer/validate.py", low=1
+    )
+    train_max_samples: int = key(-1, "training rows used; -1: all", reader="data/dataset.py", low=-1)
+    val_max_samples: int = key(-1, "validation rows used; -1: all", reader="data/dataset.py", low=-1)
+    shuffle: bool = key(True, "draw training rows in random order", reader="data/order.py")
+    validation_shuffle: bool = key(False, "validate in random order", reader="trainer/validate.py")
+    seed: int = key(1, "seed of the order of rows", reader="data/order.py", low=0)
+    filter_overlong_prompts: bool = key(
+        False, "leave out rows whose prompt is over the limit", reader="data/dataset.py"
+    )
+    filter_overlong_prompts_workers: int | None = key(
+        None, "processes that filter", inert="prompts are measured in this process"
+    )
+    dataloader_num_workers: int | None = key(
+        None, "processes that load rows", inert="rows are held in memory; there is nothing to load"
+    )
+    truncation: str = key(
+        "error", "what to do with a prompt over the limit", reader="data/dataset.py", choices=TRUNCATION
+    )
+    image_key: str = key("images", "column with images", reader="data/dataset.py", later="images in prompts")
+    video_key: str = key("videos", "column with videos", reader="data/dataset.py", later="videos in prompts")
+    custom_cls: CustomClassConfig = section(CustomClassConfig)
+    sampler: SamplerConfig = section(SamplerConfig)
+    return_raw_chat: bool = key(
+        False, "keep the chat messages in the batch", inert="the messages are always kept, as `raw_prompt`"
+    )
+    apply_chat_template_kwargs: dict[str, Any] = key(
+        {}, "arguments handed to the tokenizer's chat template", reader="data/dataset.py"
+    )
+    max_start_length: int | None = key(None, "prompt tokens of the first turn", later="the search agent")
+    max_obs_length: int | None = key(None, "tokens of one observation", later="the search agent")

@@ -1,0 +1,59 @@
+"""The last step from keys to a configuration that can run: derived defaults, and what does not go together.
+
+`finalise(config, explicit, needs)` is called once the estimator and the loss are known, because they say what they
+need. It reads no file. `finalise_sft` does the same for supervised fine-tuning. Both change the configuration in place
+and return what the user should be told.
+"""
+
+from burnish.config.needs import Needs
+from burnish.config.ppo import PPOConfig
+from burnish.config.rules import batch, loss, rows, run, sampling
+from burnish.config.rules.critic import critic
+from burnish.config.rules.given import Given
+from burnish.config.sft import SFTConfig
+from burnish.errors import ConfigError
+
+EXAMPLES = {"data.train_files": "train.parquet", "actor_rollout_ref.model.path": "Qwen/Qwen2.5-0.5B-Instruct"}
+SFT_EXAMPLES = {"data.train_files": "train.parquet", "model.path": "Qwen/Qwen2.5-0.5B"}
+
+
+def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[str]:
+    """Fill what follows from other keys, refuse what cannot work; returns notices."""
+    given = Given(explicit, needs)
+    run.require(config, EXAMPLES)
+    run.expand_paths(config)
+    rows.rows(config, given)
+    sampling.lengths(config, given)
+    batch.group_size(config, given)
+    sampling.sampling(config, given)
+    batch.mini_batches(config, given)
+    batch.micro_batches(config, given)
+    critic(config, given)
+    loss.kl_terms(config, given)
+    loss.clip_range(config, given)
+    loss.estimator_keys(config, given)
+    rows.rewards(config, given)
+    run.optimiser(config.actor_rollout_ref.actor.optim, "actor_rollout_ref.actor.optim")
+    run.optimiser(config.critic.optim, "critic.optim")
+    run.trainer(config.trainer, bool(config.data.val_files), given)
+    run.kept_checkpoints(config.trainer)
+    if config.trainer.val_only and not config.data.val_files:
+        raise ConfigError("trainer.val_only=true needs data.val_files")
+    return given.notices
+
+
+def finalise_sft(config: SFTConfig, explicit: frozenset[str]) -> list[str]:
+    """The same for supervised fine-tuning."""
+    given, data = Given(explicit), config.data
+    run.require(config, SFT_EXAMPLES)
+    run.expand_paths(config)
+    data.val_files = data.val_files or []
+    if (data.prompt_key is None) != (data.response_key is None):
+        raise ConfigError("data.prompt_key and data.response_key go together: a prompt and its response; give both")
+    if data.prompt_key is not None and "data.messages_key" in given:
+        raise ConfigError(
+            "data.messages_key is for conversations, data.prompt_key for single prompts; keep one of them"
+        )
+    run.optimiser(config.optim, "optim")
+    run.trainer(config.trainer, bool(data.val_files), given)
+    return given.notices

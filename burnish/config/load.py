@@ -1,0 +1,109 @@
+"""The way in: from `argv` to configuration objects.
+
+`run(argv, schema, task)` is what an entry point calls: it composes and checks every job of the command before the first
+one starts, then calls `task(loaded)` for each. `load_ppo(argv)` and `load_sft(argv)` are the same for one job.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from burnish.config.aliases import ALIASES, SFT_ALIASES, Rewrite
+from burnish.config.build import build, complaint
+from burnish.config.command import Command, Flags, parse_command
+from burnish.config.key import keys_of
+from burnish.config.ppo import PPOConfig
+from burnish.config.sft import SFTConfig
+from burnish.errors import ConfigError
+
+Config = TypeVar("Config", bound=Any)
+
+
+@dataclass(frozen=True)
+class Schema(Generic[Config]):
+    """One entry point: its name, its built-in recipe, the root of its keys, and other spellings of them."""
+
+    name: str
+    builtin: str
+    root: type[Config]
+    aliases: Mapping[str, str | Rewrite]
+
+
+PPO = Schema("ppo", "ppo_trainer", PPOConfig, ALIASES)
+SFT = Schema("sft", "sft_trainer", SFTConfig, SFT_ALIASES)
+
+
+@dataclass
+class Loaded(Generic[Config]):
+    """One job: its configuration, the keys that a user or recipe set, what to tell the user, and the flags."""
+
+    config: Config
+    explicit: frozenset[str]
+    notices: list[str] = field(default_factory=list)
+    flags: Flags = field(default_factory=Flags)
+
+
+def run(argv: list[str], schema: Schema[Config], task: Callable[[Loaded[Config]], None]) -> None:
+    """Load every job of a command line, then run `task` on each."""
+    if "--help" in argv or "-h" in argv:
+        print(f"usage: section.key=value … [--plan] [--cfg job]; `burnish {schema.name} --help` lists every key")
+        return
+    for loaded in load(argv, schema):
+        task(loaded)
+
+
+def load_ppo(argv: list[str]) -> Loaded[PPOConfig]:
+    """The configuration of one `burnish ppo` command."""
+    return _only(load(argv, PPO))
+
+
+def load_sft(argv: list[str]) -> Loaded[SFTConfig]:
+    """The configuration of one `burnish sft` command."""
+    return _only(load(argv, SFT))
+
+
+def load(argv: list[str], schema: Schema[Config]) -> list[Loaded[Config]]:
+    """All jobs of a command line; several with --multirun."""
+    command = parse_command(argv, schema.builtin)
+    _check_removed(command, schema)
+    from burnish.config.compose import compose_jobs
+
+    jobs = []
+    for given in compose_jobs(command):
+        built = build(given, schema.root, schema.aliases, frozenset(command.typed))
+        notices = list(dict.fromkeys(command.notices + built.notices))
+        jobs.append(Loaded(built.config, built.explicit, notices, command.flags))
+    return _with_own_folders(jobs)
+
+
+def _check_removed(command: Command, schema: Schema[Any]) -> None:
+    known = keys_of(schema.root)
+    for name in command.removed:
+        is_there = any(name == other or name.startswith(other + ".") or other.startswith(name + ".") for other in known)
+        if not is_there and name not in schema.aliases:
+            raise ConfigError(complaint(name, known))
+
+
+def _with_own_folders(jobs: list[Loaded[Config]]) -> list[Loaded[Config]]:
+    """Number the runs of a sweep whose folders would be the same: a run must not resume from its neighbour."""
+    places = {
+        (job.config.trainer.default_local_dir, job.config.trainer.project_name, job.config.trainer.experiment_name)
+        for job in jobs
+    }
+    if len(places) == len(jobs):
+        return jobs
+    for number, job in enumerate(jobs):
+        trainer = job.config.trainer
+        trainer.experiment_name = f"{trainer.experiment_name}-{number}"
+        if trainer.default_local_dir:
+            trainer.default_local_dir = f"{trainer.default_local_dir}/{number}"
+        job.notices.append(f"job {number} of {len(jobs)} is called {trainer.experiment_name}")
+        job.explicit |= {"trainer.experiment_name"}
+    return jobs
+
+
+def _only(jobs: list[Loaded[Config]]) -> Loaded[Config]:
+    if len(jobs) != 1:
+        raise ConfigError(f"--multirun asks for {len(jobs)} jobs where one is expected")
+    return dataclasses.replace(jobs[0])

@@ -1,0 +1,30 @@
+"""`*.optim`: the optimiser of one model and its learning-rate schedule."""
+
+from dataclasses import dataclass
+
+from burnish.config.key import key
+
+READER = "engine/optim.py"
+
+
+@dataclass
+class OptimConfig:
+    """Optimiser and schedule."""
+
+    optimizer: str = key("AdamW", "optimiser", reader=READER, choices=("AdamW",), spellings={"adamw": "AdamW"})
+    lr: float = key(1e-6, "learning rate after the warm-up", reader=READER, low=0)
+    betas: list[float] = key([0.9, 0.999], "decay rates of Adam's two moments", reader=READER)
+    weight_decay: float = key(0.01, "decoupled weight decay", reader=READER, low=0)
+    lr_warmup_steps: int = key(-1, "optimiser steps of linear warm-up; -1: by the ratio", reader=READER, low=-1)
+    lr_warmup_steps_ratio: float = key(0.0, "share of all steps spent warming up", reader=READER, low=0, high=1)
+    lr_scheduler_type: str = key(
+        "constant", "schedule after the warm-up", reader=READER, choices=("constant", "cosine")
+    )
+    min_lr_ratio: float = key(0.0, "share of lr that the cosine schedule ends at", reader=READER, low=0, high=1)
+
+
+@dataclass
+class ClippedOptimConfig(OptimConfig):
+    """The same with the gradient clip beside it, for trainers that have one model."""
+
+    grad_clip: float = key(1.0, "largest gradient norm; a larger gradient is scaled down", reader=READER, above=0)

@@ -1,0 +1,144 @@
+"""`burnish ppo --plan`: the arithmetic of a run, before anything is loaded; and micro-batches that fit the memory.
+
+Consumes a finalised configuration, the number of training rows and the model's sizes; hands on a list of
+(name, value, how it comes about) that `plan_table` aligns.
+"""
+
+import math
+from typing import NamedTuple
+
+from burnish.config.memory import Memory, ModelSizes, estimate_memory, gib, host_memory, longest, sequences_at_a_time
+from burnish.config.ppo import PPOConfig
+
+USABLE = 0.9  # share of the memory that may be planned with
+ENOUGH_TOKENS = 16384  # a pass with more tokens than this gains no speed
+
+
+class PlanLine(NamedTuple):
+    """One derived number."""
+
+    name: str
+    value: str
+    how: str
+
+
+def plan_numbers(config: PPOConfig, rows: int | None, facts: ModelSizes | None) -> list[PlanLine]:
+    """Everything that follows from the batch sizes; steps need `rows`, memory needs `facts`."""
+    lines = _step(config) + _length(config, rows)
+    return lines if facts is None else lines + _memory(config, facts)
+
+
+def total_steps(config: PPOConfig, rows: int) -> int:
+    """Training steps of the run: set, or as many as the epochs need."""
+    steps = math.ceil(config.trainer.total_epochs * rows / config.data.train_batch_size)
+    return config.trainer.total_training_steps or steps
+
+
+def plan_table(config: PPOConfig, rows: int | None, facts: ModelSizes | None) -> str:
+    """The plan as an aligned table."""
+    lines = plan_numbers(config, rows, facts)
+    name, value = max(len(line.name) for line in lines), max(len(line.value) for line in lines)
+    return "\n".join(f"{line.name:<{name}}  {line.value:>{value}}  {line.how}".rstrip() for line in lines)
+
+
+def plan_micro_batch(config: PPOConfig, facts: ModelSizes, memory_bytes: int) -> int:
+    """Sequences per pass that fit beside what is always there; at least 1, and no more than gains speed."""
+    empty, one = estimate_memory(config, facts, 0), estimate_memory(config, facts, 1)
+    free = memory_bytes * USABLE - empty.always
+    fitting = int(free // (one.logits + one.activations))
+    per_update = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
+    return max(1, min(fitting, per_update, ENOUGH_TOKENS // longest(config)))
+
+
+def plan_micro_batches(config: PPOConfig, facts: ModelSizes, memory_bytes: int | None = None) -> list[str]:
+    """Give every micro-batch size that was left null the planned one; returns a notice where there was any.
+
+    `memory_bytes` is the memory of the device; without it, that of this machine.
+    """
+    memory_bytes = memory_bytes or host_memory()
+    policy, critic = config.actor_rollout_ref, config.critic
+    planned = plan_micro_batch(config, facts, memory_bytes)
+    places = [
+        (policy.actor, "ppo_micro_batch_size_per_gpu", policy.actor.use_dynamic_bsz),
+        (policy.rollout, "log_prob_micro_batch_size_per_gpu", policy.rollout.log_prob_use_dynamic_bsz),
+        (policy.ref, "log_prob_micro_batch_size_per_gpu", policy.ref.log_prob_use_dynamic_bsz),
+        (critic, "ppo_micro_batch_size_per_gpu", critic.use_dynamic_bsz),
+        (critic, "forward_micro_batch_size_per_gpu", critic.use_dynamic_bsz),
+    ]
+    unset = [(part, name) for part, name, by_tokens in places if not by_tokens and getattr(part, name) is None]
+    for part, name in unset:
+        setattr(part, name, planned)
+    return [f"micro-batches of {planned} sequences, planned for {gib(memory_bytes)} of memory"] if unset else []
+
+
+def _step(config: PPOConfig) -> list[PlanLine]:
+    data, actor, n = config.data, config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout.n
+    sequences, mini = data.train_batch_size * n, actor.ppo_mini_batch_size * n
+    minis = data.train_batch_size // actor.ppo_mini_batch_size
+    lines = [
+        PlanLine("prompts per step", f"{data.train_batch_size:,}", "data.train_batch_size"),
+        PlanLine("sequences per step", f"{sequences:,}", f"{data.train_batch_size} prompts × rollout.n={n}"),
+        PlanLine(
+            "tokens per step, at most", f"{sequences * longest(config):,}", f"{sequences} × {longest(config)} tokens"
+        ),
+        PlanLine("mini-batches per step", f"{minis:,}", f"{data.train_batch_size} / ppo_mini_batch_size={mini // n}"),
+        PlanLine("sequences per mini-batch", f"{mini:,}", f"{mini // n} prompts × {n}"),
+        _micro_batches(config, mini),
+        PlanLine(
+            "optimiser steps per step", f"{minis * actor.ppo_epochs:,}", f"{minis} × ppo_epochs={actor.ppo_epochs}"
+        ),
+    ]
+    if config.critic.enable:
+        critic_minis = data.train_batch_size // config.critic.ppo_mini_batch_size
+        how = f"{critic_minis} × critic.ppo_epochs={config.critic.ppo_epochs}"
+        lines.append(PlanLine("critic optimiser steps per step", f"{critic_minis * config.critic.ppo_epochs:,}", how))
+    return lines
+
+
+def _micro_batches(config: PPOConfig, mini: int) -> PlanLine:
+    actor = config.actor_rollout_ref.actor
+    if actor.use_dynamic_bsz:
+        most = math.ceil(mini * longest(config) / actor.ppo_max_token_len_per_gpu)
+        how = f"full length in passes of ppo_max_token_len_per_gpu={actor.ppo_max_token_len_per_gpu} tokens"
+        return PlanLine("micro-batches per mini-batch, at most", f"{most:,}", how)
+    size = actor.ppo_micro_batch_size_per_gpu
+    if size is None:
+        return PlanLine("micro-batches per mini-batch", "-", "planned from memory when the run starts")
+    how = f"{mini} sequences / ppo_micro_batch_size_per_gpu={size}"
+    return PlanLine("micro-batches per mini-batch", f"{math.ceil(mini / size):,}", how)
+
+
+def _length(config: PPOConfig, rows: int | None) -> list[PlanLine]:
+    trainer = config.trainer
+    if trainer.total_training_steps:
+        return [PlanLine("steps in total", f"{trainer.total_training_steps:,}", "trainer.total_training_steps")]
+    if rows is None:
+        return []
+    how = f"{trainer.total_epochs} × {rows} rows / {config.data.train_batch_size} prompts, rounded up"
+    return [PlanLine("steps in total", f"{total_steps(config, rows):,}", how)]
+
+
+def _memory(config: PPOConfig, facts: ModelSizes) -> list[PlanLine]:
+    micro = config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu or 1
+    if config.actor_rollout_ref.actor.use_dynamic_bsz:
+        micro = max(1, config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu // longest(config))
+    memory = estimate_memory(config, facts, micro)
+    dtype = config.actor_rollout_ref.model.dtype.replace("auto", "float32")
+    pass_size = f"{micro} sequences of {longest(config)} tokens"
+    table = [
+        ("weights", memory.weights, f"{facts.parameters:,} parameters in {dtype}"),
+        ("gradients", memory.gradients, "as large as the weights"),
+        ("Adam's moments", memory.moments, "two per parameter"),
+        ("reference", memory.reference, "a second copy, for the KL term"),
+        ("critic", memory.critic, "weights, gradients and moments of its own"),
+        ("KV cache", memory.kv_cache, f"{sequences_at_a_time(config)} sequences of {longest(config)} tokens"),
+        ("logits", memory.logits, f"{pass_size}, {facts.vocab:,} entries each"),
+        ("activations", memory.activations, pass_size),
+    ]
+    lines = [PlanLine(f"memory: {name}", gib(size), how) for name, size, how in table if size]
+    return [*lines, PlanLine("estimated peak memory", gib(memory.peak), _peak(memory))]
+
+
+def _peak(memory: Memory) -> str:
+    larger = "the KV cache" if memory.kv_cache > memory.logits + memory.activations else "one training pass"
+    return f"{gib(memory.always)} throughout, plus {larger}"

@@ -1,0 +1,53 @@
+"""`PPOConfig`: the whole configuration of `burnish ppo`. Every RL algorithm is run by it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from burnish.config.actor import ACTOR, ActorConfig, RefConfig
+from burnish.config.algorithm import AlgorithmConfig
+from burnish.config.cluster import ProfilerConfig, RayInitConfig
+from burnish.config.critic import CriticConfig
+from burnish.config.data import DataConfig
+from burnish.config.key import key, section
+from burnish.config.model import ModelConfig
+from burnish.config.reward import CustomRewardFunctionConfig, RewardConfig, RewardManagerConfig, RewardModelConfig
+from burnish.config.rollout import RolloutConfig
+from burnish.config.search import SEARCH_AGENT, RetrieverConfig
+from burnish.config.trainer import TrainerConfig
+
+PROFILING = "profiling"
+
+
+@dataclass
+class ActorRolloutRefConfig:
+    """The policy: its model, its update, its reference and its rollouts."""
+
+    hybrid_engine: bool = key(
+        True, "train and generate on the same devices", later="separate devices for training and generation"
+    )
+    model: ModelConfig = section(ModelConfig, readers={"path": ACTOR, "tokenizer_path": ACTOR})
+    actor: ActorConfig = section(ActorConfig)
+    ref: RefConfig = section(RefConfig)
+    rollout: RolloutConfig = section(RolloutConfig)
+
+
+@dataclass
+class PPOConfig:
+    """Everything `burnish ppo` can be told."""
+
+    data: DataConfig = section(DataConfig)
+    actor_rollout_ref: ActorRolloutRefConfig = section(ActorRolloutRefConfig)
+    critic: CriticConfig = section(CriticConfig)
+    reward_model: RewardModelConfig = section(RewardModelConfig)
+    custom_reward_function: CustomRewardFunctionConfig = section(CustomRewardFunctionConfig)
+    reward: RewardConfig = section(RewardConfig)
+    reward_manager: RewardManagerConfig = section(RewardManagerConfig)
+    algorithm: AlgorithmConfig = section(AlgorithmConfig)
+    trainer: TrainerConfig = section(TrainerConfig)
+    do_search: bool = key(False, "let the policy search while it answers", later=SEARCH_AGENT)
+    max_turns: int = key(10, "searches per question", later=SEARCH_AGENT)
+    retriever: RetrieverConfig = section(RetrieverConfig, later=SEARCH_AGENT)
+    ray_init: RayInitConfig = section(RayInitConfig, inert="no Ray in this run")
+    global_profiler: ProfilerConfig = section(ProfilerConfig, later=PROFILING)
+    controller_nsight_options: dict[str, Any] = key({}, "options of nsys here", later=PROFILING)
+    worker_nsight_options: dict[str, Any] = key({}, "options of nsys in workers", later=PROFILING)

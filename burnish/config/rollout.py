@@ -1,0 +1,140 @@
+"""`actor_rollout_ref.rollout`: the engine that generates responses, how it samples, and the agent loop around it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from burnish.config.key import key, section
+from burnish.config.model import DTYPE_SPELLINGS, DTYPES
+
+ACTOR = "workers/actor_rollout_ref.py"
+EXPERIENCE = "trainer/experience.py"
+NO_POOL = "the hf engine keeps no KV pool"
+MULTI_TURN = "several turns, tools and interactions"
+LATER_ENGINES = {
+    "native": "the native rollout engine",
+    "vllm": "the vllm rollout engine, which needs the package vllm (pip install 'burnish[vllm]')",
+    "sglang": "the sglang rollout engine, which needs the package sglang (pip install 'burnish[sglang]')",
+}
+
+
+@dataclass
+class ValKwargs:
+    """Sampling in validation."""
+
+    n: int = key(1, "responses per validation prompt", reader="trainer/validate.py", low=1)
+    temperature: float = key(0.0, "temperature; 0: the most likely token", reader="trainer/validate.py", low=0)
+    top_p: float = key(
+        1.0, "smallest set of tokens with this probability", reader="trainer/validate.py", above=0, high=1
+    )
+    top_k: int = key(-1, "most likely tokens sampled from; -1: all", reader="trainer/validate.py", low=-1)
+    do_sample: bool = key(False, "sample; false: the most likely token", reader="trainer/validate.py")
+
+
+@dataclass
+class MultiTurnConfig:
+    """Tools and further turns within one response."""
+
+    enable: bool = key(False, "let a response span several turns")
+    max_assistant_turns: int | None = key(None, "turns of the policy at most")
+    max_user_turns: int | None = key(None, "turns of the environment at most")
+    max_tool_calls: int | None = key(None, "tool calls per trajectory at most")
+    max_parallel_calls: int = key(1, "tool calls of one turn that run at once")
+    tool_timeout: float | None = key(None, "seconds for one tool call")
+    max_tool_response_length: int = key(256, "tokens of one tool response")
+    tool_response_truncate_side: str = key("middle", "which part of a long one is cut")
+    tool_config_path: str | None = key(None, "YAML file with the tools", path=True)
+    interaction_config_path: str | None = key(None, "YAML file with the interactions", path=True)
+    format: str = key("hermes", "how the model writes a call")
+
+
+@dataclass
+class AgentConfig:
+    """The loop that turns a prompt into a trajectory."""
+
+    num_workers: int | None = key(
+        None, "processes that run agent loops", inert="one event loop runs all trajectories of a process"
+    )
+    default_agent_loop: str = key("single_turn_agent", "loop for rows without agent_name", reader="agents/runner.py")
+    agent_loop_config_path: str | None = key(
+        None, "YAML file that names a user's own loops", reader="agents/runner.py", path=True
+    )
+
+
+@dataclass
+class EngineKwargs:
+    """Arguments handed to an external engine as they are."""
+
+    vllm: dict[str, Any] = key({}, "arguments for vLLM", later="the vllm rollout engine")
+    sglang: dict[str, Any] = key({}, "arguments for SGLang", later="the sglang rollout engine")
+
+
+@dataclass
+class RolloutConfig:
+    """Engine, sampling and agent loop."""
+
+    name: str = key(
+        "hf",
+        "rollout engine",
+        reader=ACTOR,
+        choices=("native", "hf", "vllm", "sglang"),
+        later=LATER_ENGINES,
+        instead="The engine that is there is hf: actor_rollout_ref.rollout.name=hf",
+    )
+    mode: str = key(
+        "async",
+        "async or sync generation",
+        choices=("async", "sync"),
+        inert="every engine serves each trajectory by itself",
+    )
+    n: int = key(
+        None,
+        "responses per prompt; null: 4 where the estimator compares groups, else 1",
+        reader=EXPERIENCE,
+        low=1,
+    )
+    n_agent: int = key(None, "another name for n; must equal it", reader="config/rules/batch.py", low=1)
+    temperature: float = key(1.0, "sampling temperature", reader=EXPERIENCE, low=0)
+    top_k: int = key(-1, "most likely tokens sampled from; -1: all", reader=EXPERIENCE, low=-1)
+    top_p: float = key(1.0, "smallest set of tokens with this probability", reader=EXPERIENCE, above=0, high=1)
+    min_p: float = key(0.0, "leave out tokens below this share of the likeliest", reader=EXPERIENCE, low=0, high=1)
+    do_sample: bool = key(True, "sample; false: the most likely token", reader=EXPERIENCE)
+    prompt_length: int = key(None, "another name for data.max_prompt_length", reader="config/rules/sampling.py", low=1)
+    response_length: int = key(None, "another name for data.max_response_length", reader=EXPERIENCE, low=1)
+    dtype: str = key(
+        "auto",
+        "type of the weights that generate; auto: those that are trained",
+        reader="rollout/hf.py",
+        choices=DTYPES,
+        spellings=DTYPE_SPELLINGS,
+    )
+    gpu_memory_utilization: float = key(0.5, "share of GPU memory for the KV pool", inert=NO_POOL, above=0, high=1)
+    ignore_eos: bool = key(False, "go on past the end-of-sequence token", reader=EXPERIENCE)
+    enforce_eager: bool = key(False, "no CUDA graphs", inert="the hf engine uses no CUDA graphs")
+    free_cache_engine: bool = key(True, "give the KV pool back while training", inert=NO_POOL)
+    load_format: str = key(
+        "auto", "where the engine's weights come from", inert="the hf engine reads the actor's own weights"
+    )
+    tensor_model_parallel_size: int = key(
+        1, "devices that share one engine", low=1, later="a rollout engine over several devices"
+    )
+    max_num_batched_tokens: int = key(8192, "prompt tokens read at a time", reader="rollout/hf.py", low=1)
+    max_num_seqs: int = key(1024, "sequences generated at the same time", reader="rollout/hf.py", low=1)
+    max_model_len: int | None = key(
+        None, "tokens of prompt and response at most; null: the model's context", reader="rollout/hf.py", low=1
+    )
+    enable_chunked_prefill: bool = key(True, "prefill long prompts in pieces", inert=NO_POOL)
+    enable_prefix_caching: bool = key(True, "share the KV of equal prompts", inert=NO_POOL)
+    calculate_log_probs: bool = key(True, "keep the log-probs of sampled tokens", reader=ACTOR)
+    log_prob_micro_batch_size_per_gpu: int | None = key(
+        None, "sequences per forward pass of the old log-probs; null: planned from memory", reader=ACTOR, low=1
+    )
+    log_prob_use_dynamic_bsz: bool = key(None, "cut by tokens; null: as the actor", reader=ACTOR)
+    log_prob_max_token_len_per_gpu: int = key(None, "tokens per micro-batch; null: as the actor", reader=ACTOR, low=1)
+    stop: list[str] = key([], "strings that end a response", reader=EXPERIENCE)
+    stop_token_ids: list[int] = key([], "tokens that end a response, besides the model's own", reader=EXPERIENCE)
+    timeout: float | None = key(None, "seconds for one generation", later="a time limit for one generation")
+    val_kwargs: ValKwargs = section(ValKwargs)
+    multi_turn: MultiTurnConfig = section(MultiTurnConfig, later=MULTI_TURN)
+    agent: AgentConfig = section(AgentConfig)
+    engine_kwargs: EngineKwargs = section(EngineKwargs)
+    disable_log_stats: bool = key(True, "no statistics of the engine in its log", inert="the hf engine logs none")

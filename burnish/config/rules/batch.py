@@ -1,0 +1,89 @@
+"""Batch sizes: responses per prompt, prompts per step, prompts per optimiser step, and what follows the actor's."""
+
+from burnish.config.ppo import PPOConfig
+from burnish.config.rules.given import Given
+from burnish.errors import ConfigError, NotAvailable
+
+N, N_AGENT = "actor_rollout_ref.rollout.n", "actor_rollout_ref.rollout.n_agent"
+TRAIN, MINI = "data.train_batch_size", "actor_rollout_ref.actor.ppo_mini_batch_size"
+GROUP_SIZE = 4
+
+
+def group_size(config: PPOConfig, given: Given) -> None:
+    """`rollout.n`: 4 where responses to one prompt are compared, else 1; `n_agent` is another name for it."""
+    rollout, estimator = config.actor_rollout_ref.rollout, config.algorithm.adv_estimator
+    if rollout.n_agent is not None:
+        if rollout.n not in (None, rollout.n_agent):
+            raise ConfigError(f"{N}={rollout.n} and {N_AGENT}={rollout.n_agent} are the same thing; keep one")
+        rollout.n = rollout.n_agent
+    if rollout.n is None:
+        rollout.n = GROUP_SIZE if given.needs.groups else 1
+        if given.needs.groups:
+            given.say(f"{N}={GROUP_SIZE}: {estimator} compares the responses to one prompt, and none was asked for")
+    if given.needs.groups and rollout.n == 1:
+        raise ConfigError(
+            f"{N}=1: algorithm.adv_estimator={estimator} compares the responses to one prompt and needs at least 2; "
+            f"leave {N} out for {GROUP_SIZE}"
+        )
+    if given.needs.groups and not rollout.do_sample:
+        raise ConfigError(
+            f"actor_rollout_ref.rollout.do_sample=false gives {rollout.n} equal responses, and "
+            f"algorithm.adv_estimator={estimator} has nothing to compare; leave it out"
+        )
+    rollout.n_agent = rollout.n
+
+
+def mini_batches(config: PPOConfig, given: Given) -> None:
+    """Whole mini-batches per step, for the actor and for the critic."""
+    data, actor, critic = config.data, config.actor_rollout_ref.actor, config.critic
+    if MINI not in given and actor.ppo_mini_batch_size > data.train_batch_size:
+        actor.ppo_mini_batch_size = data.train_batch_size
+        given.say(f"{MINI}={data.train_batch_size}: the whole of {TRAIN}")
+    if critic.ppo_mini_batch_size is None:
+        critic.ppo_mini_batch_size = actor.ppo_mini_batch_size
+    check_divides(data.train_batch_size, MINI, actor.ppo_mini_batch_size)
+    check_divides(data.train_batch_size, "critic.ppo_mini_batch_size", critic.ppo_mini_batch_size)
+    if data.gen_batch_size is None:
+        data.gen_batch_size = data.train_batch_size
+    if data.gen_batch_size != data.train_batch_size:
+        raise NotAvailable(
+            f"generation rounds of another size than the training batch (data.gen_batch_size={data.gen_batch_size}, "
+            f"{TRAIN}={data.train_batch_size})"
+        )
+
+
+def check_divides(total: int, key: str, size: int) -> None:
+    """Refuse a mini-batch that does not fit a whole number of times, and name those that do."""
+    if size > total:
+        raise ConfigError(f"{key}={size} is more than {TRAIN}={total}: a step has no more prompts than that")
+    if total % size:
+        fitting = [other for other in range(1, total + 1) if total % other == 0]
+        below = max(other for other in fitting if other < size)
+        above = min(other for other in fitting if other > size)
+        raise ConfigError(
+            f"{TRAIN}={total} is not a multiple of {key}={size}: "
+            f"the nearest sizes that divide it are {below} and {above}"
+        )
+
+
+def micro_batches(config: PPOConfig, given: Given) -> None:
+    """Passes without a size of their own follow the actor's."""
+    policy, critic = config.actor_rollout_ref, config.critic
+    actor = policy.actor
+    for part in (policy.ref, policy.rollout):
+        if part.log_prob_use_dynamic_bsz is None:
+            part.log_prob_use_dynamic_bsz = actor.use_dynamic_bsz
+        if part.log_prob_max_token_len_per_gpu is None:
+            part.log_prob_max_token_len_per_gpu = actor.ppo_max_token_len_per_gpu
+    for name in ("use_dynamic_bsz", "ppo_max_token_len_per_gpu", "ppo_epochs", "shuffle", "loss_agg_mode"):
+        if getattr(critic, name) is None:
+            setattr(critic, name, getattr(actor, name))
+    if critic.forward_max_token_len_per_gpu is None:
+        critic.forward_max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu
+    if critic.forward_micro_batch_size_per_gpu is None:
+        critic.forward_micro_batch_size_per_gpu = critic.ppo_micro_batch_size_per_gpu
+    if actor.use_dynamic_bsz and actor.ppo_micro_batch_size_per_gpu is not None:
+        given.say(
+            "no effect: actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu (use_dynamic_bsz cuts micro-batches by "
+            "tokens, ppo_max_token_len_per_gpu)"
+        )

@@ -1,0 +1,26 @@
+"""`Given`: what a rule knows besides the configuration."""
+
+from dataclasses import dataclass, field
+
+from burnish.config.needs import Needs
+
+
+@dataclass
+class Given:
+    """The keys that a user or recipe set, the algorithm's needs, and what the rules have to tell the user."""
+
+    explicit: frozenset[str] = frozenset()
+    needs: Needs = field(default_factory=Needs)
+    notices: list[str] = field(default_factory=list)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.explicit
+
+    def say(self, text: str) -> None:
+        """Tell the user once what was decided for them."""
+        if text not in self.notices:
+            self.notices.append(text)
+
+    def below(self, section: str) -> list[str]:
+        """The keys of a section that were set."""
+        return sorted(name for name in self.explicit if name.startswith(section + "."))

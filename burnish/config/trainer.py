@@ -1,0 +1,100 @@
+"""`trainer.*`: how long a run is, where it runs, and what it leaves behind."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from burnish.config.key import key, section
+
+PPO = "trainer/ppo.py"
+SETUP = "trainer/setup.py"
+TRACKER = "tracking/tracker.py"
+TRACKED = ("project_name", "experiment_name", "logger")
+RAY = "several processes (Ray)"
+
+
+@dataclass
+class AsyncRolloutConfig:
+    """Generation that runs ahead of training."""
+
+    enable: bool = key(False, "generate while training")
+    staleness: int = key(0, "versions that generation may lag behind")
+
+
+@dataclass
+class RunConfig:
+    """What every trainer has: length, place, seed, checkpoints and trackers."""
+
+    total_epochs: int = key(1, "passes over the training rows", reader=PPO, low=1)
+    total_training_steps: int | None = key(None, "steps in all; null: from total_epochs", reader=PPO, low=1)
+    project_name: str = key("burnish", "name of the project", reader=TRACKER)
+    experiment_name: str = key("run", "name of the run within the project", reader=TRACKER)
+    logger: list[str] = key(["console"], "where metrics go: console, tensorboard, wandb, mlflow", reader=TRACKER)
+    nnodes: int = key(1, "machines", low=1, later=RAY)
+    n_gpus_per_node: int | str = key(
+        "auto", "processes per machine; auto: one", now=(1,), low=1, choices=("auto",), later=RAY
+    )
+    device: str = key("auto", "device; auto: a GPU where there is one", reader=SETUP, choices=("auto", "cuda", "cpu"))
+    seed: int = key(1, "seed of sampling and of new weights", reader=SETUP, low=0)
+    deterministic: bool = key(False, "only deterministic kernels: the same run bit for bit", reader=SETUP)
+    save_freq: int | None = key(
+        None, "steps between checkpoints; null: only after the last step; -1: never", reader=PPO, low=-1
+    )
+    test_freq: int | None = key(
+        None, "steps between validations; null: only after the last step; -1: never", reader=PPO, low=-1
+    )
+    resume_mode: str = key(
+        "auto",
+        "go on from the newest checkpoint, from none, or from resume_from_path",
+        reader=PPO,
+        choices=("auto", "disable", "resume_path"),
+    )
+    resume_from_path: str | None = key(None, "checkpoint folder of resume_mode=resume_path", reader=PPO, path=True)
+    default_local_dir: str = key(
+        None, "run folder; null: outputs/<project_name>/<experiment_name>", reader="tracking/run_folder.py", path=True
+    )
+    default_hdfs_dir: str | None = key(None, "copy of the run folder", later="copies of checkpoints on HDFS")
+    max_bad_steps: int = key(3, "updates in a row that may be NaN or infinite before the run stops", reader=PPO, low=1)
+
+
+@dataclass
+class TrainerConfig(RunConfig):
+    """The RL trainer."""
+
+    executor: str = key(
+        "auto",
+        "one process here, or Ray",
+        choices=("auto", "local", "ray"),
+        later={"ray": RAY},
+        inert="one process runs everything",
+    )
+    async_rollout: AsyncRolloutConfig = section(AsyncRolloutConfig, later="generation that runs ahead of training")
+    rollout_dump_freq: int = key(1, "steps between dumps of rollouts; -1: never", reader=PPO, low=-1)
+    val_before_train: bool = key(True, "validate before the first step", reader=PPO)
+    val_only: bool = key(False, "validate and stop", reader=PPO)
+    critic_warmup: int = key(0, "steps that update the critic alone", reader=PPO, low=0)
+    max_actor_ckpt_to_keep: int | None = key(None, "checkpoints kept; null: all", reader=PPO, low=1)
+    max_critic_ckpt_to_keep: int | None = key(
+        None, "the same; a checkpoint holds both", reader="config/rules/run.py", low=1
+    )
+    rollout_data_dir: str | None = key(
+        None,
+        "folder of the rollout dumps; null: rollouts/ in the run folder",
+        reader="tracking/run_folder.py",
+        path=True,
+    )
+    validation_data_dir: str | None = key(
+        None,
+        "folder of the validation dumps; null: validation/ in the run folder",
+        reader="tracking/run_folder.py",
+        path=True,
+    )
+    log_val_generations: int = key(0, "validation samples shown per validation", reader=SETUP, low=0)
+    balance_batch: bool = key(
+        True, "even out sequence lengths over processes", inert="there is one process to balance over"
+    )
+    profile_steps: list[int] | None = key(None, "steps to profile", later="profiling")
+    resource_pools: dict[str, Any] | None = key(
+        None, "devices of each pool and the roles in it", later="several resource pools"
+    )
+    esi_redundant_time: float = key(0, "seconds kept back before a machine expires", inert="no cluster in this run")
+    ray_wait_register_center_timeout: int = key(300, "seconds to wait for Ray actors", inert="no Ray in this run")

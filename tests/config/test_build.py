@@ -1,0 +1,250 @@
+"""From keys to objects: other spellings, refused and unknown keys, what is not available yet, what has no effect."""
+
+import pytest
+
+from burnish.config import PPOConfig
+from burnish.config.aliases import ALIASES, SFT_ALIASES
+from burnish.config.key import keys_of
+from burnish.config.nearest import nearest
+from burnish.config.sft import SFTConfig
+from burnish.config.unsupported import why_unsupported
+from burnish.errors import ConfigError, NotAvailable
+
+ROLLOUT, ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
+
+
+def test_only_what_was_set_is_explicit(make):
+    built = make({"data.train_files": "a.parquet", "critic.optim.lr": 1e-4})
+    assert built.explicit == {"data.train_files", "critic.optim.lr"}
+    assert built.config.critic.optim.lr == 1e-4
+    assert built.config.actor_rollout_ref.actor.optim.lr == 1e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "target", "becomes"),
+    [
+        ("algorithm.group_size", 8, "rollout.n", 8),
+        ("algorithm.kl_penalty", 0.01, "algorithm.kl_ctrl.kl_coef", 0.01),
+        (f"{ROLLOUT}.agent_loop", "tool_agent_loop", "rollout.agent.default_agent_loop", "tool_agent"),
+        (f"{ROLLOUT}.agent_loop", "my_loop", "rollout.agent.default_agent_loop", "my_loop"),
+        ("trainer.run_name", "exp1", "trainer.experiment_name", "exp1"),
+        ("trainer.log_generation_samples", True, "trainer.log_val_generations", 10),
+        ("trainer.log_generation_samples", 3, "trainer.log_val_generations", 3),
+        ("sampling_params.max_tokens", 99, "data.max_response_length", 99),
+        ("model_engine", "dp", "actor.strategy", "fsdp"),
+        ("hybrid_engine", True, "actor_rollout_ref.hybrid_engine", True),
+        (f"{ACTOR}.ppo_micro_batch_size", 4, "actor.ppo_micro_batch_size_per_gpu", 4),
+        ("critic.ppo_micro_batch_size", 4, "critic.ppo_micro_batch_size_per_gpu", 4),
+        (f"{ROLLOUT}.log_prob_micro_batch_size", 2, "rollout.log_prob_micro_batch_size_per_gpu", 2),
+        (f"{ACTOR}.optim.warmup_style", "cosine", "actor.optim.lr_scheduler_type", "cosine"),
+        (f"{ACTOR}.lora.enable", False, "model.lora_rank", 0),
+        ("data.train_data_num", 100, "data.train_max_samples", 100),
+    ],
+)
+def test_other_spellings_are_taken_and_reported_once(make, name, value, target, becomes):
+    built = make({name: value})
+    (key,) = [key for key in built.explicit if key.endswith(target)]
+    node = built.config
+    for part in key.split("."):
+        node = getattr(node, part)
+    assert node == becomes
+    assert sum(name in notice and key in notice for notice in built.notices) == 1
+
+
+def test_a_kind_in_kl_penalty_is_no_other_spelling(make):
+    built = make({"algorithm.kl_penalty": "k3"})
+    assert built.config.algorithm.kl_penalty == "k3"
+    assert built.notices == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "capability"),
+    [
+        ({f"{ACTOR}.lora.enable": True}, "LoRA adapters (asked for by actor_rollout_ref.model.lora_rank=16)"),
+        ({f"{ACTOR}.lora.enable": True, f"{ACTOR}.lora.r": 8}, "actor_rollout_ref.model.lora_rank=8"),
+        ({"reward_model.sandbox_fusion.url": "http://x/run"}, "reward_model.sandbox.url=http://x/run"),
+        ({"reward_model.model_path": "rm"}, "reward models (asked for by reward_model.model.path=rm)"),
+        ({"tool_config_path": "t.yaml"}, "several turns, tools and interactions"),
+        ({"tool_config.max_tool_calls": 3}, "several turns, tools and interactions"),
+        ({"model_engine": "megatron"}, "training with Megatron-core (asked for by actor_rollout_ref.actor.strategy"),
+        ({"sampling_params.timeout": 5}, "a time limit for one generation"),
+    ],
+)
+def test_other_spellings_of_what_is_not_there_yet(make, keys, capability):
+    with pytest.raises(NotAvailable) as error:
+        make(keys)
+    assert str(error.value).startswith("not available yet: ")
+    assert capability in str(error.value)
+
+
+def test_both_spellings_must_agree_within_one_source(make):
+    with pytest.raises(ConfigError, match=r"group_size=4 are two spellings of .*rollout\.n with different values"):
+        make({f"{ROLLOUT}.n": 8, "algorithm.group_size": 4})
+    assert make({f"{ROLLOUT}.n": 4, "algorithm.group_size": 4}).config.actor_rollout_ref.rollout.n == 4
+
+
+def test_the_command_line_wins_over_the_recipe_in_either_spelling(make):
+    keys = {f"{ROLLOUT}.n": 8, "algorithm.group_size": 4}
+    assert make(keys, typed=["algorithm.group_size"]).config.actor_rollout_ref.rollout.n == 4
+    assert make(keys, typed=[f"{ROLLOUT}.n"]).config.actor_rollout_ref.rollout.n == 8
+
+
+@pytest.mark.parametrize(("table", "root"), [(ALIASES, PPOConfig), (SFT_ALIASES, SFTConfig)])
+def test_every_other_spelling_leads_to_a_known_key(table, root):
+    for name, alias in table.items():
+        targets = [alias] if isinstance(alias, str) else alias("x", {})
+        assert set(targets) <= set(keys_of(root)), name
+        assert name == "algorithm.kl_penalty" or name not in keys_of(root), name
+
+
+@pytest.mark.parametrize(
+    ("unknown", "known"),
+    [
+        ("trainer.total_epoch", "trainer.total_epochs"),
+        ("data.train_file", "data.train_files"),
+        ("actor_rollout_ref.actor.optim.learning_rate_warmup_steps", "actor_rollout_ref.actor.optim.lr_warmup_steps"),
+        ("actor.optim.lr", "actor_rollout_ref.actor.optim.lr"),
+        ("adv_estimator", "algorithm.adv_estimator"),
+        ("trainer.adv_estimator", "algorithm.adv_estimator"),
+        ("actor_rollout_ref.rollot.temperature", "actor_rollout_ref.rollout.temperature"),
+    ],
+)
+def test_unknown_keys_name_the_nearest(make, unknown, known):
+    with pytest.raises(ConfigError) as error:
+        make({unknown: 1})
+    assert str(error.value) == f"unknown key {unknown!r}; did you mean {known!r}?"
+
+
+def test_all_unknown_keys_are_reported_together(make):
+    with pytest.raises(ConfigError) as error:
+        make({"data.sed": 1, "xyzzy": 2})
+    assert str(error.value).splitlines() == ["unknown key 'data.sed'; did you mean 'data.seed'?", "unknown key 'xyzzy'"]
+
+
+def test_nothing_is_suggested_where_nothing_is_near():
+    assert nearest("qqqq", ["data.seed"]) is None
+    assert nearest("anything", []) is None
+
+
+def test_sections_and_keys_are_not_mixed_up(make):
+    with pytest.raises(ConfigError, match="'data' is a section, not a key"):
+        make({"data": 3})
+    with pytest.raises(ConfigError, match=r"data.seed={a:1}: must be an integer"):
+        make({"data.seed.a": 1})
+    assert make({"data.curriculum": None}).explicit == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        (f"{ACTOR}.fsdp_config.grad_offload", "fsdp_config.param_offload"),
+        ("critic.fsdp_config.grad_offload", "fsdp_config.param_offload"),
+        (f"{ACTOR}.fsdp_config.wrap_policy.min_num_params", "remove the key"),
+        (f"{ACTOR}.checkpoint.contents", "checkpoint.save_contents"),
+        (f"{ACTOR}.tis_imp_ratio_cap", "algorithm.rollout_correction"),
+        ("trainer.remove_previous_ckpt_in_save", "trainer.max_actor_ckpt_to_keep"),
+    ],
+)
+def test_unsupported_keys_say_why_and_what_instead(make, name, advice):
+    with pytest.raises(ConfigError) as error:
+        make({name: True})
+    assert str(error.value).startswith(f"key {name!r} is not supported: ")
+    assert advice in str(error.value)
+
+
+def test_no_key_of_ours_is_in_the_table_of_unsupported_ones():
+    for root in (PPOConfig, SFTConfig):
+        assert [name for name in keys_of(root) if why_unsupported(name)] == []
+
+
+def test_open_sections_take_any_key(make):
+    built = make(
+        {
+            "actor_rollout_ref.model.override_config.attention_dropout": 0.1,
+            "custom_reward_function.reward_kwargs.nested.deep": 1,
+            "data.apply_chat_template_kwargs.enable_thinking": False,
+        }
+    )
+    assert built.config.actor_rollout_ref.model.override_config == {"attention_dropout": 0.1}
+    assert built.config.custom_reward_function.reward_kwargs == {"nested": {"deep": 1}}
+    assert built.config.data.apply_chat_template_kwargs == {"enable_thinking": False}
+
+
+@pytest.mark.parametrize(
+    ("keys", "parts"),
+    [
+        ({f"{ROLLOUT}.name": "vllm"}, ["needs the package vllm", "pip install 'burnish[vllm]'", "rollout.name=hf"]),
+        ({f"{ROLLOUT}.name": "sglang"}, ["needs the package sglang", "rollout.name=hf"]),
+        ({f"{ROLLOUT}.name": "native"}, ["the native rollout engine", "rollout.name=hf"]),
+        ({"algorithm.adv_estimator": "rloo"}, ["the advantage estimator rloo", "gae and grpo"]),
+        ({f"{ACTOR}.policy_loss.loss_mode": "gspo"}, ["the policy loss gspo", "vanilla"]),
+        ({"reward_model.reward_manager": "prime"}, ["the reward manager prime", "naive"]),
+        ({"reward_model.enable": True}, ["reward models"]),
+        ({f"{ACTOR}.strategy": "megatron"}, ["training with Megatron-core"]),
+        ({f"{ACTOR}.megatron.tensor_model_parallel_size": 2}, ["training with Megatron-core"]),
+        ({"trainer.nnodes": 2}, ["several processes (Ray)", "trainer.nnodes=2"]),
+        ({"trainer.n_gpus_per_node": 8}, ["several processes (Ray)", "trainer.n_gpus_per_node=8"]),
+        ({"trainer.executor": "ray"}, ["several processes (Ray)"]),
+        ({f"{ROLLOUT}.tensor_model_parallel_size": 2}, ["a rollout engine over several devices"]),
+        ({"data.image_key": "pictures"}, ["images in prompts"]),
+        ({"algorithm.filter_groups.enable": True}, ["dynamic sampling"]),
+        ({"algorithm.rollout_correction.mode": "on"}, ["gap between rollout and training"]),
+        ({"trainer.async_rollout.staleness": 1}, ["generation that runs ahead of training"]),
+        ({"global_profiler.tool": "torch"}, ["profiling"]),
+        ({"controller_nsight_options.cuda-memory-usage": "true"}, ["profiling"]),
+        ({f"{ACTOR}.checkpoint.save_contents": ["model"]}, ["checkpoints of some parts only"]),
+    ],
+)
+def test_what_comes_later_is_refused_by_name(make, keys, parts):
+    with pytest.raises(NotAvailable) as error:
+        make(keys)
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_all_keys_of_a_missing_capability_are_named_at_once(make):
+    with pytest.raises(NotAvailable) as error:
+        make({"do_search": True, "max_turns": 4, "retriever.topk": 5, "data.max_obs_length": 500})
+    for key in ("do_search=true", "max_turns=4", "retriever.topk=5", "data.max_obs_length=500"):
+        assert key in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"trainer.nnodes": 1, "trainer.n_gpus_per_node": 1, f"{ROLLOUT}.tensor_model_parallel_size": 1},
+        {f"{ROLLOUT}.multi_turn.enable": False, "do_search": False, "reward_model.enable": False},
+        {f"{ACTOR}.fsdp_config.param_offload": False, f"{ACTOR}.state_masking": True},
+        {f"{ACTOR}.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"]},
+    ],
+)
+def test_what_is_the_default_anyway_is_taken(make, keys):
+    make(keys)
+
+
+def test_keys_without_effect_are_named_once_per_reason(make):
+    built = make(
+        {
+            f"{ROLLOUT}.gpu_memory_utilization": 0.4,
+            f"{ROLLOUT}.enable_chunked_prefill": False,
+            "trainer.balance_batch": True,
+        }
+    )
+    pool = f"{ROLLOUT}.gpu_memory_utilization, {ROLLOUT}.enable_chunked_prefill"
+    assert built.notices == [
+        f"no effect: {pool} (the hf engine keeps no KV pool)",
+        "no effect: trainer.balance_batch (there is one process to balance over)",
+    ]
+
+
+def test_references_between_keys_see_defaults_too(make):
+    built = make({f"{ROLLOUT}.prompt_length": "${data.max_prompt_length}", "trainer.experiment_name": "b${data.seed}"})
+    assert built.config.actor_rollout_ref.rollout.prompt_length == 512
+    assert built.config.trainer.experiment_name == "b1"
+    with pytest.raises(ConfigError, match="cannot be filled in"):
+        make({"data.seed": "${data.nothing}"})
+
+
+def test_a_value_that_a_recipe_leaves_open_must_be_given(make):
+    with pytest.raises(ConfigError, match=r"data.train_files must be set: the recipe leaves it open \(\?\?\?\)"):
+        make({"data.train_files": "???"})

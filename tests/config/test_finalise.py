@@ -1,0 +1,252 @@
+"""Derived defaults and what does not go together."""
+
+from pathlib import Path
+
+import pytest
+
+from burnish.config import Needs, SFTConfig, finalise, finalise_sft
+from burnish.errors import ConfigError, NotAvailable
+
+GROUPS, CRITIC = Needs(groups=True), Needs(critic=True)
+ROLLOUT, ACTOR, VAL = "actor_rollout_ref.rollout", "actor_rollout_ref.actor", "actor_rollout_ref.rollout.val_kwargs"
+
+
+def refused(finish, keys, *parts, needs=None):
+    with pytest.raises(ConfigError) as error:
+        finish(keys, needs)
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_what_must_be_set(make):
+    built = make()
+    with pytest.raises(ConfigError) as error:
+        finalise(built.config, built.explicit, Needs())
+    assert "data.train_files and actor_rollout_ref.model.path must be set" in str(error.value)
+    assert "data.train_files=train.parquet" in str(error.value)
+
+
+def test_everything_that_follows_is_filled(finish):
+    config, notices = finish(needs=CRITIC)
+    policy, critic = config.actor_rollout_ref, config.critic
+    assert config.data.train_files == ["train.parquet"]
+    assert config.data.val_files == []
+    assert config.data.gen_batch_size == 1024
+    assert (policy.rollout.n, policy.rollout.n_agent) == (1, 1)
+    assert (policy.rollout.prompt_length, policy.rollout.response_length) == (512, 512)
+    assert (policy.actor.clip_ratio_low, policy.actor.clip_ratio_high) == (0.2, 0.2)
+    assert (critic.enable, critic.model.path, critic.ppo_mini_batch_size) == (True, "some/model", 256)
+    assert (critic.ppo_epochs, critic.loss_agg_mode, critic.shuffle) == (1, "token-mean", False)
+    assert policy.ref.log_prob_use_dynamic_bsz is policy.rollout.log_prob_use_dynamic_bsz is False
+    assert config.trainer.default_local_dir == "outputs/burnish/run"
+    assert notices == []
+
+
+def test_finalising_twice_changes_nothing(make, finish):
+    config, _ = finish({"algorithm.kl_ctrl.kl_coef": 0.1}, CRITIC)
+    before = repr(config)
+    finalise(config, frozenset({"data.train_files", "algorithm.kl_ctrl.kl_coef"}), CRITIC)
+    assert repr(config) == before
+
+
+def test_home_folders_are_expanded(finish):
+    config, _ = finish(
+        {"data.val_files": ["~/v.parquet"], "trainer.default_local_dir": "~/out", "critic.model.path": "~/c"}
+    )
+    assert config.data.val_files == [str(Path.home() / "v.parquet")]
+    assert config.trainer.default_local_dir == str(Path.home() / "out")
+    assert config.critic.model.path == str(Path.home() / "c")
+
+
+# Batch sizes
+
+
+def test_groups(finish):
+    config, notices = finish({"algorithm.adv_estimator": "grpo"}, GROUPS)
+    assert config.actor_rollout_ref.rollout.n == 4
+    assert notices == [f"{ROLLOUT}.n=4: grpo compares the responses to one prompt, and none was asked for"]
+    config, notices = finish({f"{ROLLOUT}.n": 8}, GROUPS)
+    assert (config.actor_rollout_ref.rollout.n, notices) == (8, [])
+    keys = {"algorithm.adv_estimator": "grpo", f"{ROLLOUT}.n": 1}
+    refused(finish, keys, f"{ROLLOUT}.n=1", "grpo", "at least 2", needs=GROUPS)
+    refused(finish, {f"{ROLLOUT}.do_sample": False}, "do_sample=false gives 4 equal responses", needs=GROUPS)
+
+
+def test_n_agent_is_another_name_for_n(finish):
+    assert finish({f"{ROLLOUT}.n_agent": 5}, GROUPS)[0].actor_rollout_ref.rollout.n == 5
+    refused(finish, {f"{ROLLOUT}.n_agent": 5, f"{ROLLOUT}.n": 4}, "n=4", "n_agent=5", "keep one")
+
+
+def test_mini_batches_divide_the_batch(finish):
+    keys = {"data.train_batch_size": 16, f"{ACTOR}.ppo_mini_batch_size": 5}
+    refused(finish, keys, "data.train_batch_size=16", "ppo_mini_batch_size=5", "are 4 and 8")
+    keys = {"data.train_batch_size": 16, f"{ACTOR}.ppo_mini_batch_size": 32}
+    refused(finish, keys, "ppo_mini_batch_size=32 is more than data.train_batch_size=16")
+    keys = {"data.train_batch_size": 16, "critic.ppo_mini_batch_size": 3}
+    refused(finish, keys, "critic.ppo_mini_batch_size=3", "are 2 and 4")
+    refused(finish, {"data.train_batch_size": 300}, "ppo_mini_batch_size=256", "are 150 and 300")
+
+
+def test_a_small_batch_shrinks_the_default_mini_batch(finish):
+    config, notices = finish({"data.train_batch_size": 16})
+    assert config.actor_rollout_ref.actor.ppo_mini_batch_size == config.critic.ppo_mini_batch_size == 16
+    assert notices == [f"{ACTOR}.ppo_mini_batch_size=16: the whole of data.train_batch_size"]
+
+
+def test_generation_rounds_are_as_large_as_the_batch(finish):
+    finish({"data.train_batch_size": 256, "data.gen_batch_size": 256})
+    with pytest.raises(NotAvailable, match="data.gen_batch_size=512"):
+        finish({"data.train_batch_size": 256, "data.gen_batch_size": 512})
+
+
+def test_passes_follow_the_actor(finish):
+    config, notices = finish(
+        {
+            f"{ACTOR}.use_dynamic_bsz": True,
+            f"{ACTOR}.ppo_max_token_len_per_gpu": 4096,
+            f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4,
+            "critic.ppo_micro_batch_size_per_gpu": 2,
+            "critic.use_dynamic_bsz": False,
+        },
+        CRITIC,
+    )
+    assert config.actor_rollout_ref.ref.log_prob_use_dynamic_bsz is True
+    assert config.actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu == 4096
+    assert config.critic.use_dynamic_bsz is False
+    assert config.critic.forward_max_token_len_per_gpu == 4096
+    assert config.critic.forward_micro_batch_size_per_gpu == 2
+    assert len(notices) == 1 and notices[0].startswith(f"no effect: {ACTOR}.ppo_micro_batch_size_per_gpu")
+
+
+# Critic, KL and loss
+
+
+def test_the_critic_is_there_where_it_is_needed(finish):
+    refused(finish, {"critic.enable": False}, "critic.enable=false", "adv_estimator=gae needs a critic", needs=CRITIC)
+    keys = {"algorithm.adv_estimator": "grpo", "critic.optim.lr": 1e-4, "critic.enable": True, f"{ROLLOUT}.n": 2}
+    config, notices = finish(keys, GROUPS)
+    assert config.critic.enable is False
+    assert notices == ["unused: critic.enable, critic.optim.lr (algorithm.adv_estimator=grpo has no critic)"]
+    refused(finish, {"trainer.critic_warmup": 2}, "trainer.critic_warmup=2", "would train nothing")
+
+
+@pytest.mark.parametrize(
+    ("coefficient", "switch", "section"),
+    [
+        ("algorithm.kl_ctrl.kl_coef", "algorithm.use_kl_in_reward", lambda c: c.algorithm.use_kl_in_reward),
+        (f"{ACTOR}.kl_loss_coef", f"{ACTOR}.use_kl_loss", lambda c: c.actor_rollout_ref.actor.use_kl_loss),
+    ],
+)
+def test_a_kl_coefficient_switches_its_term_on(finish, coefficient, switch, section):
+    config, notices = finish({coefficient: 0.05})
+    assert section(config) is True
+    assert notices == [f"{switch}=true, because {coefficient}=0.05 is set"]
+    assert section(finish({coefficient: 0.05, switch: True})[0]) is True
+    assert section(finish({coefficient: 0.0, switch: False})[0]) is False
+    assert section(finish({coefficient: 0.0})[0]) is False
+    refused(finish, {coefficient: 0.05, switch: False}, f"{coefficient}=0.05 with {switch}=false")
+
+
+def test_kl_keys_without_a_term_are_reported(finish):
+    _, notices = finish({"algorithm.kl_ctrl.type": "adaptive", f"{ACTOR}.kl_loss_type": "k1"})
+    assert notices == [
+        "unused: algorithm.kl_ctrl.type (there is no KL term in the reward)",
+        f"unused: {ACTOR}.kl_loss_type (there is no KL term in the loss)",
+    ]
+
+
+def test_clip_ranges(finish):
+    actor = finish({f"{ACTOR}.clip_ratio": 0.1, f"{ACTOR}.clip_ratio_high": 0.28})[0].actor_rollout_ref.actor
+    assert (actor.clip_ratio_low, actor.clip_ratio_high) == (0.1, 0.28)
+
+
+def test_numbers_that_the_estimator_does_not_read_are_reported(finish):
+    _, notices = finish({"algorithm.adv_estimator": "grpo", "algorithm.lam": 0.9, f"{ROLLOUT}.n": 2}, GROUPS)
+    assert notices == ["unused: algorithm.lam (algorithm.adv_estimator=grpo does not read it)"]
+    assert finish({"algorithm.adv_estimator": "mine:estimate", "algorithm.lam": 0.9})[1] == []
+
+
+# Lengths and sampling
+
+
+def test_lengths_have_one_home(finish):
+    config, notices = finish({f"{ROLLOUT}.prompt_length": 64, f"{ROLLOUT}.response_length": 512})
+    assert config.data.max_prompt_length == 64
+    assert notices == [f"data.max_prompt_length=64, from {ROLLOUT}.prompt_length"]
+    keys = {"data.max_response_length": 128, f"{ROLLOUT}.response_length": 256}
+    refused(finish, keys, "data.max_response_length=128", "response_length=256", "keep one")
+    refused(finish, {f"{ROLLOUT}.max_model_len": 1000}, "max_model_len=1000", "= 1024")
+
+
+def test_sampling_in_training(finish):
+    refused(finish, {f"{ROLLOUT}.temperature": 0}, f"{ROLLOUT}.temperature=0", "do_sample=false")
+    assert finish({f"{ROLLOUT}.temperature": 0, f"{ROLLOUT}.do_sample": False})[1] == []
+    config, notices = finish({f"{ROLLOUT}.top_p": 0.9, f"{ROLLOUT}.top_k": 0})
+    assert config.actor_rollout_ref.rollout.top_k == -1
+    assert len(notices) == 1 and notices[0].startswith(f"warning: {ROLLOUT}.top_p=0.9 leaves unlikely tokens out")
+
+
+def test_sampling_in_validation(finish):
+    config, notices = finish({f"{VAL}.do_sample": True, f"{VAL}.n": 4, f"{ROLLOUT}.temperature": 0.7})
+    assert config.actor_rollout_ref.rollout.val_kwargs.temperature == 0.7
+    assert notices == [f"{VAL}.temperature=0.7, as in training, because {VAL}.do_sample=true"]
+    refused(finish, {f"{VAL}.n": 4}, f"{VAL}.n=4 gives equal responses", f"{VAL}.do_sample=true")
+    refused(finish, {f"{VAL}.do_sample": True, f"{VAL}.temperature": 0}, "sampling needs more than 0")
+    _, notices = finish({f"{VAL}.temperature": 0.6})
+    assert notices == [f"no effect: {VAL}.temperature ({VAL}.do_sample=false takes the likeliest token)"]
+
+
+# Rows, rewards, trainer
+
+
+def test_settings_that_go_together(finish):
+    refused(finish, {"data.dataset_weights": [0.5, 0.5]}, "2 weights for 1 files")
+    refused(finish, {"data.dataset_weights": [0.0]}, "not all 0")
+    refused(finish, {"data.curriculum.key": "difficulty"}, "data.curriculum.key is set without data.curriculum.stages")
+    refused(finish, {"data.custom_cls.name": "Mine"}, "data.custom_cls.name is set without data.custom_cls.path")
+    refused(finish, {"custom_reward_function.name": "f"}, "custom_reward_function.path", "name the file")
+    refused(finish, {"reward_manager.source": "importlib"}, "needs reward_manager.module.path")
+    refused(finish, {"reward_manager.module.path": "m.py"}, "set reward_manager.source=importlib")
+    refused(
+        finish,
+        {"reward_manager.name": "other", "reward_model.reward_manager": "naive"},
+        "reward_manager.name=other and reward_model.reward_manager=naive",
+    )
+    finish({"reward_manager.source": "importlib", "reward_manager.module.path": "m.py", "reward_manager.name": "M"})
+
+
+def test_the_run(finish):
+    assert finish({"trainer.project_name": "p", "trainer.run_name": "e"})[0].trainer.default_local_dir == "outputs/p/e"
+    refused(finish, {"trainer.save_freq": 0}, "trainer.save_freq=0", "-1 for never")
+    refused(finish, {"trainer.resume_mode": "resume_path"}, "needs trainer.resume_from_path")
+    refused(finish, {"trainer.resume_mode": "disable", "trainer.resume_from_path": "x"}, "resume_mode=resume_path")
+    refused(finish, {"trainer.val_only": True}, "trainer.val_only=true needs data.val_files")
+    refused(finish, {"trainer.max_critic_ckpt_to_keep": 2}, "max_critic_ckpt_to_keep=2", "holds actor and critic")
+    refused(finish, {f"{ACTOR}.optim.betas": [0.9]}, f"{ACTOR}.optim.betas=[0.9]", "two numbers")
+    config, notices = finish({"trainer.resume_from_path": "x", "trainer.test_freq": 5})
+    assert config.trainer.resume_mode == "resume_path"
+    assert notices == [
+        "no validation: data.val_files is not set (trainer.test_freq has no effect)",
+        "trainer.resume_mode=resume_path, because trainer.resume_from_path is set",
+    ]
+
+
+def sft(**data):
+    config = SFTConfig()
+    config.data.train_files, config.model.path = ["~/a.parquet"], "m"
+    for name, value in data.items():
+        setattr(config.data, name, value)
+    return config
+
+
+def test_sft():
+    config = sft()
+    assert finalise_sft(config, frozenset()) == []
+    assert config.data.train_files == [str(Path.home() / "a.parquet")]
+    assert config.trainer.default_local_dir == "outputs/burnish/run"
+    with pytest.raises(ConfigError, match="data.prompt_key and data.response_key go together"):
+        finalise_sft(sft(prompt_key="question"), frozenset())
+    with pytest.raises(ConfigError, match="keep one of them"):
+        finalise_sft(sft(prompt_key="q", response_key="a"), frozenset({"data.messages_key"}))
+    with pytest.raises(ConfigError, match="data.train_files and model.path must be set"):
+        finalise_sft(SFTConfig(), frozenset())

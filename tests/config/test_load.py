@@ -1,0 +1,251 @@
+"""From a command line: Hydra's grammar, our flags, recipes, sweeps, and what is said when it goes wrong."""
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from burnish.config import PPO, Needs, finalise, load_sft, run, to_yaml
+from burnish.errors import ConfigError, NotAvailable
+
+RECIPE = """
+algorithm: {adv_estimator: grpo, group_size: 6}
+trainer:
+  experiment_name: from-recipe
+  logger: [console, tensorboard]
+"""
+
+
+@pytest.fixture
+def recipes(tmp_path, monkeypatch):
+    """A working directory with a folder of recipes."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    (folder / "plain.yaml").write_text(RECIPE)
+    (folder / "with_defaults.yaml").write_text("defaults:\n  - ppo_trainer\n  - _self_\n" + RECIPE)
+    return folder
+
+
+def test_hydras_grammar(load):
+    loaded = load(
+        "data.train_files=['a.parquet','~/b.parquet']",
+        "+trainer.logger=[console,tensorboard]",
+        "++trainer.seed=7",
+        "actor_rollout_ref.actor.optim.lr=1e-6",
+        "actor_rollout_ref.model.path=~/models/Qwen2.5-7B-Instruct",
+        "actor_rollout_ref.actor.optim.betas=[0.9,0.95]",
+        "actor_rollout_ref.model.override_config={attention_dropout:0.1}",
+        "+actor_rollout_ref.model.override_config.rope_theta=5",
+        "trainer.total_training_steps=null",
+        "custom_reward_function.path='my reward.py'",
+    )
+    config = loaded.config
+    assert config.data.train_files == ["a.parquet", "~/b.parquet"]
+    assert config.trainer.logger == ["console", "tensorboard"]
+    assert config.trainer.seed == 7
+    assert config.actor_rollout_ref.actor.optim.betas == [0.9, 0.95]
+    assert config.actor_rollout_ref.model.path == str(Path("~/models/Qwen2.5-7B-Instruct").expanduser())
+    assert config.actor_rollout_ref.model.override_config == {"attention_dropout": 0.1, "rope_theta": 5}
+    assert config.custom_reward_function.path == "my reward.py"
+    assert "trainer.seed" in loaded.explicit
+    assert "trainer.total_epochs" not in loaded.explicit
+
+
+def test_a_home_folder_inside_an_unquoted_list(load):
+    files = load("data.train_files=[~/a.parquet,~/b.parquet]").config.data.train_files
+    assert files == [str(Path.home() / "a.parquet"), str(Path.home() / "b.parquet")]
+
+
+def test_flags_are_taken_out(load):
+    flags = load("--plan", "trainer.seed=2", "--debug", "--cfg", "job").flags
+    assert (flags.plan, flags.debug, flags.print_config) == (True, True, True)
+    flags = load("trainer.seed=2").flags
+    assert (flags.plan, flags.debug, flags.print_config) == (False, False, False)
+
+
+@pytest.mark.parametrize("name", ["plain", "with_defaults", "plain.yaml"])
+def test_a_recipe_with_and_without_a_defaults_list(recipes, load, name):
+    loaded = load("--config-path=recipes", f"--config-name={name}", "trainer.experiment_name=typed")
+    assert loaded.config.actor_rollout_ref.rollout.n == 6
+    assert loaded.config.trainer.logger == ["console", "tensorboard"]
+    assert loaded.config.trainer.experiment_name == "typed"
+    assert "algorithm.group_size is read as actor_rollout_ref.rollout.n=6" in loaded.notices
+    assert "algorithm.adv_estimator" in loaded.explicit
+
+
+def test_a_recipe_by_its_path(recipes, load):
+    assert load("--config-name=recipes/plain.yaml").config.trainer.experiment_name == "from-recipe"
+
+
+def test_other_spellings_on_the_command_line_win_over_the_recipe(recipes, load):
+    arguments = ("--config-path=recipes", "--config-name=plain")
+    assert load(*arguments, "actor_rollout_ref.rollout.n=3").config.actor_rollout_ref.rollout.n == 3
+    assert load(*arguments, "trainer.run_name=mine").config.trainer.experiment_name == "mine"
+
+
+def test_a_search_path_that_does_not_exist(recipes, load):
+    text = "hydra:\n  searchpath:\n    - file://verl/trainer/config\ndefaults:\n  - ppo_trainer\n  - _self_\n" + RECIPE
+    (recipes / "searching.yaml").write_text(text)
+    loaded = load("--config-path=recipes", "--config-name=searching")
+    assert loaded.config.trainer.experiment_name == "from-recipe"
+    assert any("verl/trainer/config" in notice for notice in loaded.notices)
+
+
+def test_a_missing_recipe_falls_back_and_says_so(recipes, load):
+    loaded = load("--config-path=recipes", "--config-name=nothing_here")
+    assert loaded.explicit == frozenset()
+    (notice,) = loaded.notices
+    assert f"no nothing_here.yaml in {recipes}: the built-in ppo_trainer is used" in notice
+    assert "plain, with_defaults" in notice
+
+
+def test_a_folder_of_recipes_without_a_name(recipes, load):
+    assert load("--config-path=recipes", "trainer.seed=3").config.trainer.seed == 3
+
+
+def test_a_missing_folder_is_an_error(recipes, load):
+    with pytest.raises(ConfigError, match=r"--config-path=nowhere: no such folder .*" + str(recipes.parent)):
+        load("--config-path=nowhere")
+
+
+def test_megatrons_recipe_is_not_available(load):
+    with pytest.raises(NotAvailable, match="Megatron-core"):
+        load("--config-name=ppo_megatron_trainer")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("trainer: {total_epoch: 3}", "unknown key 'trainer.total_epoch'; did you mean 'trainer.total_epochs'?"),
+        ("data: {seed: one}", "data.seed=one: must be an integer of at least 0"),
+        ("actor_rollout_ref: {rollout: {name: vllm}}", "needs the package vllm"),
+        ("critic: {fsdp_config: {grad_offload: true}}", "is not supported"),
+        ("defaults: [no_such_group/thing]", "no_such_group"),
+        ("trainer: [", "plain.yaml"),
+    ],
+)
+def test_recipes_are_checked_like_the_command_line(recipes, load, text, message):
+    (recipes / "plain.yaml").write_text(text)
+    with pytest.raises(ConfigError) as error:
+        load("--config-path=recipes", "--config-name=plain")
+    assert message in str(error.value)
+
+
+def test_groups_of_a_users_own_recipes(recipes, load):
+    (recipes / "size").mkdir()
+    (recipes / "size" / "small.yaml").write_text("# @package _global_\ndata: {train_batch_size: 8}\n")
+    loaded = load("--config-path=recipes", "--config-name=plain", "+size=small")
+    assert loaded.config.data.train_batch_size == 8
+
+
+def test_a_tilde_takes_back_what_the_recipe_sets(recipes, load):
+    loaded = load("--config-path=recipes", "--config-name=plain", "~trainer.experiment_name", "~trainer.seed")
+    assert loaded.config.trainer.experiment_name == "run"
+    assert "trainer.experiment_name" not in loaded.explicit
+    assert "~trainer.seed: the recipe does not set it; its default stays" in loaded.notices
+    with pytest.raises(ConfigError, match=r"unknown key 'trainer.sed'; did you mean 'trainer.seed'"):
+        load("~trainer.sed")
+    with pytest.raises(ConfigError, match="has no value"):
+        load("~trainer.seed=1")
+
+
+@pytest.mark.parametrize("prefix", ["", "+", "++"])
+def test_unknown_keys_are_refused_even_when_added(load, prefix):
+    with pytest.raises(ConfigError, match="unknown key 'trainer.total_epoch'; did you mean 'trainer.total_epochs'"):
+        load(f"{prefix}trainer.total_epoch=3")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trainer.logger=console,tensorboard"], "a list is written key=[a,b], several runs need --multirun"),
+        (["data.train_files=a=(b"], "cannot read 'data.train_files=a=(b'"),
+        (["data.train_files=[a.parquet"], "needs quotes inside quotes"),
+        (["trainer.seed"], "'trainer.seed' is not an option or a key with a value"),
+        (["--plann"], "unknown option '--plann'"),
+        (["--cfg", "hydra"], "--cfg job prints the whole configuration"),
+        (["--config-name"], "expected one argument"),
+        (["data.seed=1", "data=3"], "'data' is a section, not a key"),
+    ],
+)
+def test_what_cannot_be_read(load, arguments, message):
+    with pytest.raises(ConfigError) as error:
+        load(*arguments)
+    assert message in str(error.value)
+
+
+def test_hydra_leaves_no_trace(tmp_path, monkeypatch, load, capfd):
+    monkeypatch.chdir(tmp_path)
+    handlers, argv, environment = list(logging.getLogger().handlers), list(sys.argv), dict(os.environ)
+    load("trainer.seed=3")
+    with pytest.raises(ConfigError):
+        load("trainer.seed=x")
+    assert list(tmp_path.iterdir()) == []
+    assert logging.getLogger().handlers == handlers
+    assert sys.argv == argv
+    assert dict(os.environ) == environment
+    assert capfd.readouterr() == ("", "")
+
+
+def test_every_job_of_a_sweep_has_its_own_configuration_and_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    run(["--multirun", "algorithm.group_size=2,4", "trainer.seed=1,2"], PPO, seen.append)
+    assert [(job.config.actor_rollout_ref.rollout.n, job.config.trainer.seed) for job in seen] == [
+        (2, 1),
+        (2, 2),
+        (4, 1),
+        (4, 2),
+    ]
+    assert [job.config.trainer.experiment_name for job in seen] == ["run-0", "run-1", "run-2", "run-3"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_over_names_keeps_them():
+    seen = []
+    run(["-m", "trainer.experiment_name=a,b"], PPO, seen.append)
+    assert [job.config.trainer.experiment_name for job in seen] == ["a", "b"]
+
+
+def test_a_bad_job_stops_a_sweep_before_the_first_one_runs():
+    seen = []
+    with pytest.raises(ConfigError, match="trainer.seed=x"):
+        run(["--multirun", "trainer.seed=1,x"], PPO, seen.append)
+    assert seen == []
+
+
+def test_errors_of_a_task_rise_as_they_are():
+    def task(loaded):
+        raise KeyError("from the task")
+
+    with pytest.raises(KeyError, match="from the task"):
+        run(["trainer.seed=1"], PPO, task)
+
+
+def test_help_names_the_command_that_lists_the_keys(capsys):
+    run(["--help"], PPO, lambda loaded: pytest.fail("must not run"))
+    assert "burnish ppo --help" in capsys.readouterr().out
+
+
+def test_the_configuration_of_a_run_is_a_recipe_for_the_same_run(recipes, load):
+    first = load("data.train_files=a.parquet", "actor_rollout_ref.model.path=m", "algorithm.adv_estimator=grpo")
+    finalise(first.config, first.explicit, Needs(groups=True))
+    (recipes / "config.yaml").write_text(to_yaml(first.config))
+    again = load("--config-path=recipes", "--config-name=config")
+    assert again.notices == []
+    assert "algorithm.kl_ctrl.kl_coef" not in again.explicit
+    finalise(again.config, again.explicit, Needs(groups=True))
+    assert again.config == first.config
+
+
+def test_sft():
+    loaded = load_sft(
+        ["data.train_files=a.parquet", "model.partial_pretrain=m", "optim.clip_grad=0.5", "optim.lr=2e-5"]
+    )
+    assert loaded.config.model.path == "m"
+    assert loaded.config.optim.grad_clip == 0.5
+    with pytest.raises(ConfigError, match=r"unknown key 'data.max_lenght'; did you mean 'data.max_length'"):
+        load_sft(["data.max_lenght=3"])

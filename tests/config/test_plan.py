@@ -1,0 +1,132 @@
+"""The arithmetic of a run, its memory, and micro-batches that fit."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from burnish.config import (
+    Needs,
+    estimate_memory,
+    explain,
+    plan_micro_batch,
+    plan_micro_batches,
+    plan_numbers,
+    plan_table,
+)
+from burnish.config.memory import gib, host_memory
+
+GIB = 2**30
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+KEYS = {"data.train_batch_size": 16, f"{ACTOR}.ppo_mini_batch_size": 4, f"{ROLLOUT}.n": 8}
+
+
+@dataclass
+class Sizes:
+    parameters: int = 1_000_000
+    layers: int = 4
+    hidden: int = 128
+    vocab: int = 1000
+    kv_heads: int = 2
+    head_dim: int = 32
+
+
+def value(lines, name):
+    (line,) = [line for line in lines if line.name == name]
+    return line.value
+
+
+def test_batches(finish):
+    config, _ = finish(KEYS | {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 6, f"{ACTOR}.ppo_epochs": 2})
+    lines = plan_numbers(config, rows=100, facts=None)
+    assert value(lines, "prompts per step") == "16"
+    assert value(lines, "sequences per step") == "128"
+    assert value(lines, "tokens per step, at most") == f"{128 * 1024:,}"
+    assert value(lines, "mini-batches per step") == "4"
+    assert value(lines, "sequences per mini-batch") == "32"
+    assert value(lines, "micro-batches per mini-batch") == "6"  # 32 / 6, rounded up
+    assert value(lines, "optimiser steps per step") == "8"
+    assert value(lines, "steps in total") == "7"  # 100 / 16, rounded up
+
+
+def test_steps(finish):
+    config, _ = finish(KEYS | {"trainer.total_epochs": 3})
+    assert value(plan_numbers(config, 100, None), "steps in total") == "19"  # 300 / 16, rounded up
+    assert not any(line.name == "steps in total" for line in plan_numbers(config, None, None))
+    config.trainer.total_training_steps = 5
+    assert value(plan_numbers(config, None, None), "steps in total") == "5"
+
+
+def test_a_critic_has_its_own_steps(finish):
+    config, _ = finish(KEYS | {"critic.ppo_mini_batch_size": 8, "critic.ppo_epochs": 3}, Needs(critic=True))
+    assert value(plan_numbers(config, None, None), "critic optimiser steps per step") == "6"
+
+
+def test_tokens_instead_of_sequences(finish):
+    config, _ = finish(KEYS | {f"{ACTOR}.use_dynamic_bsz": True, f"{ACTOR}.ppo_max_token_len_per_gpu": 5000})
+    lines = plan_numbers(config, None, None)
+    assert value(lines, "micro-batches per mini-batch, at most") == "7"  # 32 × 1024 / 5000, rounded up
+
+
+def test_memory_counts_what_is_there(finish):
+    plain = estimate_memory(finish(KEYS)[0], Sizes(), 2)
+    assert plain.weights == plain.gradients == 4_000_000
+    assert plain.moments == 8_000_000
+    assert plain.reference == plain.critic == 0
+    assert plain.kv_cache == 128 * 1024 * (2 * 4 * 2 * 32 * 4)
+    assert plain.logits == 2 * 1024 * 1000 * 4 * 3
+    assert plain.peak == plain.always + max(plain.kv_cache, plain.logits + plain.activations)
+    full = estimate_memory(finish(KEYS | {f"{ACTOR}.use_kl_loss": True}, Needs(critic=True))[0], Sizes(), 2)
+    assert full.reference == 4_000_000
+    assert full.critic == 16_000_000
+    halved = estimate_memory(finish(KEYS | {"actor_rollout_ref.model.dtype": "bf16"})[0], Sizes(), 2)
+    assert halved.weights == 2_000_000
+    kept = finish(KEYS | {"actor_rollout_ref.model.enable_gradient_checkpointing": False})[0]
+    assert estimate_memory(kept, Sizes(), 2).activations > plain.activations
+
+
+def test_micro_batches_fit_the_memory(finish):
+    config, _ = finish(KEYS)
+    one = estimate_memory(config, Sizes(), 1)
+    room = one.always + 5.5 * (one.logits + one.activations)
+    assert plan_micro_batch(config, Sizes(), int(room / 0.9) + 1) == 5
+    assert plan_micro_batch(config, Sizes(), 1) == 1
+    assert plan_micro_batch(config, Sizes(), 10**15) == 16  # 16384 tokens are enough for one pass
+    small, _ = finish(KEYS | {"data.train_batch_size": 4, f"{ROLLOUT}.n": 2})
+    assert plan_micro_batch(small, Sizes(), 10**15) == 8  # the whole mini-batch
+
+
+def test_only_sizes_that_were_left_open_are_planned(finish):
+    config, _ = finish(KEYS | {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 3}, Needs(critic=True))
+    notices = plan_micro_batches(config, Sizes(), 10**15)
+    policy, critic = config.actor_rollout_ref, config.critic
+    assert policy.actor.ppo_micro_batch_size_per_gpu == 3
+    assert policy.rollout.log_prob_micro_batch_size_per_gpu == policy.ref.log_prob_micro_batch_size_per_gpu == 16
+    assert critic.ppo_micro_batch_size_per_gpu == critic.forward_micro_batch_size_per_gpu == 16
+    assert len(notices) == 1 and "micro-batches of 16 sequences" in notices[0]
+    assert plan_micro_batches(config, Sizes(), 10**15) == []
+
+
+def test_the_table_has_a_line_per_number(finish):
+    config, _ = finish(KEYS | {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1})
+    table = plan_table(config, 100, Sizes())
+    assert len(table.splitlines()) == len(plan_numbers(config, 100, Sizes()))
+    assert "estimated peak memory" in table.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(512, "512 B"), (2048, "2.0 KiB"), (3 * 2**20, "3.0 MiB"), (GIB, "1.0 GiB")]
+)
+def test_sizes_in_words(count, text):
+    assert gib(count) == text
+
+
+def test_this_machine_has_memory():
+    assert host_memory() > 2**26
+
+
+def test_the_short_form_shows_what_differs(make, finish):
+    built = make({"data.seed": 3, "trainer.total_epochs": 1, "data.train_files": ["a", "b"]})
+    assert explain(built.config, built.explicit).splitlines() == ["data.train_files  [a,b]", "data.seed         3"]
+    config, _ = finish({"algorithm.kl_ctrl.kl_coef": 0.5})
+    text = explain(config, frozenset({"algorithm.kl_ctrl.kl_coef"}))
+    assert "algorithm.use_kl_in_reward" in text and "(follows from other keys)" in text
