@@ -1,0 +1,17 @@
+"""What a run leaves behind and what it shows while it runs.
+
+| module | for |
+|---|---|
+| `tracker.py` | `Tracker`: metrics and events to every logger of `trainer.logger` |
+| `run_folder.py` | `RunFolder`: config, rollouts and validation samples on disk (`background.py`, `disk.py`) |
+| `console.py`, `jsonl.py`, `tensorboard.py`, `wandb.py`, `mlflow.py` | one logger each |
+| `timer.py`, `plot.py`, `logs.py` | step timing, the learning curve as PNG, Python logging |
+
+Importing any of these imports neither torch nor an optional logger.
+"""
+
+from burnish.tracking.run_folder import RunFolder
+from burnish.tracking.timer import timed
+from burnish.tracking.tracker import Tracker
+
+__all__ = ["RunFolder", "Tracker", "timed"]

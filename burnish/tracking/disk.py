@@ -1,0 +1,66 @@
+"""Writing the run folder: atomic text files, JSON lines that always parse, and disk errors that name the fix."""
+
+import contextlib
+import errno
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from burnish.errors import CheckpointError
+
+FIXES = {
+    errno.ENOSPC: "the disk is full: free some space, or name a folder on another disk with trainer.default_local_dir",
+    errno.EDQUOT: "the disk quota is used up: free some space, or name another folder with trainer.default_local_dir",
+    errno.EROFS: "the file system is read-only: name a writable folder with trainer.default_local_dir",
+    errno.EACCES: "no permission to write there: name a writable folder with trainer.default_local_dir",
+    errno.EPERM: "no permission to write there: name a writable folder with trainer.default_local_dir",
+    errno.ENOTDIR: "part of the path is a file, not a folder: name another folder with trainer.default_local_dir",
+    errno.EEXIST: "the path is a file, not a folder: name another folder with trainer.default_local_dir",
+}
+
+
+def disk_problem(error: OSError) -> str:
+    """What went wrong and how to mend it, in words."""
+    reason = error.strerror or str(error)
+    return FIXES.get(error.errno or 0, f"{reason}: name another folder with trainer.default_local_dir")
+
+
+def write_atomically(path: Path, chunks: Iterable[str]) -> None:
+    """Write a text file so that a reader sees the old one or the new one, whole, whenever the process dies."""
+    temporary = path.with_name(f".{path.name}.writing")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A lone surrogate in a sample's text has no UTF-8 form; its backslash form is the one JSON knows.
+        with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
+            file.writelines(chunks)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise CheckpointError(f"cannot write {path}: {disk_problem(error)}") from error
+    finally:
+        with contextlib.suppress(OSError):  # it is there only where the writing failed
+            temporary.unlink(missing_ok=True)
+
+
+def json_line(record: Mapping[str, Any]) -> str:
+    """One line of a .jsonl file. NaN and infinities, which JSON lacks, become the strings 'nan', 'inf', '-inf'."""
+    return json.dumps(plain(record), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def plain(value: Any) -> Any:
+    """The JSON form of a value: numpy and torch numbers and arrays become Python ones, anything else its text."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):  # numpy and torch, without importing either
+        return plain(value.tolist())
+    return str(value)

@@ -1,0 +1,144 @@
+"""The run folder: all that a run leaves on disk, and all that the dashboard and reports read.
+
+    config.yaml                    the resolved configuration
+    metrics.jsonl, events.jsonl    written by `Tracker`
+    rollouts/<step>.jsonl          training samples, one line each
+    validation/<step>.jsonl        validation samples
+    tensorboard/                   where that logger is on
+    global_step_N/, latest_checkpointed_iteration.txt    written by `trainer/checkpoint.py`
+    previous-<k>/                  what an earlier run in the same folder left, when a new one starts from step 0
+
+Samples are written in the background (`background.py`), so that training does not wait for the disk. A failed write
+is raised by the next call, never hidden.
+"""
+
+import dataclasses
+import itertools
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from burnish.errors import CheckpointError, ConfigError
+from burnish.tracking.background import BackgroundWriter
+from burnish.tracking.disk import disk_problem, json_line, write_atomically
+
+if TYPE_CHECKING:
+    from burnish.config.trainer import TrainerConfig
+
+log = logging.getLogger(__name__)
+
+CONFIG_FILE = "config.yaml"
+LEFT_BY_A_RUN = ("metrics.jsonl", "rollouts", "validation", "tensorboard")
+
+
+class RunFolder:
+    """Makes the folder (a ConfigError if it cannot be written) and writes what belongs in it.
+
+    `rollouts` and `validation` put the samples elsewhere (`trainer.rollout_data_dir`, `trainer.validation_data_dir`).
+    """
+
+    def __init__(
+        self, path: str | Path, *, rollouts: str | Path | None = None, validation: str | Path | None = None
+    ) -> None:
+        self.path = writable_folder(path, "trainer.default_local_dir")
+        self.rollouts = writable_folder(rollouts, "trainer.rollout_data_dir") if rollouts else self.path / "rollouts"
+        self.validation = (
+            writable_folder(validation, "trainer.validation_data_dir") if validation else self.path / "validation"
+        )
+        self._writer = BackgroundWriter()
+        self._begun = False
+
+    @classmethod
+    def of(cls, trainer: "TrainerConfig") -> "RunFolder":
+        """The folder that `trainer.default_local_dir` and its two companions name."""
+        return cls(trainer.default_local_dir, rollouts=trainer.rollout_data_dir, validation=trainer.validation_data_dir)
+
+    def write_config(self, config: Any) -> Path:
+        """Write config.yaml from a dataclass or a mapping."""
+        from omegaconf import OmegaConf
+
+        content = dict(config) if isinstance(config, Mapping) else dataclasses.asdict(config)
+        path = self.path / CONFIG_FILE
+        write_atomically(path, [OmegaConf.to_yaml(OmegaConf.create(content))])
+        return path
+
+    def write_rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Queue the training samples of a step; the rows belong to the writer from now on."""
+        self._write_samples(self.rollouts / f"{step}.jsonl", rows)
+
+    def write_validation(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Queue the validation samples of a step; the rows belong to the writer from now on."""
+        self._write_samples(self.validation / f"{step}.jsonl", rows)
+
+    def _write_samples(self, path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+        self.begin()
+        self._writer.submit(lambda: write_atomically(path, map(json_line, rows)), str(path))
+
+    def resume(self, step: int) -> None:
+        """The run goes on after `step`: samples of later steps are removed, for they are made again."""
+        self._begun = True
+        for folder in (self.rollouts, self.validation):
+            for path in folder.glob("*.jsonl"):
+                if path.stem.isdecimal() and int(path.stem) > step:
+                    path.unlink(missing_ok=True)
+
+    def begin(self) -> None:
+        """A run from step 0: what an earlier run left is moved to `previous-<k>/`, so that two runs never mix.
+
+        The first write calls it, unless `resume` came before; later calls do nothing.
+        """
+        if self._begun:
+            return
+        self._begun = True
+        left = [self.path / name for name in LEFT_BY_A_RUN if (self.path / name).exists()]
+        if not left:
+            return
+        aside = next(p for k in itertools.count(1) if not (p := self.path / f"previous-{k}").exists())
+        try:
+            aside.mkdir()
+            for path in left:
+                path.rename(aside / path.name)
+        except OSError as error:
+            raise CheckpointError(f"cannot move {self.path} aside: {disk_problem(error)}") from error
+        log.warning("%s holds an earlier run; its metrics and samples are now in %s", self.path, aside)
+
+    def flush(self) -> None:
+        """Return when all queued samples are on disk; raise what failed."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Flush and stop the thread. Calling it again does nothing."""
+        self._writer.close()
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except Exception as failure:
+            if error is None:
+                raise
+            log.error("%s", failure)  # the error that ended the run is the one to raise
+
+
+def writable_folder(path: str | Path, key: str) -> Path:
+    """Make a folder and try to write in it, now rather than when the first result is lost."""
+    folder = Path(path).expanduser()
+    probe = folder / f".writable-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_text("")
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(f"{key}={path}: cannot write there: {writing_advice(error, key)}") from error
+    return folder
+
+
+def writing_advice(error: OSError, key: str) -> str:
+    return disk_problem(error).replace("trainer.default_local_dir", key)

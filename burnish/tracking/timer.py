@@ -1,0 +1,16 @@
+"""How long the parts of a step take: `with timed(metrics, "gen"):` adds its seconds to `metrics["timing_s/gen"]`."""
+
+import time
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+
+
+@contextmanager
+def timed(metrics: MutableMapping[str, float], name: str) -> Iterator[None]:
+    """Time a block. A name used several times in a step adds up; a block that raises is counted too."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        key = f"timing_s/{name}"
+        metrics[key] = metrics.get(key, 0.0) + time.perf_counter() - start

@@ -1,0 +1,48 @@
+"""The wandb logger (`pip install burnish[wandb]`): one wandb run per run folder, continued when the run is resumed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from burnish.tracking.base import Backend, RunFacts
+from burnish.tracking.disk import write_atomically
+
+ID_FILE = "wandb_run_id.txt"
+
+
+class WandbBackend(Backend):
+    def __init__(self, facts: RunFacts):
+        super().__init__(facts)
+        self._run: Any = None
+        self._resumed = False
+
+    def resume(self, step: int) -> None:
+        self._resumed = True
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        if self._run is None:
+            self._run = self._start()
+        # Not `step=`: wandb drops a step that is not past the last one, and a resumed run repeats some.
+        self._run.log({**metrics, "step": step})
+
+    def _start(self) -> Any:
+        import wandb
+
+        remembered = self.facts.folder / ID_FILE
+        run_id = remembered.read_text().strip() if self._resumed and remembered.is_file() else None
+        run = wandb.init(
+            project=self.facts.project,
+            name=self.facts.experiment,
+            dir=str(self.facts.folder),
+            config=dict(self.facts.config),
+            id=run_id,
+            resume="allow" if run_id else None,
+        )
+        write_atomically(remembered, [run.id])
+        run.define_metric("step")
+        run.define_metric("*", step_metric="step")
+        return run
+
+    def close(self, failed: bool = False) -> None:
+        if self._run is not None:
+            self._run.finish(exit_code=1 if failed else 0)
+            self._run = None

@@ -1,0 +1,144 @@
+"""RunFolder: what lands where, in the background, and what happens when the disk says no."""
+
+import errno
+import threading
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import yaml
+
+from burnish.errors import CheckpointError, ConfigError, DeadlineError
+from burnish.tracking import run_folder
+from burnish.tracking.background import BackgroundWriter
+from burnish.tracking.jsonl import read_lines
+from burnish.tracking.run_folder import RunFolder
+
+
+@dataclass
+class Inner:
+    files: list[str] = field(default_factory=lambda: ["a.parquet"])
+
+
+@dataclass
+class Outer:
+    data: Inner = field(default_factory=Inner)
+    seed: int | None = None
+
+
+def test_config_is_readable_yaml(tmp_path):
+    path = RunFolder(tmp_path / "run").write_config(Outer())
+    assert path.name == "config.yaml"
+    assert yaml.safe_load(path.read_text()) == {"data": {"files": ["a.parquet"]}, "seed": None}
+
+
+def test_samples_keep_their_values(tmp_path):
+    import torch
+
+    rows = [{"response": "½ + ½\u2028= 1\ud83d", "mask": torch.tensor([1, 0]), "score": np.float32(0.5), "uid": 7}]
+    with RunFolder(tmp_path) as folder:
+        folder.write_rollouts(12, rows)
+        folder.write_validation(10, [{"a": 1}, {"a": 2}])
+    assert read_lines(tmp_path / "rollouts" / "12.jsonl") == [
+        {"response": "½ + ½\u2028= 1\ud83d", "mask": [1, 0], "score": 0.5, "uid": 7}
+    ]
+    assert read_lines(tmp_path / "validation" / "10.jsonl") == [{"a": 1}, {"a": 2}]
+
+
+def test_samples_go_where_the_keys_say(trainer, tmp_path):
+    trainer.rollout_data_dir, trainer.validation_data_dir = str(tmp_path / "r"), str(tmp_path / "v")
+    with RunFolder.of(trainer) as folder:
+        folder.write_rollouts(1, [{}])
+        folder.write_validation(1, [{}])
+    assert (tmp_path / "r" / "1.jsonl").exists() and (tmp_path / "v" / "1.jsonl").exists()
+    assert not (folder.path / "rollouts").exists()
+
+
+def test_home_is_expanded(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert RunFolder("~/run").path == tmp_path / "run"
+
+
+def test_a_folder_that_cannot_be_made_is_a_config_error_with_the_key(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"trainer\.default_local_dir=.*file/run: .*is a file, not a folder"):
+        RunFolder(tmp_path / "file" / "run")
+    with pytest.raises(ConfigError, match=r"trainer\.rollout_data_dir=.*file: .*with trainer\.rollout_data_dir"):
+        RunFolder(tmp_path / "run", rollouts=tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(errno.EROFS, "read-only"), (errno.EACCES, "no permission"), (errno.ENOSPC, "disk is full")]
+)
+def test_a_folder_that_cannot_be_written_is_a_config_error_with_the_fix(tmp_path, monkeypatch, code, words):
+    def refuse(self, text):
+        raise OSError(code, "no")
+
+    monkeypatch.setattr(run_folder.Path, "write_text", refuse)
+    with pytest.raises(ConfigError, match=rf"cannot write there: .*{words}.*trainer\.default_local_dir"):
+        RunFolder(tmp_path)
+
+
+def test_a_failed_write_is_raised_by_the_next_call_and_only_once(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.begin()
+    (tmp_path / "rollouts").write_text("in the way")
+    folder.write_rollouts(1, [{}])
+    with pytest.raises(CheckpointError, match=r"rollouts/1\.jsonl: .*is a file, not a folder"):
+        folder.flush()
+    (tmp_path / "rollouts").unlink()
+    folder.write_rollouts(2, [{}])
+    folder.close()
+    assert (tmp_path / "rollouts" / "2.jsonl").exists()
+
+
+def test_a_failed_write_is_raised_when_the_run_ends(tmp_path):
+    with pytest.raises(CheckpointError, match="validation"), RunFolder(tmp_path) as folder:
+        folder.begin()
+        (tmp_path / "validation").write_text("in the way")
+        folder.write_validation(1, [{}])
+
+
+def test_the_error_that_ended_the_run_comes_first(tmp_path, caplog):
+    with pytest.raises(ValueError, match="the run"), RunFolder(tmp_path) as folder:
+        folder.begin()
+        (tmp_path / "rollouts").write_text("in the way")
+        folder.write_rollouts(1, [{}])
+        raise ValueError("the run")
+    assert "rollouts/1.jsonl" in caplog.text
+
+
+def test_a_broken_row_says_which_file(tmp_path):
+    class Broken:
+        def tolist(self):
+            raise ValueError("broken row")
+
+    folder = RunFolder(tmp_path)
+    folder.write_rollouts(1, [{"a": Broken()}])
+    with pytest.raises(ValueError, match="broken row") as caught:
+        folder.flush()
+    assert "rollouts/1.jsonl" in "".join(caught.value.__notes__)
+    folder.close()
+    assert not (tmp_path / "rollouts" / "1.jsonl").exists(), "half a file"
+
+
+def test_a_disk_that_hangs_ends_in_a_typed_error_not_in_a_hang():
+    release = threading.Event()
+    writer = BackgroundWriter(depth=1, deadline=0.05)
+    writer.submit(release.wait, "first")
+    with pytest.raises(DeadlineError, match=r"run-folder writer has not written .* within 0\.05 s"):
+        for k in range(3):
+            writer.submit(release.wait, f"more {k}")
+    with pytest.raises(DeadlineError):
+        writer.close()
+    release.set()
+
+
+def test_jobs_run_in_order_and_close_waits_for_them():
+    done: list[int] = []
+    writer = BackgroundWriter(depth=2)
+    for k in range(20):
+        writer.submit(lambda k=k: done.append(k), str(k))
+    writer.close()
+    writer.close()
+    assert done == list(range(20))

@@ -1,0 +1,188 @@
+"""Tracker: the loggers, the always-written metrics.jsonl, resuming, events, and bad logger names."""
+
+import json
+import math
+import os
+
+import numpy as np
+import pytest
+
+from burnish.errors import CheckpointError, ConfigError
+from burnish.tracking.jsonl import read_lines, read_metrics
+from burnish.tracking.run_folder import RunFolder
+from burnish.tracking.tracker import Tracker, check_loggers
+
+
+@pytest.fixture
+def folder(trainer):
+    with RunFolder.of(trainer) as folder:
+        yield folder
+
+
+def run(trainer, folder, steps, resume=None):
+    with Tracker(trainer, folder) as tracker:
+        if resume is not None:
+            tracker.resume(resume)
+        for step in steps:
+            tracker.log({"critic/score/mean": step / 10}, step)
+
+
+def test_metrics_are_written_whatever_the_loggers_are(trainer, folder):
+    trainer.logger = []
+    run(trainer, folder, [1, 2])
+    assert read_metrics(folder.path) == [
+        {"step": 1, "critic/score/mean": 0.1},
+        {"step": 2, "critic/score/mean": 0.2},
+    ]
+
+
+def test_each_step_is_on_disk_at_once(trainer, folder):
+    tracker = Tracker(trainer, folder)
+    tracker.log({"a": 1.0}, 1)
+    assert read_metrics(folder.path) == [{"step": 1, "a": 1.0}]
+    tracker.close()
+
+
+def test_numpy_numbers_and_numbers_that_are_not_finite_survive(trainer, folder):
+    with Tracker(trainer, folder) as tracker:
+        tracker.log({"a": np.float32(0.5), "b": float("nan"), "c": -math.inf, "d": np.int64(3)}, 1)
+    line = json.loads((folder.path / "metrics.jsonl").read_text(), parse_constant=pytest.fail)
+    assert line == {"step": 1, "a": 0.5, "b": "nan", "c": "-inf", "d": 3}
+    (record,) = read_metrics(folder.path)
+    assert math.isnan(record["b"]) and record["c"] == -math.inf
+
+
+def test_a_metric_that_is_no_number_is_named(trainer, folder):
+    with Tracker(trainer, folder) as tracker, pytest.raises(TypeError, match=r"metric reward/mean: a number .*'high'"):
+        tracker.log({"reward/mean": "high"}, 1)
+
+
+def test_resuming_equals_never_having_been_killed(trainer, folder, tmp_path):
+    run(trainer, folder, range(1, 8))
+    path = folder.path / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"step": 8, "critic/sc')  # killed while writing
+    run(trainer, folder, range(5, 10), resume=4)
+
+    with RunFolder(tmp_path / "whole") as whole:
+        run(trainer, whole, range(1, 10))
+    assert path.read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
+
+
+def test_resuming_forgets_samples_past_the_step(trainer, folder):
+    for step in (3, 4, 5):
+        folder.write_rollouts(step, [{"step": step}])
+    folder.write_validation(5, [{}])
+    (folder.path / "rollouts" / "notes.jsonl").parent.mkdir(exist_ok=True)
+    folder.flush()
+    (folder.path / "rollouts" / "notes.jsonl").write_text("mine")
+    with Tracker(trainer, folder) as tracker:
+        tracker.resume(4)
+    assert sorted(p.name for p in (folder.path / "rollouts").iterdir()) == ["3.jsonl", "4.jsonl", "notes.jsonl"]
+    assert not list((folder.path / "validation").iterdir())
+
+
+def test_a_new_run_in_a_used_folder_sets_the_old_one_aside(trainer, folder, caplog):
+    folder.write_rollouts(1, [{"run": 1}])
+    run(trainer, folder, [1, 2, 3])
+    folder.close()
+
+    with RunFolder.of(trainer) as again:
+        again.write_rollouts(1, [{"run": 2}])  # samples come before the metrics of their step
+        run(trainer, again, [1])
+    assert [r["step"] for r in read_metrics(folder.path)] == [1]
+    assert [r["step"] for r in read_metrics(folder.path / "previous-1")] == [1, 2, 3]
+    assert read_lines(folder.path / "rollouts" / "1.jsonl") == [{"run": 2}]
+    assert read_lines(folder.path / "previous-1" / "rollouts" / "1.jsonl") == [{"run": 1}]
+    assert "previous-1" in caplog.text
+
+    with RunFolder.of(trainer) as third:
+        run(trainer, third, [1])
+    assert (folder.path / "previous-2" / "metrics.jsonl").exists()
+
+
+def test_resume_after_logging_is_refused(trainer, folder):
+    with Tracker(trainer, folder) as tracker:
+        tracker.log({"a": 1}, 1)
+        with pytest.raises(RuntimeError, match="after the first log"):
+            tracker.resume(1)
+
+
+def test_events_carry_their_facts_and_are_flushed(trainer, folder):
+    tracker = Tracker(trainer, folder)
+    tracker.event("reward_failure", step=3, reason="timeout\u2028after 5 s")
+    (event,) = read_lines(folder.path / "events.jsonl")
+    assert event["time"] > 0
+    assert {k: event[k] for k in ("kind", "step", "reason")} == {
+        "kind": "reward_failure",
+        "step": 3,
+        "reason": "timeout\u2028after 5 s",
+    }
+    tracker.close()
+
+
+def test_events_go_on_after_a_torn_line(trainer, folder):
+    (folder.path / "events.jsonl").write_text('{"kind": "start"}\n{"kind": "wa')
+    with Tracker(trainer, folder) as tracker:
+        tracker.event("next")
+    assert [e["kind"] for e in read_lines(folder.path / "events.jsonl")] == ["start", "next"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_named_with_the_fix(trainer, folder):
+    (folder.path / "metrics.jsonl").symlink_to("/dev/full")
+    tracker = Tracker(trainer, folder)
+    folder.resume(0)  # go on with the file that is there
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: the disk is full: .*trainer\.default_local_dir"):
+        tracker.log({"a": 1.0}, 1)
+
+
+def test_unknown_logger_names_the_nearest(trainer, folder):
+    trainer.logger = ["tensorbord"]
+    with pytest.raises(ConfigError, match=r"trainer\.logger=tensorbord: .*Did you mean tensorboard\?.*console, jsonl"):
+        Tracker(trainer, folder)
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_missing_package_is_found_before_training(name, trainer, folder, monkeypatch):
+    monkeypatch.setattr("burnish.tracking.tracker.importlib.util.find_spec", lambda package: None)
+    trainer.logger = [name]
+    with pytest.raises(ConfigError, match=rf"trainer\.logger={name}: .*pip install burnish\[{name}\]"):
+        Tracker(trainer, folder)
+
+
+def test_a_folder_named_like_a_package_is_not_the_package(tmp_path, monkeypatch):
+    (tmp_path / "mlflow").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "mlflow", raising=False)
+    try:
+        import mlflow
+
+        pytest.skip(f"mlflow is installed: {mlflow.__file__}") if mlflow.__file__ else None
+    except ImportError:
+        pass
+    with pytest.raises(ConfigError, match="not installed"):
+        check_loggers(["mlflow"])
+
+
+def test_all_loggers_close_when_one_fails(trainer, folder):
+    tracker = Tracker(trainer, folder)
+    closed = []
+
+    class Bad(type(tracker._backends[0])):
+        def close(self, failed=False):
+            closed.append(failed)
+            raise OSError("gone")
+
+    tracker._backends.insert(0, Bad(tracker._backends[0].facts))
+    tracker.log({"a": 1}, 1)
+    with pytest.raises(OSError, match="gone"):
+        tracker.close()
+    assert closed == [False]
+    assert tracker._backends[1]._lines._file is None
+
+
+def test_the_error_of_the_run_is_not_replaced_by_one_of_closing(trainer, folder, monkeypatch, caplog):
+    with pytest.raises(ValueError, match="the run"), Tracker(trainer, folder) as tracker:
+        monkeypatch.setattr(tracker, "close", lambda failed: (_ for _ in ()).throw(OSError("closing")))
+        raise ValueError("the run")
+    assert "closing" in caplog.text
