@@ -1,0 +1,18 @@
+"""The mathematics of RL for language models: pure functions on float32 tensors, one algorithm per file.
+
+Everything here takes (B, R) tensors with a `response_mask` that is 1 where the policy itself sampled the token, and
+hands back tensors that are 0 outside it. What stands outside the mask (padding, tool output, search results) never
+enters a result, whatever it holds.
+
+    advantages/     rewards → advantages and returns, one estimator per file
+    losses/         advantages → the loss of a micro-batch, one loss per file
+    aggregate.py    a loss per token → one number, whichever way the batch is cut
+    kl.py           distance to the reference policy, in the reward or in the loss
+    masked.py       sums, means and whitening inside the mask
+    tally.py        metrics of micro-batches that add up exactly
+    metrics.py      what a step reports about its data, its time and its speed
+    validation.py   mean@N, best@k, maj@k over repeated answers
+    table.py        names and import paths → functions and what they need
+
+The tables in `advantages` and `losses` are read without importing torch.
+"""

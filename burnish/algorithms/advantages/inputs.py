@@ -1,0 +1,79 @@
+"""What an advantage estimator is given, and the few words that most of them are written in."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from burnish.algorithms.masked import zero_outside
+
+if TYPE_CHECKING:
+    from burnish.config.algorithm import AlgorithmConfig
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Rows that answer the same prompt. Statistics come back per row, (B,), in float64.
+
+    In float64 the sum of n equal float32 numbers, and its division by n, are exact: equal scores have exactly their
+    own value as mean, and an estimator that subtracts it gives exactly 0.
+    """
+
+    index: torch.Tensor  # (B,) the group of each row, 0..G-1
+    size: torch.Tensor  # (B,) how many rows that group has
+
+    @classmethod
+    def of(cls, uids: np.ndarray) -> "Groups":
+        """Groups of equal uids (ints or strings)."""
+        _, index, size = np.unique(uids, return_inverse=True, return_counts=True)
+        return cls(torch.from_numpy(index), torch.from_numpy(size[index]))
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        totals = values.new_zeros(len(values), dtype=torch.float64)
+        return totals.index_add(0, self.index, values.double())[self.index]
+
+    def mean(self, values: torch.Tensor) -> torch.Tensor:
+        return self.sum(values) / self.size
+
+    def std(self, values: torch.Tensor) -> torch.Tensor:
+        """Standard deviation of a sample (n - 1); 0 in a group of one."""
+        deviations = values.double() - self.mean(values)
+        return (self.sum(deviations**2) / (self.size - 1).clamp(min=1)).sqrt()
+
+
+@dataclass(frozen=True)
+class AdvantageInputs:
+    """One batch of whole groups, as the controller sees it.
+
+    The optional fields are there when the estimator's `Needs` ask for them, else None or empty. Every row counts as
+    one sample of its group, so padding rows are added only after this stage.
+    """
+
+    token_level_rewards: torch.Tensor  # (B, R) scores, less the KL penalty where that is in the reward
+    response_mask: torch.Tensor  # (B, R) 1 where the policy sampled the token
+    uids: np.ndarray  # (B,) equal for samples of the same prompt
+    config: "AlgorithmConfig"
+    values: torch.Tensor | None = None  # (B, R) Needs(critic=True)
+    reward_baselines: torch.Tensor | None = None  # (B,) Needs(greedy_baseline=True)
+    reward_components: Mapping[str, torch.Tensor] = field(default_factory=dict)  # name → (B,)
+    outputs: Mapping[str, torch.Tensor] = field(default_factory=dict)  # name → (B, R), as in Needs.outputs
+    old_log_probs: torch.Tensor | None = None  # (B, R)
+    rollout_is_weights: torch.Tensor | None = None  # (B, R)
+
+    @cached_property
+    def scores(self) -> torch.Tensor:
+        """(B,) float64: each row's reward, summed over its policy tokens."""
+        return zero_outside(self.token_level_rewards, self.response_mask).double().sum(-1)
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The rows by prompt."""
+        return Groups.of(self.uids)
+
+    def on_tokens(self, per_row: torch.Tensor) -> torch.Tensor:
+        """(B,) → (B, R): the row's number on each of its policy tokens, 0 elsewhere."""
+        spread = per_row.to(self.token_level_rewards.dtype).unsqueeze(-1).expand_as(self.token_level_rewards)
+        return zero_outside(spread, self.response_mask)

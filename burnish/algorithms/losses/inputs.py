@@ -1,0 +1,52 @@
+"""What a loss is given: the tensors of one micro-batch, and the counts of the mini-batch it was cut from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from burnish.algorithms.aggregate import Counts, aggregate
+
+if TYPE_CHECKING:
+    from burnish.config.actor import ActorConfig
+    from burnish.config.critic import CriticConfig
+
+
+@dataclass(frozen=True)
+class PolicyLossInputs:
+    """One micro-batch of the actor's update. Only `log_prob`, `entropy` and `outputs` carry gradient."""
+
+    old_log_prob: torch.Tensor  # (B, R) of the policy that this step started from
+    log_prob: torch.Tensor  # (B, R) of the policy being updated
+    advantages: torch.Tensor  # (B, R)
+    response_mask: torch.Tensor  # (B, R) 1 where the policy sampled the token
+    config: "ActorConfig"
+    counts: Counts  # of the whole mini-batch, over micro-batches and devices
+    max_response_length: int
+    rollout_is_weights: torch.Tensor | None = None  # (B, R) importance weights, multiply the loss per token
+    entropy: torch.Tensor | None = None  # (B, R) when an entropy bonus is on, or the loss declared it
+    ref_log_prob: torch.Tensor | None = None  # (B, R) when a KL loss is on
+    outputs: Mapping[str, torch.Tensor] = field(default_factory=dict)  # name → (B, R), as in Needs.outputs
+
+    def aggregate(self, losses: torch.Tensor) -> torch.Tensor:
+        """(B, R) → scalar, the way `actor.loss_agg_mode` says."""
+        length = self.config.loss_scale_factor or self.max_response_length
+        return aggregate(losses, self.response_mask, self.config.loss_agg_mode, self.counts, length)
+
+
+@dataclass(frozen=True)
+class ValueLossInputs:
+    """One micro-batch of the critic's update. Only `vpreds` carries gradient."""
+
+    vpreds: torch.Tensor  # (B, R) of the critic being updated
+    values: torch.Tensor  # (B, R) of the critic that this step started from
+    returns: torch.Tensor  # (B, R) the target
+    response_mask: torch.Tensor  # (B, R) 1 where the policy sampled the token
+    config: "CriticConfig"
+    counts: Counts  # of the whole mini-batch, over micro-batches and devices
+    max_response_length: int
+
+    def aggregate(self, losses: torch.Tensor) -> torch.Tensor:
+        """(B, R) → scalar, the way `critic.loss_agg_mode` says."""
+        return aggregate(losses, self.response_mask, self.config.loss_agg_mode, self.counts, self.max_response_length)

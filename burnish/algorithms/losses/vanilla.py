@@ -1,0 +1,50 @@
+"""PPO's clipped loss, with separate lower and upper bounds and a second clip for negative advantages.
+
+    r = exp(log π - log π_old)
+    L = max(-A r, -A clip(r, 1 - low, 1 + high))
+    where A < 0:  L = min(L, -A c)             the dual clip: a token far too likely now costs at most c times |A|
+
+Keys: `clip_ratio_low`, `clip_ratio_high` (both `clip_ratio` unless set; DAPO's clip-higher is a larger high) and
+`clip_ratio_c`, which must be above 1.
+
+Papers: PPO (Schulman et al. 2017, arXiv:1707.06347); dual clip (Ye et al. 2020, arXiv:1912.09729); clip-higher
+(DAPO, Yu et al. 2025, arXiv:2503.14476).
+
+How we differ: log π - log π_old is clamped to ±20 before the exponential, which keeps r finite and stops the
+gradient beyond; `rollout_is_weights` multiply the loss of each token after clipping.
+"""
+
+import torch
+
+from burnish.algorithms.losses.inputs import PolicyLossInputs
+from burnish.algorithms.masked import zero_outside
+from burnish.algorithms.tally import Metrics, mean_over_tokens, part_of_sum
+from burnish.errors import ConfigError
+
+
+def vanilla(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
+    """The micro-batch's share of the loss, and its metrics."""
+    config, mask = inputs.config, inputs.response_mask
+    if config.clip_ratio_c <= 1:
+        raise ConfigError(f"actor.clip_ratio_c={config.clip_ratio_c} must be above 1: it bounds the ratio from above")
+
+    # Zeroed here and not only at the end: what an observation token holds must not reach the gradient as 0 · NaN.
+    log_ratio = zero_outside(inputs.log_prob - inputs.old_log_prob, mask).clamp(-20, 20)
+    ratio, advantages = log_ratio.exp(), inputs.advantages
+
+    unclipped = -advantages * ratio
+    clipped = -advantages * ratio.clamp(1 - config.clip_ratio_low, 1 + config.clip_ratio_high)
+    losses = torch.maximum(unclipped, clipped)
+    bound = -advantages * config.clip_ratio_c
+    negative = advantages < 0
+    bounded = torch.where(negative, torch.minimum(losses, bound), losses)
+    if inputs.rollout_is_weights is not None:
+        bounded = bounded * inputs.rollout_is_weights
+
+    loss = inputs.aggregate(bounded)
+    return loss, {
+        "actor/pg_loss": part_of_sum(loss),
+        "actor/pg_clipfrac": mean_over_tokens(clipped > unclipped, mask),
+        "actor/pg_clipfrac_lower": mean_over_tokens(negative & (losses > bound), mask),
+        "actor/ppo_kl": mean_over_tokens(-log_ratio, mask),
+    }

@@ -1,0 +1,103 @@
+"""A table of algorithms: a name or an import path in, a function and its `Needs` out. Imports no torch.
+
+`advantages` and `losses` each hold one `Table`. Built-in entries are import paths, so that a name can be checked and
+its needs read before anything heavy is loaded. A user adds an entry with the table's decorator, or none at all: a
+value such as `my.module:function` is imported as it stands, and what it needs is read off its `needs` attribute.
+"""
+
+import difflib
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from burnish.config.needs import Needs
+from burnish.errors import ConfigError, NotAvailable
+
+NOTHING = Needs()
+Function = Callable[[Any], Any]
+Fn = TypeVar("Fn", bound=Function)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One algorithm: where its function is (or the function itself) and what it needs from the run."""
+
+    function: str | Function
+    needs: Needs = NOTHING
+
+
+@dataclass
+class Table:
+    """The algorithms that a configuration key can name."""
+
+    key: str  # the configuration key, for messages
+    entries: dict[str, Entry] = field(default_factory=dict)
+    later: tuple[str, ...] = ()  # known to the field, not built yet
+
+    def needs_of(self, name: str) -> Needs:
+        """What the algorithm needs; a built-in name is answered without importing it."""
+        entry = self._entry(name)
+        return getattr(entry.function, "needs", entry.needs)
+
+    def load(self, name: str) -> Function:
+        """The algorithm's function."""
+        function = self._entry(name).function
+        return self._import(function) if isinstance(function, str) else function
+
+    def register(self, name: str, needs: Needs = NOTHING) -> Callable[[Fn], Fn]:
+        """Decorator that adds a user's function under `name`."""
+
+        def add(function: Fn) -> Fn:
+            known = self.entries.get(name)
+            if known is not None and _origin(known.function) != _origin(function):
+                raise ConfigError(f"{self.key}: the name {name!r} belongs to {_origin(known.function)}; choose another")
+            function.needs = needs  # type: ignore[attr-defined]  # read when the function is named by its import path
+            self.entries[name] = Entry(function, needs)
+            return function
+
+        return add
+
+    def _entry(self, name: str) -> Entry:
+        if name in self.entries:
+            return self.entries[name]
+        if ":" in name:
+            return Entry(self._import(name))
+        if name in self.later:
+            raise NotAvailable(f"{self.key}={name}", f"There is {_listed(self.entries)}")
+        near = difflib.get_close_matches(name, [*self.entries, *self.later], n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(
+            f"{self.key}={name} is unknown: {hint}There is {_listed(self.entries)}; "
+            f"a function of your own is named by its import path, my.module:function"
+        )
+
+    def _import(self, path: str) -> Function:
+        module_name, _, attribute = path.partition(":")
+        if os.getcwd() not in sys.path:  # the `burnish` script, unlike `python -m`, does not look where the user stands
+            sys.path.append(os.getcwd())
+        try:
+            function = getattr(importlib.import_module(module_name), attribute)
+        except ImportError as error:
+            raise ConfigError(f"{self.key}={path}: cannot import {module_name!r} ({error})") from error
+        except AttributeError as error:
+            raise ConfigError(f"{self.key}={path}: the module {module_name!r} has no {attribute!r}") from error
+        self._check_signature(function, path)
+        return function
+
+    def _check_signature(self, function: Function, path: str) -> None:
+        try:
+            inspect.signature(function).bind(None)
+        except TypeError as error:
+            raise ConfigError(f"{self.key}={path} must be a function of one argument, the inputs ({error})") from error
+
+
+def _origin(function: str | Function) -> str:
+    return function if isinstance(function, str) else f"{function.__module__}:{function.__qualname__}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

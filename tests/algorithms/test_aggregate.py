@@ -1,0 +1,96 @@
+"""Aggregation: the recorded figures, and that no cut of a mini-batch changes loss or gradient."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from burnish.algorithms.aggregate import Counts, aggregate
+from burnish.config.actor import AGGREGATIONS
+from burnish.errors import ConfigError
+
+CASES = json.loads((Path(__file__).parents[1] / "golden" / "agg_loss.json").read_text())
+MODES = pytest.mark.parametrize("mode", AGGREGATIONS)
+
+
+def number(value):
+    return float(value) if isinstance(value, str) else value
+
+
+def counts_of(params, mask):
+    here = Counts.of(mask)
+    return Counts(params.get("batch_num_tokens") or here.tokens, params.get("global_batch_size") or here.sequences)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "raises" not in c["expected"]], ids=lambda case: case["name"])
+def test_golden(case, assert_close):
+    params, want = case["params"], case["expected"]
+    losses = torch.tensor([[number(x) for x in row] for row in case["inputs"]["loss_mat"]], requires_grad=True)
+    mask = torch.tensor(case["inputs"]["loss_mask"])
+    length = params.get("loss_scale_factor") or mask.shape[1]  # the recorded batches are as wide as they can be
+    share = aggregate(losses, mask, params["loss_agg_mode"], counts_of(params, mask), length)
+    share = share * params.get("dp_size", 1)  # the reference corrects here for devices that average gradients
+    share.backward()
+    if "all_masked" in case["name"] or "nan_outside" in case["name"]:  # nan in the reference, in some or all modes
+        assert torch.isfinite(share) and torch.isfinite(losses.grad).all()
+        if number(want["loss"]) != number(want["loss"]):
+            return
+    assert_close(share.item(), number(want["loss"]))
+    assert_close(losses.grad, [[number(x) for x in row] for row in want["grad_loss_mat"]])
+
+
+@MODES
+def test_nothing_to_train_on_is_loss_zero(mode):
+    losses = torch.full((2, 3), float("nan"), requires_grad=True)
+    mask = torch.zeros(2, 3)
+    loss = aggregate(losses, mask, mode, Counts.of(mask), 3)
+    loss.backward()
+    assert loss.item() == 0 and not losses.grad.any()
+
+
+@MODES
+def test_nan_outside_the_mask_does_not_leak(mode):
+    losses = torch.tensor([[1.0, float("nan")], [2.0, 3.0]], requires_grad=True)
+    mask = torch.tensor([[1, 0], [1, 1]])
+    loss = aggregate(losses, mask, mode, Counts.of(mask), 4)
+    clean = aggregate(losses.detach().nan_to_num(), mask, mode, Counts.of(mask), 4)
+    loss.backward()
+    assert loss.item() == clean.item() and losses.grad[0, 1] == 0
+
+
+@MODES
+def test_padding_to_a_wider_tensor_changes_nothing(mode):
+    losses, mask = torch.arange(1.0, 7.0).view(2, 3), torch.tensor([[1, 1, 1], [1, 0, 0]])
+    wider = [torch.nn.functional.pad(tensor, (0, 4)) for tensor in (losses, mask)]
+    assert aggregate(losses, mask, mode, Counts.of(mask), 5) == aggregate(*wider, mode, Counts.of(wider[1]), 5)
+
+
+@MODES
+@given(seed=st.integers(0, 10**6), cuts=st.lists(st.integers(0, 2), min_size=8, max_size=8))
+@settings(max_examples=25, deadline=None)
+def test_any_cut_into_micro_batches_gives_the_same_loss_and_gradient(mode, seed, cuts):
+    random = torch.Generator().manual_seed(seed)
+    losses = torch.randn(8, 5, generator=random)
+    mask = torch.rand(8, 5, generator=random) < 0.6
+    whole = losses.clone().requires_grad_()
+    total = aggregate(whole, mask, mode, Counts.of(mask), 9)
+    total.backward()
+
+    pieces = losses.clone().requires_grad_()
+    parts = [torch.tensor([row for row in range(8) if cuts[row] == part], dtype=torch.long) for part in range(3)]
+    summed = sum(aggregate(pieces[rows], mask[rows], mode, Counts.of(mask), 9) for rows in parts)
+    summed.backward()
+    torch.testing.assert_close(summed, total)
+    torch.testing.assert_close(pieces.grad, whole.grad)
+
+
+def test_counts_leave_out_rows_without_policy_tokens():
+    assert Counts.of(torch.tensor([[1, 0, 1], [0, 0, 0], [0, 1, 0]])) == Counts(tokens=3, sequences=2)
+
+
+def test_unknown_mode_lists_the_known_ones():
+    with pytest.raises(ConfigError, match=r"loss_agg_mode=mean is unknown: there is token-mean, .*-norm"):
+        aggregate(torch.ones(1, 1), torch.ones(1, 1), "mean", Counts(1, 1), 1)

@@ -1,0 +1,236 @@
+"""The policy loss, the value loss and the extra terms: recorded figures, any cut, holes in the mask."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from burnish.algorithms.aggregate import Counts
+from burnish.algorithms.losses.inputs import PolicyLossInputs, ValueLossInputs
+from burnish.algorithms.losses.regularise import entropy_and_kl
+from burnish.algorithms.losses.value import value_loss
+from burnish.algorithms.losses.vanilla import vanilla
+from burnish.algorithms.tally import Mean, Sum, merge
+from burnish.config.actor import AGGREGATIONS, KL_KINDS, ActorConfig
+from burnish.config.critic import CriticConfig
+from burnish.errors import BurnishError, ConfigError
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+VANILLA = json.loads((GOLDEN / "policy_losses.json").read_text())
+VALUE = json.loads((GOLDEN / "value_loss.json").read_text())
+ENTROPY = [
+    case
+    for case in json.loads((GOLDEN / "entropy_loss.json").read_text())
+    if case["params"]["function"] == "entropy_loss"
+]
+MODES = pytest.mark.parametrize("mode", AGGREGATIONS)
+
+
+def counts_of(given_counts, mask):
+    here = Counts.of(mask)
+    tokens, sequences = given_counts.get("batch_num_tokens"), given_counts.get("global_batch_size")
+    return Counts(tokens or here.tokens, sequences or here.sequences)
+
+
+def gradient(loss_function, inputs, name):
+    """Loss, metrics and ∂loss/∂name of a loss over one micro-batch."""
+    leaf = getattr(inputs, name).detach().clone().requires_grad_()
+    loss, metrics = loss_function(dataclasses.replace(inputs, **{name: leaf}))
+    loss.backward()
+    return loss.detach(), metrics, leaf.grad
+
+
+@pytest.mark.parametrize("case", VANILLA, ids=lambda case: case["name"])
+def test_vanilla_golden(case, assert_close):
+    params, around = case["params"], case["params"]["global_batch_info"]
+    tensors = {name: torch.tensor(values) for name, values in case["inputs"].items()}
+    clip = params["clip_ratio"]
+    config = ActorConfig(
+        clip_ratio_low=clip if params["clip_ratio_low"] is None else params["clip_ratio_low"],  # as finalise does
+        clip_ratio_high=clip if params["clip_ratio_high"] is None else params["clip_ratio_high"],
+        clip_ratio_c=params["clip_ratio_c"],
+        loss_agg_mode=params["loss_agg_mode"],
+        loss_scale_factor=around.get("loss_scale_factor"),
+    )
+    mask = tensors["response_mask"]
+    inputs = PolicyLossInputs(
+        **tensors, config=config, counts=counts_of(around, mask), max_response_length=mask.shape[1]
+    )
+    if "raises" in case["expected"]:
+        with pytest.raises(ConfigError, match=r"actor.clip_ratio_c=1.0 must be above 1"):
+            vanilla(inputs)
+        return
+    loss, metrics, slope = gradient(vanilla, inputs, "log_prob")
+    devices = around.get("dp_size", 1)  # the reference corrects here for devices that average gradients
+    assert_close(loss * devices, case["expected"]["loss"])
+    assert_close(slope * devices, case["expected"]["grad_log_prob"])
+    assert_close(merge([metrics]), {"actor/pg_loss": loss.item(), **case["expected"]["metrics"]})
+
+
+@pytest.mark.parametrize("case", VALUE, ids=lambda case: case["name"])
+def test_value_loss_golden(case, assert_close):
+    params, tensors = case["params"], {name: torch.tensor(values) for name, values in case["inputs"].items()}
+    config = CriticConfig(cliprange_value=params["cliprange_value"], loss_agg_mode=params["loss_agg_mode"])
+    mask = tensors["response_mask"]
+    length = params.get("loss_scale_factor") or mask.shape[1]
+    inputs = ValueLossInputs(**tensors, config=config, counts=counts_of(params, mask), max_response_length=length)
+    loss, metrics, slope = gradient(value_loss, inputs, "vpreds")
+    devices = params.get("dp_size", 1)
+    assert_close(loss * devices, case["expected"]["vf_loss"])
+    assert_close(slope * devices, case["expected"]["grad_vpreds"])
+    assert_close(merge([metrics])["critic/vf_clipfrac"], case["expected"]["vf_clipfrac"])
+    assert_close(merge([metrics])["critic/vpred_mean"], tensors["vpreds"][mask.bool()].mean())
+
+
+@pytest.mark.parametrize("case", ENTROPY, ids=lambda case: case["name"])
+def test_entropy_term_golden(case, policy_batch, assert_close):
+    logits = torch.tensor(case["inputs"]["logits"], requires_grad=True)
+    mask = torch.tensor(case["inputs"]["response_mask"])
+    entropy = torch.distributions.Categorical(logits=logits).entropy()
+    zero = torch.zeros(mask.shape)
+    config = ActorConfig(
+        clip_ratio_low=0.2, clip_ratio_high=0.2, entropy_coeff=0.5, loss_agg_mode=case["params"]["loss_agg_mode"]
+    )
+    inputs = PolicyLossInputs(zero, zero, zero, mask, config, Counts.of(mask), mask.shape[1], entropy=entropy)
+    loss, metrics = entropy_and_kl(inputs)
+    loss.backward()
+    assert_close(merge([metrics])["actor/entropy_loss"], case["expected"]["entropy_loss"])
+    assert_close(
+        logits.grad / -config.entropy_coeff, case["expected"]["grad_logits"]
+    )  # a bonus: entropy lowers the loss
+
+
+def test_vanilla_stays_finite_and_stops_the_gradient_far_from_the_old_policy(policy_batch):
+    inputs = policy_batch()
+    inside, ones = inputs.response_mask.bool(), torch.ones_like(inputs.advantages)
+    gone = dataclasses.replace(inputs, log_prob=inputs.old_log_prob - 200, advantages=ones)
+    _, metrics, slope = gradient(vanilla, gone, "log_prob")
+    assert merge([metrics])["actor/ppo_kl"] == 20 and not slope.any()
+    exploded = dataclasses.replace(inputs, log_prob=inputs.old_log_prob + 200, advantages=-ones)
+    loss, _, slope = gradient(vanilla, exploded, "log_prob")
+    capped = 3 * inputs.rollout_is_weights[inside].mean()  # clip_ratio_c times the advantage
+    assert loss.item() == pytest.approx(capped.item()) and not slope.any()
+
+
+def everything(inputs):
+    """All terms of the actor's loss at once."""
+    (loss, metrics), (more, more_metrics) = vanilla(inputs), entropy_and_kl(inputs)
+    return loss + more, metrics | more_metrics
+
+
+def cut(inputs, rows):
+    """A micro-batch of some rows; counts stay those of the mini-batch."""
+    tensors = {
+        f.name: getattr(inputs, f.name)[rows]
+        for f in dataclasses.fields(inputs)
+        if isinstance(getattr(inputs, f.name), torch.Tensor)
+    }
+    return dataclasses.replace(inputs, **tensors)
+
+
+cuts = st.lists(st.integers(0, 2), min_size=6, max_size=6)
+
+
+@MODES
+@given(seed=st.integers(0, 10**6), cut_of_row=cuts)
+@settings(max_examples=15, deadline=None)
+def test_any_cut_gives_the_same_loss_gradient_and_metrics(mode, policy_batch, value_batch, seed, cut_of_row):
+    actor = policy_batch(seed, torch.float64, loss_agg_mode=mode, entropy_coeff=0.1, use_kl_loss=True)
+    critic = value_batch(seed, torch.float64, loss_agg_mode=mode)
+    for loss_function, inputs, name in ((everything, actor, "log_prob"), (value_loss, critic, "vpreds")):
+        loss, metrics, slope = gradient(loss_function, inputs, name)
+        summed, parts, pieces = 0, [], torch.zeros_like(slope)
+        for part in range(3):
+            rows = torch.tensor([row for row, of in enumerate(cut_of_row) if of == part], dtype=torch.long)
+            part_loss, part_metrics, pieces[rows] = gradient(loss_function, cut(inputs, rows), name)
+            summed, parts = summed + part_loss, [*parts, part_metrics]
+        torch.testing.assert_close(summed, loss)
+        torch.testing.assert_close(pieces, slope)
+        assert merge(parts) == pytest.approx(merge([metrics]), rel=1e-9, abs=1e-12)
+
+
+@MODES
+def test_observation_tokens_change_nothing(mode, policy_batch, value_batch, junk):
+    actor = policy_batch(3, loss_agg_mode=mode, entropy_coeff=0.1, use_kl_loss=True)
+    critic = value_batch(3, loss_agg_mode=mode)
+    for loss_function, inputs, name in ((everything, actor, "log_prob"), (value_loss, critic, "vpreds")):
+        outside = inputs.response_mask == 0
+        assert outside.any()
+        replaced = dataclasses.replace(
+            inputs,
+            **{
+                field.name: getattr(inputs, field.name).masked_fill(outside, junk)
+                for field in dataclasses.fields(inputs)
+                if isinstance(getattr(inputs, field.name), torch.Tensor) and field.name != "response_mask"
+            },
+        )
+        loss, metrics, slope = gradient(loss_function, inputs, name)
+        loss_after, metrics_after, slope_after = gradient(loss_function, replaced, name)
+        assert torch.equal(loss, loss_after) and torch.equal(slope, slope_after)
+        assert merge([metrics]) == merge([metrics_after])
+        assert not slope[outside].any()
+
+
+@pytest.mark.parametrize("kind", [*KL_KINDS, *(kind + "+" for kind in KL_KINDS)])
+def test_kl_term_pulls_towards_the_reference(kind, policy_batch):
+    inputs = policy_batch(use_kl_loss=True, kl_loss_coef=1.0, kl_loss_type=kind)
+    flat = dataclasses.replace(inputs, advantages=torch.zeros_like(inputs.advantages))
+    loss, metrics, slope = gradient(everything, flat, "log_prob")
+    assert merge([metrics])["actor/kl_loss"] == pytest.approx(loss.item())
+    assert merge([metrics, metrics])["actor/kl_coef"] == 1.0
+    if kind not in ("kl", "k1"):  # k1's own gradient is 1 everywhere: it says nothing about direction
+        inside = inputs.response_mask.bool()
+        assert torch.equal(slope[inside].sign(), (inputs.log_prob - inputs.ref_log_prob)[inside].sign())
+
+
+def test_coefficients_weigh_their_terms(policy_batch):
+    inputs = policy_batch(entropy_coeff=0.5, use_kl_loss=True, kl_loss_coef=0.25)
+    loss, metrics = everything(inputs)
+    value = merge([metrics])
+    want = value["actor/pg_loss"] - 0.5 * value["actor/entropy_loss"] + 0.25 * value["actor/kl_loss"]
+    assert loss.item() == pytest.approx(want)
+
+
+def test_terms_that_are_off_are_not_there(policy_batch):
+    inputs = dataclasses.replace(policy_batch(), entropy=None, ref_log_prob=None)
+    loss, metrics = everything(inputs)
+    assert loss.item() == vanilla(inputs)[0].item()
+    assert set(metrics) == {"actor/pg_loss", "actor/pg_clipfrac", "actor/pg_clipfrac_lower", "actor/ppo_kl"}
+
+
+def test_an_entropy_without_a_coefficient_does_not_move_the_policy(policy_batch):
+    inputs = policy_batch()
+    assert inputs.entropy is not None
+    loss, metrics = everything(inputs)
+    assert "actor/entropy_loss" not in metrics and loss.item() == vanilla(inputs)[0].item()
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "message"),
+    [
+        ({"entropy_coeff": 0.1}, "entropy", "entropy_coeff is not 0, but the log-prob pass returned no entropy"),
+        ({"use_kl_loss": True}, "ref_log_prob", "use_kl_loss is on, but there are no log-probs of the reference"),
+    ],
+)
+def test_a_missing_tensor_is_named(policy_batch, config, field, message):
+    with pytest.raises(BurnishError, match=message):
+        everything(dataclasses.replace(policy_batch(**config), **{field: None}))
+
+
+def test_a_normalising_length_of_its_own_replaces_the_maximum(policy_batch):
+    mode = "seq-mean-token-sum-norm"
+    by_length, _ = vanilla(policy_batch(loss_agg_mode=mode))  # max_response_length is 11
+    by_factor, _ = vanilla(policy_batch(loss_agg_mode=mode, loss_scale_factor=22))
+    assert by_factor.item() == pytest.approx(by_length.item() / 2)
+
+
+def test_merging_weighs_means_and_adds_sums():
+    one = {"loss": Sum(torch.tensor(0.25)), "share": Mean(torch.tensor(3.0), torch.tensor(4))}
+    two = {"loss": Sum(torch.tensor(0.5)), "share": Mean(torch.tensor(0.0), torch.tensor(2))}
+    assert merge([one, two]) == {"loss": 0.75, "share": 0.5}
+    assert merge([{"share": Mean(torch.tensor(0.0), torch.tensor(0))}]) == {"share": 0.0}
+    assert merge([]) == {}

@@ -1,0 +1,131 @@
+"""Step metrics: the recorded figures, configured maxima, and what happens when there is nothing to count."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from burnish.algorithms.metrics import data_metrics, lengths, reduce_metrics, throughput_metrics, timing_metrics
+
+CASES = json.loads((Path(__file__).parents[1] / "golden" / "data_metrics.json").read_text())
+
+
+def cases(function):
+    chosen = [case for case in CASES if case["params"]["function"] == function]
+    return pytest.mark.parametrize("case", chosen, ids=[case["name"] for case in chosen])
+
+
+def renamed(name):
+    return f"training/{name}" if name.startswith("num_turns/") else name
+
+
+@cases("compute_data_metrics")
+def test_data_golden(case, assert_close):
+    batch = {name: torch.tensor(values) for name, values in case["inputs"]["batch"].items()}
+    if not case["params"]["use_critic"]:
+        batch.pop("values", None)
+    extra = case["inputs"].get("non_tensor_batch", {})
+    got = data_metrics(
+        batch,
+        max_prompt_length=batch["prompts"].shape[1],  # the recorded batches are as wide as they can be
+        max_response_length=batch["responses"].shape[1],
+        num_turns=extra.get("__num_turns__"),
+        tool_call_counts=extra.get("tool_call_counts"),
+    )
+    want = {renamed(name): value for name, value in case["expected"]["metrics"].items()}
+    assert got["reward/mean"] == got["critic/score/mean"] == got["accuracy"]  # the recorded scores are 0 or 1
+    assert_close({name: value for name, value in got.items() if name not in ("reward/mean", "accuracy")}, want)
+
+
+def small_batch(**columns):
+    ones = torch.ones(2, 3)
+    names = ("token_level_scores", "token_level_rewards", "advantages", "returns", "response_mask")
+    batch = {**dict.fromkeys(names, ones), "attention_mask": torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 0, 0]])}
+    return {**batch, **columns}
+
+
+def test_clip_ratios_compare_with_the_configured_maximum():
+    batch = small_batch()
+    assert [length.tolist() for length in lengths(batch)] == [[1, 2], [3, 1]]
+    at_width = data_metrics(batch, max_prompt_length=2, max_response_length=3)
+    with_room = data_metrics(batch, max_prompt_length=100, max_response_length=100)
+    assert (at_width["prompt_length/clip_ratio"], at_width["response_length/clip_ratio"]) == (0.5, 0.5)
+    assert (with_room["prompt_length/clip_ratio"], with_room["response_length/clip_ratio"]) == (0.0, 0.0)
+
+
+def test_accuracy_is_the_reward_functions_own_where_it_gives_one():
+    got = data_metrics(small_batch(), max_prompt_length=2, max_response_length=3, accuracy=[True, False])
+    assert (got["accuracy"], got["reward/mean"]) == (0.5, 3.0)
+
+
+def test_accuracy_is_not_invented_from_scores_that_are_not_right_or_wrong():
+    assert "accuracy" not in data_metrics(small_batch(), max_prompt_length=2, max_response_length=3)  # scores of 3
+
+
+def test_observation_tokens_change_nothing(junk):
+    random = torch.Generator().manual_seed(0)
+    mask = torch.tensor([[1, 0, 1, 0, 1], [1, 1, 0, 1, 0]])
+    columns = ("token_level_scores", "token_level_rewards", "advantages", "returns", "values")
+    batch = {name: torch.randn(2, 5, generator=random) for name in columns}
+    batch |= {"response_mask": mask, "attention_mask": torch.ones(2, 8)}
+    dirty = {name: t.masked_fill(mask == 0, junk) if name in columns else t for name, t in batch.items()}
+    limits = {"max_prompt_length": 8, "max_response_length": 8}
+    assert data_metrics(dirty, **limits) == data_metrics(batch, **limits)
+
+
+def test_a_batch_of_aborted_responses_reports_only_what_it_has():
+    nothing = torch.zeros(2, 3)
+    attention = torch.tensor([[1, 1, 0, 0, 0], [0, 1, 0, 0, 0]])
+    batch = small_batch(response_mask=nothing, token_level_scores=nothing, attention_mask=attention, values=nothing)
+    got = data_metrics(batch, max_prompt_length=2, max_response_length=3)
+    assert got["response/aborted_ratio"] == 1.0 and got["response_length/max"] == 0.0
+    assert not [name for name in got if name.startswith(("critic/", "reward/", "accuracy"))]
+
+
+def test_a_tensordict_is_a_batch():
+    limits = {"max_prompt_length": 2, "max_response_length": 3}
+    for batch in (small_batch(), small_batch(values=torch.zeros(2, 3))):
+        assert data_metrics(TensorDict(batch, batch_size=2), **limits) == data_metrics(batch, **limits)
+
+
+@cases("compute_timing_metrics")
+def test_timing_golden(case, assert_close):
+    attention = torch.tensor(case["inputs"]["batch"]["attention_mask"])
+    width = len(case["inputs"]["batch"]["responses"][0])
+    got = timing_metrics(
+        case["inputs"]["timing_raw"],
+        total_tokens=int(attention.sum()),
+        response_tokens=int(attention[:, -width:].sum()),
+    )
+    assert_close(got, case["expected"]["metrics"])
+
+
+def test_time_per_token_needs_tokens():
+    assert timing_metrics({"gen": 1.0}, total_tokens=5, response_tokens=0) == {"timing_s/gen": 1.0}
+
+
+@cases("compute_throughput_metrics")
+def test_throughput_golden(case, assert_close):
+    got = throughput_metrics(
+        total_tokens=sum(case["inputs"]["meta_info"]["global_token_num"]),
+        step_seconds=case["inputs"]["timing_raw"]["step"],
+        n_devices=case["params"]["n_gpus"],
+    )
+    assert_close(got, case["expected"]["metrics"])
+
+
+@cases("reduce_metrics")
+def test_reduce_golden(case, assert_close):
+    metrics, want = case["inputs"]["metrics"], dict(case["expected"]["metrics"])
+    for misread in ("maximum_entropy", "administrative"):  # the reference finds "max" and "min" inside these words
+        want[misread] = sum(metrics[misread]) / len(metrics[misread])
+    assert_close(reduce_metrics(metrics), want)
+
+
+def test_reduce_goes_by_the_last_word():
+    values = [1.0, 4.0]
+    names = ("training/rollout_probs_diff_max", "num_turns/min", "max/loss", "min_p", "minmax_diff")
+    assert list(reduce_metrics(dict.fromkeys(names, values)).values()) == [4.0, 1.0, 2.5, 2.5, 2.5]
+    assert reduce_metrics({"actor/lr": 0.5}) == {"actor/lr": 0.5}
