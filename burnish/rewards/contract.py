@@ -1,0 +1,111 @@
+"""What crosses the boundaries of rewards: the request, the result, the function's address, and what a score may be.
+
+A user writes `compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs)` and returns a number
+or a dict with a number under "score". `checked_result` turns what came back into (score, info) or raises `BadResult`
+with a message that says what was returned and what is needed. No torch, no numpy: this is loaded by every child.
+"""
+
+import math
+import numbers
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: The parameters a scoring function may name, filled from the row and the response.
+PARAMETERS = ("data_source", "solution_str", "ground_truth", "extra_info")
+#: The same in the batch form (lists), recognised so that the error can say what it is.
+BATCH_PARAMETERS = ("data_sources", "solution_strs", "ground_truths", "extra_infos")
+
+_NEEDED = 'return a finite number, or a dict with one under "score"'
+
+
+@dataclass(frozen=True)
+class FunctionSpec:
+    """Where the scoring function is: a file or module, and a name. Without a path: the scorer of the data source."""
+
+    path: str | None = None
+    name: str = "compute_score"
+    reward_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """How messages about a sample name the function."""
+        return f"{self.name} of {self.path}" if self.path else "the built-in scorer"
+
+    @property
+    def key(self) -> str:
+        """How messages about the configuration name it."""
+        return f"custom_reward_function.name={self.name} ({self.path})" if self.path else self.label
+
+
+@dataclass(frozen=True)
+class ScoreRequest:
+    """One finished response. `solution_str` is the policy's own text: no prompt, no tool or retrieved text."""
+
+    data_source: str
+    solution_str: str
+    ground_truth: Any = None
+    extra_info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ScoreResult:
+    """A score, or the reason there is none. Exactly one of `score` and `error` is None, except under
+    `reward.on_error=zero`, where a failed sample has score 0 and keeps its error. `turn_rewards` are those an agent
+    loop gave its turns, one per unbroken run of the policy's tokens; `score` is then their sum."""
+
+    score: float | None
+    info: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    seconds: float = 0.0
+    data_source: str = ""
+    turn_rewards: tuple[float, ...] | None = None
+
+
+class BadResult(ValueError):
+    """A scoring function returned something that is not a score."""
+
+
+def checked_result(value: Any, label: str = "the reward function") -> tuple[float, dict[str, Any]]:
+    """(score, info) of what a scoring function returned; `info` holds the other keys of a dict, JSON-able."""
+    if not isinstance(value, Mapping):
+        return _number(value, f"{label} returned"), {}
+    if "score" not in value:
+        raise BadResult(f'{label} returned a dict without "score" (keys: {sorted(map(str, value))}); {_NEEDED}')
+    score = _number(value["score"], f'{label} returned "score":')
+    return score, {str(key): plain(item) for key, item in value.items() if key != "score"}
+
+
+def plain(value: Any) -> Any:
+    """`value` in JSON's types: array scalars become numbers, arrays and tuples lists, anything else its text."""
+    value = _unboxed(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist") and hasattr(value, "shape"):
+        return plain(value.tolist())
+    return str(value)
+
+
+def _unboxed(value: Any) -> Any:
+    """Scalars of numpy and torch, and their arrays of no dimension, as Python numbers (neither need be imported)."""
+    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
+
+
+def _number(value: Any, what: str) -> float:
+    value = _unboxed(value)
+    if not isinstance(value, numbers.Real):
+        shown = repr(value)
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        kind = "" if value is None else f" ({type(value).__name__})"
+        raise BadResult(f"{what} {shown}{kind}; {_NEEDED}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise BadResult(f"{what} {number}; {_NEEDED}")
+    return number

@@ -1,0 +1,116 @@
+"""The failure policy: which samples of a step are dropped, what is counted, and when the run stops.
+
+A sample that could not be scored (after its retries) is dropped and counted, never given a silent 0. Where the
+estimator compares samples of one prompt, a group that lost samples stays while two remain. More than
+`max_failure_ratio` of the step's samples failing raises a RewardError with the distinct causes.
+`reward.on_error=zero` keeps failed samples with score 0; they are counted all the same, also towards that ratio.
+
+Pure functions over lists and numpy arrays. The trainer calls `apply_policy` once per step, and `stop_early` while the
+step's trajectories come in.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from burnish.errors import RewardError
+from burnish.rewards.contract import ScoreResult
+
+SHOWN_CAUSES = 5
+
+
+@dataclass(frozen=True)
+class FailureReport:
+    """What the policy did. `results` has one entry per sample of the step, with zeros filled in where asked for."""
+
+    results: list[ScoreResult]
+    failed: int
+    dropped_samples: int  # failed ones, and those whose group became too small
+    dropped_groups: int
+    causes: str  # the distinct errors in words, "" where nothing failed
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "failures/reward": float(self.failed),
+            "failures/reward_dropped_samples": float(self.dropped_samples),
+            "failures/reward_dropped_groups": float(self.dropped_groups),
+        }
+
+
+def apply_policy(
+    results: Sequence[ScoreResult],
+    uids: Sequence[Hashable] | np.ndarray,
+    needs_groups: bool,
+    max_failure_ratio: float,
+    on_error: str = "drop",
+) -> tuple[np.ndarray, FailureReport]:
+    """(keep, report) for one step: `keep` (B,) bool says which samples to train on.
+
+    RewardError: too many failed, or nothing is left.
+    """
+    if len(results) != len(uids):
+        raise ValueError(f"{len(results)} results for {len(uids)} uids")
+    failed = np.array([result.error is not None for result in results], dtype=bool)  # (B,)
+    stop_early(results, uids, len(results), max_failure_ratio)
+    causes = describe_causes(results, uids)
+    if on_error == "zero":
+        filled = [replace(r, score=0.0) if r.error is not None else r for r in results]
+        return np.ones(len(results), dtype=bool), FailureReport(filled, int(failed.sum()), 0, 0, causes)
+    keep = ~failed
+    lost: set[Hashable] = set()
+    if needs_groups:
+        left = Counter(uid for uid, kept in zip(uids, keep, strict=True) if kept)
+        hit = {uid for uid, bad in zip(uids, failed, strict=True) if bad}
+        lost = {uid for uid in hit if left[uid] < 2}
+        keep &= np.array([uid not in lost for uid in uids], dtype=bool)
+    if len(results) and not keep.any():
+        raise RewardError(f"none of the {len(results)} samples of the step could be used\n{causes}")
+    return keep, FailureReport(list(results), int(failed.sum()), int((~keep).sum()), len(lost), causes)
+
+
+def too_many(failed: int, total: int, max_failure_ratio: float) -> bool:
+    """Whether `failed` of a step's `total` samples is more than the ratio allows."""
+    return failed > max_failure_ratio * total + 1e-9
+
+
+def stop_early(
+    results: Sequence[ScoreResult], uids: Sequence[Hashable] | np.ndarray, total: int, max_failure_ratio: float
+) -> None:
+    """RewardError when the results so far hold more failures than the whole step of `total` samples may have."""
+    failed = sum(result.error is not None for result in results)
+    if too_many(failed, total, max_failure_ratio):
+        raise RewardError(
+            f"{failed} of the step's {total} samples could not be scored, more than reward.max_failure_ratio="
+            f"{max_failure_ratio:g} allows. Mend the reward function, or raise the ratio to go on without them\n"
+            f"{describe_causes(results, uids)}"
+        )
+
+
+def describe_causes(results: Sequence[ScoreResult], uids: Sequence[Hashable] | np.ndarray) -> str:
+    """The distinct errors, most frequent first: how often, the data sources, the first uid, the text of one of them."""
+    groups: dict[str, list[tuple[ScoreResult, Hashable]]] = {}
+    for result, uid in zip(results, uids, strict=True):
+        if result.error is not None:
+            groups.setdefault(_signature(result.error), []).append((result, uid))
+    ordered = sorted(groups.values(), key=len, reverse=True)
+    blocks = []
+    for members in ordered[:SHOWN_CAUSES]:
+        first, uid = members[0]
+        sources = ", ".join(sorted({result.data_source or "?" for result, _ in members}))
+        text = "\n".join("    " + line for line in str(first.error).splitlines())
+        times = "once" if len(members) == 1 else f"{len(members)} times"
+        blocks.append(f"  {times} (data_source {sources}; first uid {uid}):\n{text}")
+    if len(ordered) > SHOWN_CAUSES:
+        blocks.append(f"  and {len(ordered) - SHOWN_CAUSES} other causes")
+    return "\n".join(blocks)
+
+
+def _signature(error: str) -> str:
+    """The same for errors that differ only in the values their message shows, e.g. the key of a KeyError."""
+    *frames, message = error.splitlines() or [""]
+    if frames:  # a traceback: the places and the exception's name say which cause it is
+        return "\n".join([*frames, message.partition(":")[0]])
+    return re.sub(r"\d+|'[^']*'", "", message)

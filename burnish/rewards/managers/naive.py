@@ -1,0 +1,126 @@
+"""The naive manager: one score per sample, on the last token that the policy sampled.
+
+Consumes a batch with `prompts`, `responses`, `attention_mask`, `response_mask` and the row's columns; hands on the
+reward tensor (B, R). A sample's score comes from, in this order:
+- `rm_scores` (B, R), where the batch has it: returned as it is;
+- the column `score_result` (a ScoreResult per sample), put there when the trajectory finished: only placed;
+- otherwise `compute_score` on the decoded response: tokens with response_mask 1 only, which is what the policy wrote.
+
+A sample without a score is a RewardError here: `failures.apply_policy` drops such samples before this is called. A row
+without a token of the policy (padding) keeps zeros, as there is no token to reward. `reward_extra_info` has `score`
+and every other key that a scorer returned, None where a sample has no such key.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from burnish.errors import ConfigError
+from burnish.protocol import DataProto
+from burnish.rewards.contract import FunctionSpec, ScoreRequest, ScoreResult
+from burnish.rewards.function import bind, score_here
+from burnish.rewards.managers.place import collect_info, place
+from burnish.rewards.scoring import Scoring, request_for
+
+RESULT_COLUMN = "score_result"
+
+
+class NaiveRewardManager:
+    """`compute_score` is a Scoring (several samples at once, in worker processes), any function of the contract (called
+    here, one by one), or None for the built-in scorers."""
+
+    takes_results = True
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        num_examine: int,
+        compute_score: Callable[..., Any] | None = None,
+        reward_fn_key: str = "data_source",
+        **kwargs: Any,
+    ):
+        if kwargs:
+            raise ConfigError(f"the naive reward manager takes no {', '.join(sorted(kwargs))}")
+        self.tokenizer = tokenizer
+        self.num_examine = num_examine
+        self.reward_fn_key = reward_fn_key
+        self.compute_score = compute_score or Scoring(FunctionSpec(), reward_fn_key=reward_fn_key)
+        self._function = None if isinstance(self.compute_score, Scoring) else bind(self.compute_score, "compute_score")
+
+    def __call__(self, data: DataProto, return_dict: bool = False) -> torch.Tensor | dict[str, Any]:
+        if "rm_scores" in data.batch:
+            scores, extra = data.batch["rm_scores"], {}
+        else:
+            results = self.score(data)
+            uids = data.non_tensor_batch.get("uid", range(len(data)))
+            scores, extra = place(results, data.batch["response_mask"], uids), collect_info(results)
+            self._examine(data, results)
+        return {"reward_tensor": scores, "reward_extra_info": extra} if return_dict else scores
+
+    def score(self, data: DataProto) -> list[ScoreResult]:
+        """One result per row: those the rows carry, and fresh ones for the rest. Failures are inside the results."""
+        carried = data.non_tensor_batch.get(RESULT_COLUMN)
+        results: list[ScoreResult | None] = [None] * len(data) if carried is None else list(carried)
+        missing = [i for i, result in enumerate(results) if result is None]
+        fresh = self._score_requests([self.request(data, i) for i in missing])
+        for i, result in zip(missing, fresh, strict=True):
+            results[i] = result
+        return [result for result in results if result is not None]
+
+    def check_row(self, row: Mapping[str, Any]) -> str | None:
+        """What keeps this row from being scored, naming the field, or None; asked when a dataset is loaded."""
+        return self.compute_score.check_row(row) if isinstance(self.compute_score, Scoring) else None
+
+    def close(self) -> None:
+        """End the processes that score."""
+        if isinstance(self.compute_score, Scoring):
+            self.compute_score.close()
+
+    def request(self, data: DataProto, i: int) -> ScoreRequest:
+        row = {name: column[i] for name, column in data.non_tensor_batch.items()}
+        facts: dict[str, Any] = {name: row[name] for name in ("num_turns", "num_tool_calls") if name in row}
+        if "finish_reason" in row:
+            facts["truncated"] = row["finish_reason"] == "length"
+        return request_for(row, self.response_text(data, i), facts, self.reward_fn_key)
+
+    def response_text(self, data: DataProto, i: int) -> str:
+        """What the policy wrote in row i."""
+        mask = data.batch["response_mask"][i].bool()  # (R,)
+        return self._decode(data.batch["responses"][i][mask])
+
+    def _score_requests(self, requests: list[ScoreRequest]) -> list[ScoreResult]:
+        if isinstance(self.compute_score, Scoring):
+            return self.compute_score.score_all(requests)
+        assert self._function is not None
+        return [score_here(self._function, request, "compute_score") for request in requests]
+
+    def _examine(self, data: DataProto, results: list[ScoreResult]) -> None:
+        """Print the first `num_examine` samples of each data source."""
+        if self.num_examine <= 0:
+            return
+        width = data.batch["prompts"].shape[1]
+        seen: Counter[str] = Counter()
+        sources = data.non_tensor_batch.get(self.reward_fn_key, [""] * len(data))
+        for i, (source, result) in enumerate(zip(sources, results, strict=True)):
+            seen[source] += 1
+            if seen[source] > self.num_examine:
+                continue
+            request = self.request(data, i)
+            real = data.batch["attention_mask"][i, :width].bool()  # (P,)
+            prompt = self._decode(data.batch["prompts"][i][real])
+            info = "".join(f", {name} {value}" for name, value in result.info.items())
+            print(
+                f"--- sample {seen[source]} of {source or 'the batch'} ---",
+                f"prompt:       {prompt}",
+                f"response:     {request.solution_str}",
+                f"ground truth: {request.ground_truth}",
+                f"score:        {result.score}{info}",
+                sep="\n",
+                flush=True,
+            )
+
+    def _decode(self, ids: torch.Tensor) -> str:
+        text: str = self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
+        return text

@@ -1,0 +1,171 @@
+"""The child process that runs a scoring function: `python -m burnish.rewards.process`, started by child.py.
+
+Consumes frames on what was its standard input: first the FunctionSpec, then requests. Hands on one JSON frame per
+request on what was its standard output. Both descriptors are moved to private ones before user code runs: a function
+that prints writes to standard error, one that reads gets an empty file, and neither can disturb the protocol.
+
+The function is loaded once and called many times, so module-level state lives as long as the process, belongs to this
+process alone, and is lost when a time-out replaces it. A plain function runs in the main thread, one call at a time.
+An async function runs on one event loop, several calls at once, each under its own time limit.
+
+The process waits only for the next frame. When the parent goes away the frames end, and a thread that does nothing
+but read them ends this process and everything it started, even in the middle of a call. No torch is imported here.
+"""
+
+import asyncio
+import inspect
+import json
+import os
+import pickle
+import queue
+import signal
+import struct
+import sys
+import threading
+from collections.abc import Awaitable
+from typing import IO, Any, NoReturn
+
+from burnish.errors import ConfigError
+from burnish.rewards.contract import FunctionSpec, ScoreRequest, checked_result
+from burnish.rewards.function import ScoreFunction, bind, failure_text, load_function
+from burnish.rewards.routing import default_compute_score
+
+#: Payload length and request id. Payloads are pickles towards the child (rows hold arbitrary Python values, and the
+#: parent is trusted), JSON towards the parent (which must not trust a process that runs user code).
+HEADER = struct.Struct(">IQ")
+Waiting = queue.SimpleQueue[tuple[int, bytes]]  # (request id, payload)
+HELLO = 0  # the id of the first frame and of its answer; requests count from 1
+
+
+def frame(number: int, payload: bytes) -> bytes:
+    return HEADER.pack(len(payload), number) + payload
+
+
+def unpack(payload: bytes) -> Any:
+    return pickle.loads(payload)  # noqa: S301  from the parent, through a private pipe
+
+
+def main() -> None:
+    frames = os.fdopen(os.dup(0), "rb")
+    answers = Answers(os.fdopen(os.dup(1), "wb"))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    waiting: Waiting = queue.SimpleQueue()
+    threading.Thread(target=read_frames, args=(frames, waiting), daemon=True).start()
+    spec: FunctionSpec
+    spec, python_path = unpack(waiting.get()[1])
+    restore_python_path(python_path)
+    try:
+        found = load_function(spec.path, spec.name) if spec.path else default_compute_score
+        function = bind(found, spec.key, spec.reward_kwargs)
+    except ConfigError as error:
+        answers.send(HELLO, {"error": str(error)})
+        return
+    answers.send(HELLO, {"concurrent": function.concurrent})
+    serve = serve_concurrently if function.concurrent else serve_one_by_one
+    serve(function, spec.label, waiting, answers)
+
+
+def restore_python_path(value: str | None) -> None:
+    """The parent set PYTHONPATH so that this process imports what it does; other programs shall not inherit it."""
+    os.environ.pop("PYTHONPATH", None)
+    if value is not None:
+        os.environ["PYTHONPATH"] = value
+
+
+class Answers:
+    """The way back to the parent."""
+
+    def __init__(self, stream: IO[bytes]):
+        self._stream = stream
+
+    def send(self, number: int, content: dict[str, Any]) -> None:
+        self._stream.write(frame(number, json.dumps(content).encode()))
+        self._stream.flush()
+
+
+def read_frames(stream: IO[bytes], waiting: Waiting) -> NoReturn:
+    """Queue every frame; where they end, end the process."""
+    while True:
+        header = stream.read(HEADER.size)
+        if len(header) < HEADER.size:
+            leave()
+        length, number = HEADER.unpack(header)
+        waiting.put((number, stream.read(length)))
+
+
+def leave() -> NoReturn:
+    """End this process and what the function may have started, at once: whoever would read the answers is gone."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
+
+
+def serve_one_by_one(function: ScoreFunction, label: str, waiting: Waiting, answers: Answers) -> NoReturn:
+    with asyncio.Runner() as runner:
+        while True:
+            number, payload = waiting.get()
+            answers.send(number, score_one(runner, function, label, payload))
+
+
+def score_one(runner: asyncio.Runner, function: ScoreFunction, label: str, payload: bytes) -> dict[str, Any]:
+    """The answer to one request. A plain function may still return an awaitable (functools.partial, a lambda)."""
+    try:
+        request, _ = unpack(payload)
+        value = function(request)
+        if inspect.isawaitable(value):
+            value = runner.run(_wait(value))
+        return _answer(value, label)
+    except BaseException:  # noqa: BLE001  also SystemExit: whatever the function raises is this sample's failure
+        return {"error": failure_text()}
+
+
+def serve_concurrently(function: ScoreFunction, label: str, waiting: Waiting, answers: Answers) -> None:
+    async def answer_one(number: int, payload: bytes) -> None:
+        answers.send(number, await score_async(function, label, payload))
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        running: set[asyncio.Task[None]] = set()  # the loop itself holds tasks only weakly
+
+        def begin(number: int, payload: bytes) -> None:
+            task = loop.create_task(answer_one(number, payload))
+            running.add(task)
+            task.add_done_callback(running.discard)
+
+        def hand_over() -> NoReturn:
+            while True:
+                loop.call_soon_threadsafe(begin, *waiting.get())
+
+        threading.Thread(target=hand_over, daemon=True).start()
+        await loop.create_future()  # for ever: `read_frames` ends the process
+
+    asyncio.run(serve())
+
+
+async def score_async(function: ScoreFunction, label: str, payload: bytes) -> dict[str, Any]:
+    try:
+        request: ScoreRequest
+        request, timeout = unpack(payload)
+        call = asyncio.ensure_future(_wait(function(request)))
+        done, _ = await asyncio.wait([call], timeout=timeout)
+        if not done:
+            call.cancel()
+            return {"timed_out": True}
+        return _answer(call.result(), label)
+    except BaseException:  # noqa: BLE001  as above
+        return {"error": failure_text()}
+
+
+async def _wait(value: Awaitable[Any]) -> Any:
+    return await value
+
+
+def _answer(value: Any, label: str) -> dict[str, Any]:
+    score, info = checked_result(value, label)
+    return {"score": score, "info": info}
+
+
+if __name__ == "__main__":
+    main()

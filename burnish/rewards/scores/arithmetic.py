@@ -1,0 +1,33 @@
+"""Arithmetic (`burnish/arithmetic`, the quickstart's task): the last `answer: <integer>` must be the ground truth.
+
+Capitals do not matter. A number with a decimal part is not an integer and earns nothing. Besides the score (1 or 0) the
+result holds `acc` (the same), `format` (1 where an answer was given in this form) and `pred` (the integer as text).
+"""
+
+import re
+from typing import TypedDict
+
+_ANSWER = re.compile(r"answer:\s*(-?\d+)(?![.,]?\d)", re.IGNORECASE | re.ASCII)
+
+
+class ArithmeticScore(TypedDict):
+    score: float
+    acc: float
+    format: float
+    pred: str
+
+
+def compute_score(solution_str: str, ground_truth: str | int) -> ArithmeticScore:
+    """Score one response. A ground truth that is not an integer is a ValueError: the row is wrong, not the response."""
+    try:
+        wanted = int(ground_truth)
+    except (TypeError, ValueError):
+        raise ValueError(f"reward_model.ground_truth={ground_truth!r}: arithmetic needs an integer") from None
+    answers = _ANSWER.findall(solution_str)
+    right = bool(answers) and int(answers[-1]) == wanted
+    return ArithmeticScore(
+        score=float(right),
+        acc=float(right),
+        format=float(bool(answers)),
+        pred=str(int(answers[-1])) if answers else "",
+    )

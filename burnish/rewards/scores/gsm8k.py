@@ -1,0 +1,66 @@
+"""GSM8K: the last number of the response must be the ground truth.
+
+`strict` takes the number of the last `#### <number>`: exactly one blank, on the same line. `flexible` takes the last
+number anywhere. Both look at the last 300 characters of the response only, so that text after the answer is bounded.
+The score is `score` for the right number, `format_score` for another number, 0 where there is none. Numbers are
+compared as text: 12.0 is not 12.
+
+It agrees with the recorded figures of the field's usual scorer except where that one refuses a right answer or
+rewards none:
+- a full stop that ends the sentence is not part of the number (`#### 12.` is 12);
+- a dollar sign before the number is allowed (`#### $18`, `#### -$18`);
+- commas never count, in either method (`1,234` is 1234; `42,` is 42);
+- dots and commas without a digit are no number: they earn neither the score nor the format score, and do not hide an
+  earlier number;
+- a number that the 300-character window would cut in two is left out rather than read by half.
+"""
+
+import re
+from typing import Literal
+
+WINDOW = 300
+# A dot opens a number only where it is not the end of an ellipsis.
+_SIGN = r"(?:-\\?\$?|\\?\$-?)?"
+_DIGITS = r",*(?:(?<!\.)\.)?\d[\d.,]*"
+_STRICT = re.compile(f"#### ({_SIGN}{_DIGITS})", re.ASCII)
+_FLEXIBLE = re.compile(f"({_SIGN}{_DIGITS})", re.ASCII)
+_NOT_IN_NUMBER = str.maketrans("", "", ",$\\ ")
+
+Method = Literal["strict", "flexible"]
+
+
+def extract_solution(solution_str: str, method: Method = "strict") -> str | None:
+    """The answer the response gives, as plain digits, or None."""
+    if method not in ("strict", "flexible"):
+        raise ValueError(f"method={method!r}: gsm8k knows 'strict' and 'flexible'")
+    pattern = _STRICT if method == "strict" else _FLEXIBLE
+    found = pattern.findall(solution_str, _window_start(solution_str))
+    return normalise(found[-1]) if found else None
+
+
+def compute_score(
+    solution_str: str,
+    ground_truth: str | int | float,
+    method: Method = "strict",
+    format_score: float = 0.0,
+    score: float = 1.0,
+) -> float:
+    """`score`, `format_score` or 0 for one response. `ground_truth` may be text or a number."""
+    answer = extract_solution(solution_str, method)
+    if answer is None:
+        return 0.0
+    return score if answer == normalise(ground_truth) else format_score
+
+
+def normalise(number: str | int | float) -> str:
+    """Plain digits: no commas, dollar sign or full stop at the end. A whole float, as tables make them, is an int."""
+    if isinstance(number, float) and number.is_integer():
+        number = int(number)
+    return str(number).translate(_NOT_IN_NUMBER).rstrip(".")
+
+
+def _window_start(text: str) -> int:
+    start = max(0, len(text) - WINDOW)
+    while 0 < start < len(text) and text[start - 1] in "0123456789.," and text[start] in "0123456789.,":
+        start += 1
+    return start

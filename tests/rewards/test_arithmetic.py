@@ -1,0 +1,32 @@
+import pytest
+
+from burnish.rewards.scores.arithmetic import compute_score
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["answer: 933", "7+6+0=3,1\n=0933\nanswer: 933", "answer: 1\nanswer: 933", "Answer:933.", "answer: 0933"],
+)
+def test_right(text):
+    assert compute_score(text, "933") == {"score": 1.0, "acc": 1.0, "format": 1.0, "pred": "933"}
+
+
+@pytest.mark.parametrize("text", ["answer: 932", "answer: 933\nanswer: 1", "answer: -933", "answer: 93"])
+def test_wrong_number(text):
+    result = compute_score(text, "933")
+    assert (result["score"], result["acc"], result["format"]) == (0.0, 0.0, 1.0)
+    assert result["pred"] == text.split()[-1]
+
+
+@pytest.mark.parametrize("text", ["", "933", "answer: ", "answer: 933.5", "answer: 93,3", "answer: nine"])
+def test_no_integer_answer(text):
+    assert compute_score(text, "933") == {"score": 0.0, "acc": 0.0, "format": 0.0, "pred": ""}
+
+
+def test_ground_truth_may_be_a_number():
+    assert compute_score("answer: -5", -5)["score"] == 1.0
+
+
+def test_a_ground_truth_that_is_no_integer_is_an_error_of_the_row():
+    with pytest.raises(ValueError, match="reward_model.ground_truth='x': arithmetic needs an integer"):
+        compute_score("answer: 1", "x")

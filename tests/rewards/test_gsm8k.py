@@ -1,0 +1,84 @@
+"""gsm8k against the recorded figures, and the places where those are wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from burnish.rewards.scores.gsm8k import WINDOW, compute_score, extract_solution
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "reward_gsm8k.json").read_text())
+
+# Where the recorded scorer refuses a right answer or rewards none: what is right instead, as (extracted, score).
+CORRECTED = {
+    "gsm8k/flexible/1": ("1234", 1.0),  # commas
+    "gsm8k/strict/2": ("1234.50", 1.0),  # dollar sign
+    "gsm8k/flexible/2": ("1234.50", 1.0),
+    "gsm8k/strict/6": ("12", 1.0),  # full stop
+    "gsm8k/flexible/6": ("12", 1.0),
+    "gsm8k/flexible/18": ("42", 1.0),
+    "gsm8k/flexible/19": ("42", 1.0),
+    "gsm8k/flexible/21": ("1000000", 1.0),
+    "gsm8k/flexible/22": ("1000000", 1.0),
+    "gsm8k/flexible/34": ("5", 1.0),
+    "gsm8k/strict/35": (None, 0.0),  # no digit is no number
+    "gsm8k/flexible/35": (None, 0.0),
+    "gsm8k/strict/36": (None, 0.0),
+    "gsm8k/flexible/36": (None, 0.0),
+    "gsm8k/strict_format_score/36": (None, 0.0),
+    "gsm8k/flexible/37": (None, 0.0),
+    "gsm8k/flexible/46": ("5", 1.0),
+    "gsm8k/flexible/50": ("12", 1.0),  # an ellipsis does not hide the number before it
+}
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["name"])
+def test_golden(case):
+    inputs, params = case["inputs"], case["params"]
+    recorded = (case["expected"]["extracted"], case["expected"]["score"])
+    extracted, score = CORRECTED.get(case["name"], recorded)
+    assert extract_solution(inputs["solution_str"], params["method"]) == extracted
+    options = {name: params[name] for name in ("method", "format_score", "score")}
+    assert compute_score(inputs["solution_str"], inputs["ground_truth"], **options) == score
+
+
+def test_every_correction_is_one():
+    recorded = {case["name"]: (case["expected"]["extracted"], case["expected"]["score"]) for case in GOLDEN}
+    assert not [name for name, right in CORRECTED.items() if recorded[name] == right]
+
+
+@pytest.mark.parametrize("text", ["#### $18", "#### 18.", "#### $18.", "#### \\$18", "x = 3\n#### 18,"])
+def test_ways_to_write_a_right_answer(text):
+    assert compute_score(text, "18") == 1.0
+
+
+@pytest.mark.parametrize("text", ["#### -$1,018", "#### $-1,018", "#### -1018."])
+def test_a_negative_amount(text):
+    assert compute_score(text, "-1018") == 1.0
+
+
+@pytest.mark.parametrize("ground_truth", ["1,018", "$1018", 1018, 1018.0])
+def test_the_ground_truth_may_be_written_in_other_ways(ground_truth):
+    assert compute_score("#### 1018", ground_truth) == 1.0
+
+
+def test_flexible_reads_past_an_ellipsis():
+    assert extract_solution("so it is...5", "flexible") == "5"
+
+
+@pytest.mark.parametrize("method", ["strict", "flexible"])
+def test_a_number_cut_by_the_window_is_not_read_by_half(method):
+    text = "#### 1234" + "b" * (WINDOW - 2)
+    assert extract_solution(text, method) is None
+    assert extract_solution("#### 34" + "b" * (WINDOW - 7), method) == "34"
+
+
+def test_format_score_is_for_a_wrong_number_only():
+    assert compute_score("#### 7", "8", format_score=0.1) == 0.1
+    assert compute_score("seven", "8", format_score=0.1) == 0.0
+    assert compute_score("#### 8", "8", format_score=0.1) == 1.0
+
+
+def test_unknown_method():
+    with pytest.raises(ValueError, match="method='loose': gsm8k knows 'strict' and 'flexible'"):
+        compute_score("#### 7", "7", method="loose")

@@ -1,0 +1,245 @@
+"""Managers: scores on tokens, samples on the screen, users' classes."""
+
+import numpy as np
+import pytest
+import torch
+
+from burnish.config import PPOConfig
+from burnish.errors import ConfigError, NotAvailable, RewardError
+from burnish.protocol import DataProto
+from burnish.rewards.contract import FunctionSpec, ScoreResult
+from burnish.rewards.managers import load_manager
+from burnish.rewards.managers.naive import NaiveRewardManager
+from burnish.rewards.managers.place import place
+from burnish.rewards.scoring import Scoring
+
+SPECIAL = 0
+
+
+class Letters:
+    """A tokenizer whose tokens are characters; 0 is special."""
+
+    def decode(self, ids, skip_special_tokens=False):
+        assert skip_special_tokens
+        return "".join(chr(i) for i in ids if i != SPECIAL)
+
+
+def batch(responses: list[str], masks: list[list[int]] | None = None, **columns) -> DataProto:
+    """Rows with the prompt `?`, left-padded by one; a mask of 0 marks text that is not the policy's."""
+    width = max(map(len, responses)) + 1
+    masks = masks or [[1] * len(text) for text in responses]
+    rows = [[ord(c) for c in text] + [SPECIAL] * (width - len(text)) for text in responses]
+    mask = torch.tensor([m + [0] * (width - len(m)) for m in masks])
+    ones = torch.tensor([[0, 1]] * len(rows))
+    columns = {"data_source": ["gsm8k"] * len(rows), "uid": list(range(len(rows))), **columns}
+    return DataProto.from_dict(
+        {
+            "prompts": torch.tensor([[SPECIAL, ord("?")]] * len(rows)),
+            "responses": torch.tensor(rows),
+            "response_mask": mask,
+            "attention_mask": torch.cat([ones, (torch.tensor(rows) != SPECIAL).long()], dim=1),
+        },
+        non_tensors={name: objects(values) for name, values in columns.items()},
+    )
+
+
+def objects(values: list) -> np.ndarray:
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
+def truths(*values) -> list[dict]:
+    return [{"ground_truth": value} for value in values]
+
+
+def length(solution_str):
+    return len(solution_str)
+
+
+def test_the_score_sits_on_the_last_token_of_the_policy():
+    data = batch(["abc", "abcde"], [[1, 1, 1], [1, 0, 1, 0, 0]])
+    rewards = NaiveRewardManager(Letters(), 0, length)(data)
+    assert rewards.tolist() == [[0, 0, 3, 0, 0, 0], [0, 0, 2, 0, 0, 0]]
+    assert rewards.dtype == torch.float32
+
+
+def test_only_the_policys_text_is_scored():
+    data = batch(["<s>#### 9</s>#### 7"], [[1] * 3 + [0] * 6 + [1] * 10], reward_model=truths("9"))
+    assert NaiveRewardManager(Letters(), 0)(data).sum() == 0
+    seen = []
+    NaiveRewardManager(Letters(), 0, lambda solution_str: seen.append(solution_str) or 1)(data)
+    assert seen == ["<s></s>#### 7"]
+
+
+def test_built_in_scorers_by_default():
+    data = batch(["#### 7", "#### 8"], reward_model=truths("7", "7"))
+    answer = NaiveRewardManager(Letters(), 0)(data, return_dict=True)
+    assert answer["reward_tensor"].sum(-1).tolist() == [1.0, 0.0]
+    assert answer["reward_extra_info"] == {"score": [1.0, 0.0]}
+
+
+def test_info_is_gathered_in_columns():
+    def compute_score(solution_str):
+        return {"score": 1, "acc": 1.0} if solution_str == "a" else {"score": 0, "pred": solution_str}
+
+    answer = NaiveRewardManager(Letters(), 0, compute_score)(batch(["a", "b"]), return_dict=True)
+    assert answer["reward_extra_info"] == {"score": [1.0, 0.0], "acc": [1.0, None], "pred": [None, "b"]}
+
+
+def test_async_functions():
+    async def compute_score(solution_str):
+        return len(solution_str)
+
+    assert NaiveRewardManager(Letters(), 0, compute_score)(batch(["a", "bcd"])).sum(-1).tolist() == [1.0, 3.0]
+
+
+def test_results_that_rows_carry_are_only_placed():
+    carried = [ScoreResult(0.5, {"acc": 1}), None, ScoreResult(0.0, error="zero was asked for")]
+    data = batch(["a", "bc", "d"], score_result=carried)
+    answer = NaiveRewardManager(Letters(), 0, length)(data, return_dict=True)
+    assert answer["reward_tensor"].sum(-1).tolist() == [0.5, 2.0, 0.0]
+    assert answer["reward_extra_info"]["acc"] == [1, None, None]
+
+
+def test_rm_scores_are_used_as_they_are():
+    data = batch(["a", "b"])
+    data.batch["rm_scores"] = torch.tensor([[0.25, 0.0], [0.0, 0.5]])
+    answer = NaiveRewardManager(Letters(), 1, length)(data, return_dict=True)
+    assert answer["reward_tensor"] is data.batch["rm_scores"] and answer["reward_extra_info"] == {}
+
+
+def test_a_sample_without_a_score_is_not_a_silent_zero():
+    def compute_score(solution_str):
+        raise ValueError("nothing to see")
+
+    manager = NaiveRewardManager(Letters(), 0, compute_score)
+    with pytest.raises(RewardError, match=r"1 of 2 samples have no score(.|\n)*first uid 1(.|\n)*nothing to see"):
+        manager(batch(["a", "b"], score_result=[ScoreResult(1.0), None]))
+    assert [r.score for r in manager.score(batch(["a"]))] == [None]
+
+
+def test_a_row_without_a_token_of_the_policy_keeps_zeros():
+    assert NaiveRewardManager(Letters(), 0, length)(batch(["ab", "c"], [[1, 1], [0]])).sum(-1).tolist() == [2.0, 0.0]
+
+
+def test_turn_rewards_sit_on_the_ends_of_turns():
+    mask = torch.tensor([[1, 1, 0, 1, 0, 1], [1, 1, 1, 0, 0, 0]])
+    results = [ScoreResult(3.5, turn_rewards=(0.5, 1.0, 2.0)), ScoreResult(4.0)]
+    assert place(results, mask, [0, 1]).tolist() == [[0, 0.5, 0, 1, 0, 2], [0, 0, 4, 0, 0, 0]]
+    with pytest.raises(RewardError, match="row 0: 2 turn rewards for 3 turns of the policy"):
+        place([ScoreResult(1.5, turn_rewards=(0.5, 1.0))], mask[:1], [0])
+
+
+def test_the_first_samples_of_each_source_are_printed(capsys):
+    data = batch(
+        ["#### 7", "#### 8", "answer: 1", "#### 9"],
+        data_source=["gsm8k", "gsm8k", "burnish/arithmetic", "gsm8k"],
+        reward_model=truths("7", "7", 1, "7"),
+    )
+    NaiveRewardManager(Letters(), 0)(data)
+    assert capsys.readouterr().out == ""
+    NaiveRewardManager(Letters(), 1)(data)
+    assert capsys.readouterr().out.splitlines() == [
+        "--- sample 1 of gsm8k ---",
+        "prompt:       ?",
+        "response:     #### 7",
+        "ground truth: 7",
+        "score:        1.0",
+        "--- sample 1 of burnish/arithmetic ---",
+        "prompt:       ?",
+        "response:     answer: 1",
+        "ground truth: 1",
+        "score:        1.0, acc 1.0, format 1.0, pred 1",
+    ]
+    NaiveRewardManager(Letters(), 2)(data)
+    assert capsys.readouterr().out.count("sample 2 of gsm8k") == 1
+
+
+def test_a_pool_scores_what_rows_do_not_carry(reward_file):
+    path = reward_file(
+        "def compute_score(solution_str, extra_info): return len(solution_str) + extra_info['num_turns']"
+    )
+    manager = NaiveRewardManager(Letters(), 0, Scoring(FunctionSpec(path), num_workers=2))
+    data = batch(["a", "bc", "def"], num_turns=[10, 20, 30], finish_reason=["stop", "length", "stop"])
+    assert manager(data).sum(-1).tolist() == [11.0, 22.0, 33.0]
+    manager.close()
+
+
+def test_check_row():
+    assert "ground_truth is missing" in NaiveRewardManager(Letters(), 0).check_row({"data_source": "gsm8k"})
+    assert NaiveRewardManager(Letters(), 0, length).check_row({"data_source": "gsm8k"}) is None
+
+
+def test_a_function_that_cannot_be_called_is_refused_at_once():
+    with pytest.raises(ConfigError, match="compute_score: it requires answer"):
+        NaiveRewardManager(Letters(), 0, lambda answer: 1)
+
+
+MANAGER = """
+    class Mine:
+        def __init__(self, tokenizer, num_examine, compute_score, reward_fn_key, **kwargs):
+            self.num_examine, self.compute_score, self.reward_fn_key = num_examine, compute_score, reward_fn_key
+        def __call__(self, data, return_dict=False):
+            return self.compute_score(data_source="gsm8k", solution_str="#### 7", ground_truth="7")
+    class Narrow:
+        def __init__(self, tokenizer): ...
+    """
+
+
+def load(**keys):
+    config = PPOConfig()
+    config.data.reward_fn_key = "task"
+    for name, value in keys.items():
+        *parents, leaf = name.split("__")
+        node = config
+        for parent in parents:
+            node = getattr(node, parent)
+        setattr(node, leaf, value)
+    return load_manager(config, Letters(), 2, Scoring(FunctionSpec()))
+
+
+def test_the_default_manager_is_naive():
+    manager = load()
+    assert type(manager) is NaiveRewardManager and manager.takes_results
+    assert (manager.num_examine, manager.reward_fn_key) == (2, "task")
+
+
+@pytest.mark.parametrize("way", ["file and name", "import path", "module keys"])
+def test_a_users_class(way, reward_file, monkeypatch, tmp_path):
+    path = reward_file(MANAGER, name="manager_of_the_test.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    keys = {
+        "file and name": {"reward_model__reward_manager": f"{path}:Mine"},
+        "import path": {"reward_model__reward_manager": "manager_of_the_test.Mine"},
+        "module keys": {
+            "reward_manager__source": "importlib",
+            "reward_manager__module__path": path,
+            "reward_manager__module__name": "Mine",
+        },
+    }[way]
+    manager = load(**keys)
+    assert type(manager).__name__ == "Mine" and (manager.num_examine, manager.reward_fn_key) == (2, "task")
+    assert manager(None) == 1.0
+
+
+@pytest.mark.parametrize("name", ["batch", "prime", "dapo"])
+def test_managers_that_come_later(name):
+    with pytest.raises(NotAvailable, match=f"reward_model.reward_manager={name}. Managers that are there: naive"):
+        load(reward_model__reward_manager=name)
+
+
+def test_messages_about_managers(reward_file):
+    path = reward_file(MANAGER)
+    with pytest.raises(ConfigError, match="reward_manager=naiv: no such manager; did you mean naive?"):
+        load(reward_model__reward_manager="naiv")
+    with pytest.raises(
+        ConfigError, match=r"Narrow cannot be constructed with .*compute_score.*write __init__\(self, tok"
+    ):
+        load(reward_model__reward_manager=f"{path}:Narrow")
+    with pytest.raises(
+        ConfigError, match="reward_model.reward_manager=Mime: .* it defines Mine, Narrow; did you mean Mine?"
+    ):
+        load(reward_model__reward_manager=f"{path}:Mime")
+    with pytest.raises(ConfigError, match="source=importlib needs reward_manager.module.path"):
+        load(reward_manager__source="importlib")

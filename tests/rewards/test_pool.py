@@ -1,0 +1,389 @@
+"""Scoring in worker processes: what comes back when a function behaves, and when it does not."""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from burnish.errors import ConfigError, WorkerError
+from burnish.rewards.contract import FunctionSpec, ScoreRequest
+from burnish.rewards.pool import ScorePool
+
+GOOD = "def compute_score(solution_str, ground_truth): return float(solution_str == ground_truth)"
+
+
+def score(pool: ScorePool, request: ScoreRequest):
+    return asyncio.run(pool.score(request))
+
+
+def score_all(pool: ScorePool, requests: list[ScoreRequest]):
+    async def gather():
+        return await asyncio.gather(*(pool.score(request) for request in requests))
+
+    return asyncio.run(gather())
+
+
+def test_scores(make_pool, request_of):
+    pool = make_pool(GOOD, num_workers=2)
+    results = score_all(pool, [request_of(str(i % 5)) for i in range(50)])
+    assert [r.score for r in results] == [float(i % 5 == 4) for i in range(50)]
+    assert {(r.error, r.data_source) for r in results} == {(None, "test/source")}
+    assert all(0 < r.seconds < 60 for r in results)
+
+
+def test_the_built_in_scorers_run_in_a_pool_too(request_of):
+    pool = ScorePool(FunctionSpec())
+    assert score(pool, ScoreRequest("gsm8k", "#### 7", "7")).score == 1.0
+    assert "has no built-in scorer" in score(pool, request_of()).error
+    pool.close()
+
+
+def test_children_live_on_between_event_loops(make_pool, request_of):
+    pool = make_pool("""
+        import os
+        calls = 0
+        def compute_score(solution_str):
+            global calls
+            calls += 1
+            return {"score": calls, "pid": os.getpid()}
+        """)
+    results = [score(pool, request_of()) for _ in range(3)]
+    assert [r.score for r in results] == [1.0, 2.0, 3.0]
+    assert len({r.info["pid"] for r in results}) == 1 and results[0].info["pid"] != os.getpid()
+
+
+def test_no_more_children_than_needed(make_pool, request_of):
+    pool = make_pool("import os\ndef compute_score(): return {'score': 1, 'pid': os.getpid()}", num_workers=4)
+    assert len({score(pool, request_of()).info["pid"] for _ in range(5)}) == 1
+
+
+def test_values_of_rows_travel_as_they_are(make_pool):
+    pool = make_pool("""
+        def compute_score(ground_truth, extra_info):
+            assert isinstance(ground_truth, tuple) and extra_info["image"] == b"\\xff"
+            return {"score": float(extra_info["array"].sum()), "back": extra_info["array"], "n": extra_info["array"][0]}
+        """)
+    result = score(pool, ScoreRequest("s", "", (1, 2), {"array": np.arange(3), "image": b"\xff"}))
+    assert result.error is None and result.score == 3.0
+    assert result.info == {"back": [0, 1, 2], "n": 0}
+
+
+def test_a_row_that_cannot_travel_is_that_samples_failure(make_pool, request_of):
+    pool = make_pool(GOOD)
+    assert "cannot be sent to the scoring process" in score(pool, request_of(callback=lambda: 0)).error
+    assert score(pool, request_of()).score == 1.0
+
+
+def test_async_functions_overlap_in_one_child(make_pool, request_of):
+    pool = make_pool("""
+        import asyncio
+        inside = most = 0
+        async def compute_score(solution_str, ground_truth):
+            global inside, most
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0.05)
+            inside -= 1
+            return {"score": float(solution_str == ground_truth), "most": most}
+        """)
+    results = score_all(pool, [request_of(str(i % 5)) for i in range(20)])
+    assert [r.score for r in results] == [float(i % 5 == 4) for i in range(20)]
+    assert max(r.info["most"] for r in results) > 5
+
+
+def test_raising_gives_the_users_traceback(make_pool, request_of):
+    pool = make_pool("""
+        def helper(text):
+            raise KeyError("no such unit")
+        def compute_score(solution_str):
+            return helper(solution_str)
+        """)
+    result = score(pool, request_of())
+    assert result.score is None
+    assert "KeyError: 'no such unit'" in result.error and "in helper" in result.error and "my_reward.py" in result.error
+    assert "burnish/rewards" not in result.error
+
+
+@pytest.mark.parametrize("exit_call", ["sys.exit(3)", "raise KeyboardInterrupt", "raise BaseException('odd')"])
+def test_whatever_is_raised_is_the_samples_failure_only(make_pool, request_of, exit_call):
+    pool = make_pool(
+        f"import os, sys\ndef compute_score(solution_str):\n if solution_str == 'x': {exit_call}\n return os.getpid()"
+    )
+    first = score(pool, request_of()).score
+    assert "Traceback" in score(pool, request_of("x")).error
+    assert score(pool, request_of()).score == first
+
+
+def test_hanging_is_timed_out_and_the_child_replaced(make_pool, request_of):
+    pool = make_pool(
+        """
+        import os, time
+        def compute_score(solution_str):
+            while solution_str == "hang":
+                time.sleep(1)
+            return {"score": 1.0, "pid": os.getpid()}
+        """,
+        timeout=0.5,
+    )
+    pool.check()
+    before = score(pool, request_of()).info["pid"]
+    result = score(pool, request_of("hang"))
+    assert result.score is None and result.error == "timed out: no score within reward.timeout=0.5 s"
+    assert not Path(f"/proc/{before}").exists()
+    after = score(pool, request_of())
+    assert after.score == 1.0 and after.info["pid"] != before
+
+
+def test_a_time_out_takes_what_the_function_started_with_it(make_pool, request_of, tmp_path):
+    pid_file = tmp_path / "pid"
+    pool = make_pool(
+        f"""
+        import subprocess
+        def compute_score(solution_str):
+            process = subprocess.Popen(["sleep", "1000"])
+            open({str(pid_file)!r}, "w").write(str(process.pid))
+            process.wait()
+        """,
+        timeout=0.5,
+    )
+    assert "timed out" in score(pool, request_of()).error
+    assert gone(int(pid_file.read_text()))
+
+
+def test_an_async_function_that_hangs_does_not_harm_its_neighbours(make_pool, request_of):
+    pool = make_pool(
+        """
+        import asyncio, os
+        async def compute_score(solution_str):
+            if solution_str == "hang":
+                await asyncio.sleep(1000)
+            return {"score": 1.0, "pid": os.getpid()}
+        """,
+        timeout=0.5,
+    )
+    results = score_all(pool, [request_of("hang"), request_of(), request_of("hang"), request_of()])
+    assert [r.score for r in results] == [None, 1.0, None, 1.0]
+    assert "timed out: no score within reward.timeout=0.5 s" in results[0].error
+    assert score(pool, request_of()).info["pid"] == results[1].info["pid"]
+
+
+def test_an_async_function_that_blocks_its_loop_is_killed(make_pool, request_of, monkeypatch):
+    monkeypatch.setattr("burnish.rewards.child.GRACE_SECONDS", 0.1)
+    pool = make_pool("import time\nasync def compute_score(solution_str): time.sleep(float(solution_str))", timeout=0.3)
+    assert "timed out" in score(pool, request_of("1000")).error
+    assert "returned None" in score(pool, request_of("0")).error
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("os._exit(3)", "the scoring process died: exit status 3"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "the scoring process died: killed by SIGSEGV"),
+        ("os.closerange(3, 100); import time; time.sleep(1000)", "the scoring process died: killed by SIGKILL"),
+    ],
+)
+@pytest.mark.parametrize("form", ["def", "async def"])
+def test_killing_its_process_is_a_failure_and_the_child_is_replaced(make_pool, request_of, end, said, form):
+    pool = make_pool(
+        f"import os, signal\n{form} compute_score(solution_str):\n if solution_str == 'die': {end}\n return 1.0"
+    )
+    assert score(pool, request_of("die")).error == said
+    assert score(pool, request_of()).score == 1.0
+
+
+def test_a_death_that_leaves_a_fork_behind_is_noticed(make_pool, request_of):
+    pool = make_pool("""
+        import os, time
+        def compute_score(solution_str):
+            if os.fork() == 0:
+                time.sleep(1000)
+            os._exit(5)
+        """)
+    assert score(pool, request_of()).error == "the scoring process died: exit status 5"
+
+
+@pytest.mark.parametrize("form", ["def", "async def"])
+def test_what_is_no_score_is_a_failure(make_pool, request_of, form):
+    pool = make_pool(f"""
+        VALUES = {{"nan": float("nan"), "text": "1.0", "none": None, "dict": {{"acc": 1}}}}
+        {form} compute_score(solution_str): return VALUES[solution_str]
+        """)
+    results = score_all(pool, [request_of(text) for text in ("nan", "text", "none", "dict")])
+    assert [r.score for r in results] == [None] * 4
+    function, needed = f"compute_score of {pool.spec.path}", 'return a finite number, or a dict with one under "score"'
+    assert [r.error for r in results] == [
+        f"{function} returned nan; {needed}",
+        f"{function} returned '1.0' (str); {needed}",
+        f"{function} returned None; {needed}",
+        f"{function} returned a dict without \"score\" (keys: ['acc']); {needed}",
+    ]
+
+
+def test_printing_and_reading_do_not_disturb_the_protocol(make_pool, request_of, capfd):
+    pool = make_pool("""
+        import os, subprocess, sys
+        print("while loading")
+        def compute_score(solution_str):
+            print("from print", solution_str)
+            os.write(1, b"from write\\n")
+            subprocess.run(["echo", "from echo"])
+            print("from stderr", file=sys.stderr)
+            return float(sys.stdin.read() == "")
+        """)
+    assert score(pool, request_of("one")).score == 1.0
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert [line in err for line in ("while loading", "from print one", "from write", "from echo", "from stderr")] == [
+        True
+    ] * 5
+
+
+def test_the_environment_is_the_users_own(make_pool, request_of, monkeypatch):
+    source = "import os\ndef compute_score(): return {'score': 1, 'path': os.environ.get('PYTHONPATH')}"
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    assert score(make_pool(source), request_of()).info["path"] is None
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    assert score(make_pool(source), request_of()).info["path"] == "/somewhere"
+
+
+def test_a_process_that_cannot_be_started_is_a_failure(make_pool, request_of, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    assert "a scoring process could not be started" in score(make_pool(GOOD), request_of()).error
+
+
+def test_failures_are_retried(make_pool, request_of):
+    source = """
+        calls = 0
+        def compute_score(solution_str):
+            global calls
+            calls += 1
+            if calls < 3: raise ValueError(f"call {calls}")
+            return 1.0
+        """
+    assert "call 2" in score(make_pool(source, retries=1), request_of()).error
+    assert score(make_pool(source, retries=2), request_of()).score == 1.0
+
+
+def test_check_finds_what_is_wrong_before_anything_is_scored(make_pool, request_of):
+    pool = make_pool("def compute_score(answer): ...")
+    with pytest.raises(ConfigError, match="it requires answer, which no row can fill"):
+        pool.check()
+    assert "it requires answer" in score(pool, request_of()).error
+
+
+def test_check_names_a_missing_file(tmp_path):
+    pool = ScorePool(FunctionSpec(str(tmp_path / "absent.py")))
+    with pytest.raises(ConfigError, match=r"custom_reward_function.path=\S*absent.py: no such file"):
+        pool.check()
+    pool.close()
+
+
+def test_a_process_that_ends_while_loading(make_pool):
+    with pytest.raises(ConfigError, match="while it was loaded, the scoring process died: exit status 4"):
+        make_pool("import os; os._exit(4)").check()
+
+
+def test_reward_kwargs_reach_the_function(make_pool, request_of):
+    pool = make_pool("def compute_score(solution_str, weight): return weight", reward_kwargs={"weight": 0.25})
+    assert score(pool, request_of()).score == 0.25
+
+
+def test_a_cancelled_caller_frees_its_child(make_pool, request_of):
+    pool = make_pool("import time\ndef compute_score(solution_str): time.sleep(float(solution_str)); return 1.0")
+    pool.check()
+
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(pool.score(request_of("1000")), 0.2)
+
+    asyncio.run(give_up())
+    assert score(pool, request_of("0")).score == 1.0
+
+
+def test_close_ends_calls_in_flight_and_is_final(make_pool, request_of):
+    pool = make_pool("import time\ndef compute_score(solution_str): time.sleep(1000)")
+    pool.check()
+    waiting = pool.submit(request_of())
+    pool.close()
+    assert waiting.cancelled()
+    pool.close()
+    with pytest.raises(WorkerError, match="score pool is closed"):
+        pool.submit(request_of())
+
+
+def test_a_fork_does_not_end_the_children(reward_file):
+    path = reward_file("import os\ndef compute_score(): return os.getpid()")
+    program = """
+        import os, sys
+        from burnish.rewards.contract import FunctionSpec, ScoreRequest
+        from burnish.rewards.pool import ScorePool
+        pool = ScorePool(FunctionSpec(sys.argv[1]))
+        before = pool.submit(ScoreRequest("s", "", None)).result().score
+        if os.fork() == 0:
+            sys.exit()
+        os.wait()
+        assert pool.submit(ScoreRequest("s", "", None)).result().score == before
+        """
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program), path]
+    assert subprocess.run(command, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("numbers", "key"),
+    [
+        ({"num_workers": 0}, "reward.num_workers=0"),
+        ({"timeout": 0.0}, "reward.timeout=0.0"),
+        ({"retries": -1}, "reward.retries=-1"),
+    ],
+)
+def test_impossible_numbers(numbers, key):
+    with pytest.raises(ConfigError, match=re.escape(key)):
+        ScorePool(FunctionSpec(), **numbers)
+
+
+PARENT = """
+    import asyncio, os, signal, sys
+    from burnish.rewards.contract import FunctionSpec, ScoreRequest
+    from burnish.rewards.pool import ScorePool
+    pool = ScorePool(FunctionSpec(sys.argv[1]))
+    pid = asyncio.run(pool.score(ScoreRequest("s", "0", None))).score
+    print(int(pid), flush=True)
+    pool.submit(ScoreRequest("s", "1000", None))
+    {end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [("", 0), ("import time; time.sleep(0.3); os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL)],
+    ids=["ends", "is killed"],
+)
+def test_children_end_with_a_parent_that_never_closes(reward_file, end, status):
+    path = reward_file(
+        "import os, time\ndef compute_score(solution_str): time.sleep(float(solution_str)); return os.getpid()"
+    )
+    program = textwrap.dedent(PARENT).format(end=end)
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=60)
+    assert done.returncode == status and done.stderr == ""
+    assert gone(int(done.stdout))
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends within a moment; one that nobody reaps counts as ended."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.02)
+    return False
