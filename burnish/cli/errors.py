@@ -1,0 +1,53 @@
+"""How a command ends: one readable message and an exit code, for `burnish X` and `python3 -m burnish.trainer.X` alike.
+
+| what happened | stderr | exit code |
+|---|---|---|
+| a `UserError` | its message (`--debug`: a traceback) | 2 |
+| another `BurnishError` | its message (`--debug`: a traceback) | 1 |
+| an exception nobody foresaw | a traceback | 1 |
+| Ctrl-C | a short line | 130 |
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from burnish.errors import BurnishError, UserError
+from burnish.tracking.logs import configure_logging
+
+DEBUG = "--debug"
+
+
+def guard(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
+    """Run `command(argv)` and return the exit code; `sys.exit(guard(main, sys.argv[1:]))` is a whole entry point."""
+    try:
+        configure_logging()
+        return command(argv) or 0
+    except BurnishError as error:
+        report(error, debug=DEBUG in argv)
+        return error.exit_code
+    except KeyboardInterrupt:
+        say("stopped by Ctrl-C")
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (`burnish --help | head`). Nothing more can be said, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception:  # noqa: BLE001 - the boundary of the program
+        traceback.print_exc()
+        return 1
+
+
+def report(error: BurnishError, debug: bool) -> None:
+    if debug:
+        traceback.print_exception(error)
+        return
+    say(f"error: {error}")
+    if not isinstance(error, UserError):
+        say(f"add {DEBUG} for a traceback")
+
+
+def say(text: str) -> None:
+    """Plain text on stderr: a message may hold brackets that a markup would swallow."""
+    print(f"burnish: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,81 @@
+"""`burnish ppo --help [words]`: every key with its default and meaning, from the configuration classes alone."""
+
+import dataclasses
+import difflib
+import importlib
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from burnish.config.key import KnownKey, keys_of
+from burnish.config.values import allowed, show
+from burnish.errors import ConfigError
+
+WIDTH, COLUMN = 118, 54  # of the text, and where the meaning of a key starts
+PLAN = "  --plan              print the derived batch sizes and the memory they take, and stop"
+FLAGS = """\
+  --config-name NAME  start from the recipe NAME.yaml, here or in --config-path FOLDER
+  --cfg job           print the whole configuration, and stop
+  --multirun          one run per value of key=a,b
+  --debug             a traceback with an error"""
+
+
+def explain(command: str, summary: str, config: str, words: list[str]) -> str:
+    """The help text of a command; with `words`, of the keys whose dotted name holds one of them."""
+    module, _, cls = config.partition(":")
+    root = getattr(importlib.import_module(module), cls)
+    known = keys_of(root)
+    chosen = select(known, words)
+    lines = [
+        f"burnish {command}: {summary}",
+        "",
+        f"usage: burnish {command} [key=value …] [flags]",
+        "",
+        "flags:",
+        *([PLAN] if command == "ppo" else []),
+        FLAGS,
+        "",
+        f"keys with {' or '.join(words)} in their name" if words else "keys (default in brackets)",
+    ]
+    for name, doc in sections(root(), ""):
+        members = [key for key in chosen.values() if key.name.rpartition(".")[0] == name]
+        if members:
+            lines += ["", f"{name or command}: {doc}" if doc else name, *(line(key) for key in members)]
+    return "\n".join(lines)
+
+
+def select(known: dict[str, KnownKey], words: list[str]) -> dict[str, KnownKey]:
+    """The keys that have one of the words as a part of their name (`rollout`, `optim.lr`), else somewhere in it."""
+    whole = {name: key for name, key in known.items() if any(f".{word}." in f".{name}." for word in words)}
+    loose = {name: key for name, key in known.items() if any(word in name for word in words)}
+    if not words or whole or loose:
+        return whole or loose or known
+    parts = {part for name in known for part in [name, *name.split(".")]}
+    near = difflib.get_close_matches(words[0], parts, n=1, cutoff=0.5)
+    raise ConfigError(f"no key with {' or '.join(words)} in its name" + (f". Did you mean {near[0]}?" if near else ""))
+
+
+def sections(node: Any, name: str) -> Iterator[tuple[str, str]]:
+    """The sections of a configuration, outermost first: dotted name and the first line of its class's docstring."""
+    yield name, (type(node).__doc__ or "").strip().partition("\n")[0].rstrip(".")
+    for item in dataclasses.fields(node):
+        value = getattr(node, item.name)
+        if dataclasses.is_dataclass(value):
+            yield from sections(value, f"{name}.{item.name}".lstrip("."))
+
+
+def line(key: KnownKey) -> str:
+    """One key: its name, default and meaning, what it may be, and whether it can be used."""
+    about = key.about
+    remarks = [about.doc]
+    if about.choices:
+        remarks.append(allowed(key))
+    if isinstance(about.later, str):
+        remarks.append("not available yet")
+    elif about.later:
+        remarks.append("not available yet: " + ", ".join(str(value) for value in about.later))
+    if about.inert:
+        remarks.append(f"no effect: {about.inert}")
+    head, indent = f"  {key.name} [{show(key.default)}]", " " * COLUMN
+    text = textwrap.fill("; ".join(remarks), WIDTH, initial_indent=indent, subsequent_indent=indent)
+    return f"{head:<{COLUMN}}{text.lstrip()}" if len(head) < COLUMN else f"{head}\n{text}"

@@ -1,0 +1,116 @@
+"""`burnish <command> …`: the table of commands, and nothing that a command needs.
+
+Consumes the command line; hands the rest of it to the command's own `main(argv)`, imported when it is called. What
+users type after `ppo` and `sft` is Hydra's grammar, read by `burnish/config`.
+"""
+
+import difflib
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from burnish import __version__
+from burnish.cli.errors import DEBUG, guard
+from burnish.errors import ConfigError, NotAvailable
+
+HELP = ("-h", "--help")
+
+
+@dataclass(frozen=True)
+class Command:
+    """What `burnish --help` says of a command, and where it is. No `target`: the command is not available yet."""
+
+    summary: str
+    target: str | None = None  # module:function, called with the rest of the command line
+    keys: str | None = None  # module:class of its configuration, where it has one
+
+    def load(self) -> Callable[[list[str]], int | None]:
+        assert self.target is not None
+        module, _, function = self.target.partition(":")
+        run: Callable[[list[str]], int | None] = getattr(importlib.import_module(module), function)
+        return run
+
+
+COMMANDS = {
+    "quickstart": Command("a small model learns arithmetic by RL, here, in minutes", "burnish.cli.quickstart:main"),
+    "ppo": Command("RL training, every algorithm", "burnish.trainer.main_ppo:main", "burnish.config.ppo:PPOConfig"),
+    "sft": Command("supervised fine-tuning", "burnish.trainer.sft_trainer:main", "burnish.config.sft:SFTConfig"),
+    "rm": Command("reward-model training on chosen and rejected answers"),
+    "generate": Command("answers to the prompts of a parquet file"),
+    "eval": Command("scores of a parquet file of answers, per data source"),
+    "export": Command("checkpoint to Hugging Face folder"),
+    "chat": Command("talk to a model or checkpoint"),
+    "serve": Command("a model or checkpoint behind an HTTP endpoint"),
+    "data": Command("make and check datasets"),
+    "retriever": Command("the retrieval server of the search agent"),
+    "dashboard": Command("runs and trajectories in a browser"),
+    "replay": Command("a dumped step, run again"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point of the `burnish` script; returns the exit code."""
+    return guard(dispatch, list(sys.argv[1:] if argv is None else argv))
+
+
+def dispatch(argv: list[str]) -> int | None:
+    # `burnish --debug ppo …` is `burnish ppo … --debug`.
+    leading = argv[:1] == [DEBUG]
+    name, rest = (argv[leading], argv[leading + 1 :]) if len(argv) > leading else ("--help", [])
+    rest = [*rest, DEBUG] if leading else rest
+    if name in (*HELP, "help"):
+        print(overview())
+        return 0
+    if name == "--version":
+        print(f"burnish {__version__}")
+        return 0
+    command = find(name)
+    if command.target is None:
+        raise NotAvailable(f"burnish {name} ({command.summary})", f"There are: {', '.join(available())}")
+    if command.keys and any(word in HELP for word in rest):
+        from burnish.cli.help import explain
+
+        print(explain(name, command.summary, command.keys, [word for word in rest if not word.startswith("-")]))
+        return 0
+    return command.load()(rest)
+
+
+def find(name: str) -> Command:
+    """The command of that name; ConfigError with the nearest one if there is none."""
+    if name in COMMANDS:
+        return COMMANDS[name]
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    hint = f"Did you mean `burnish {near[0]}`? " if near else ""
+    raise ConfigError(f"no such command: {name}. {hint}`burnish --help` lists them")
+
+
+def available() -> list[str]:
+    return [name for name, command in COMMANDS.items() if command.target]
+
+
+def overview() -> str:
+    """The text of `burnish --help`."""
+    width = max(map(len, COMMANDS)) + 2
+    now = [f"  {name:<{width}}{c.summary}" for name, c in COMMANDS.items() if c.target]
+    later = [f"  {name:<{width}}{c.summary}" for name, c in COMMANDS.items() if not c.target]
+    return "\n".join(
+        [
+            "burnish: reinforcement learning for language models",
+            "",
+            "usage: burnish <command> [key=value …]",
+            "",
+            "commands:",
+            *now,
+            "",
+            "not available yet:",
+            *later,
+            "",
+            "`burnish ppo --help` lists every key, `burnish ppo --help rollout` those of a part.",
+            "`--debug` shows a traceback with an error; `--version` the version.",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""The `burnish` command: its table, its help without torch, unknown and not yet available commands."""
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from burnish import __version__
+from burnish.cli import main as cli
+from burnish.cli.main import COMMANDS, Command, main
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_help_lists_every_command(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for name, command in COMMANDS.items():
+        assert f"  {name} " in text and command.summary in text
+    assert main([]) == 0
+    assert capsys.readouterr().out == text
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"burnish {__version__}\n"
+
+
+@pytest.mark.parametrize("line", [["--help"], ["ppo", "--help"], ["sft", "--help", "data"], ["chat"], ["pppo"]])
+def test_help_and_refusals_come_without_torch(line):
+    program = (
+        "import sys\n"
+        "from burnish.cli.main import main\n"
+        "main(sys.argv[1:])\n"
+        "assert not {'torch', 'transformers', 'hydra'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *line], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("line", [["--help"], ["ppo", "--help"]])
+def test_help_takes_less_than_half_a_second_of_cpu(line):
+    def cpu_seconds() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "burnish.cli.main", *line], cwd=ROOT, check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    # CPU time, not wall clock; the best of a few, since a busy machine inflates it.
+    assert min(cpu_seconds() for _ in range(3)) < 0.5
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("pppo", "ppo"), ("quikstart", "quickstart"), ("dashbord", "dashboard")])
+def test_unknown_command_names_the_nearest(typed, meant, capsys):
+    assert main([typed]) == 2
+    assert f"no such command: {typed}. Did you mean `burnish {meant}`?" in capsys.readouterr().err
+
+
+def test_unknown_command_without_a_near_one(capsys):
+    assert main(["xyzzy"]) == 2
+    assert "no such command: xyzzy. `burnish --help` lists them" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if command.target is None])
+def test_a_command_of_later_says_so_and_what_there_is(name, capsys):
+    assert main([name, "--whatever"]) == 2
+    error = capsys.readouterr().err
+    assert f"not available yet: burnish {name} (" in error and "There are: quickstart, ppo, sft" in error
+
+
+@pytest.fixture
+def seen(monkeypatch) -> list[list[str]]:
+    """A command `echo` that records what reaches it."""
+    calls: list[list[str]] = []
+
+    def load(self):
+        return lambda argv: calls.append(argv)
+
+    monkeypatch.setitem(COMMANDS, "echo", Command("for tests", "nowhere:nothing"))
+    monkeypatch.setattr(cli.Command, "load", load)
+    return calls
+
+
+def test_the_rest_of_the_line_reaches_the_command(seen):
+    assert main(["echo", "data.train_files=['a', 'b']", "--plan"]) == 0
+    assert main(["--debug", "echo", "x=1"]) == 0
+    assert main(["echo", "--help"]) == 0
+    assert seen == [["data.train_files=['a', 'b']", "--plan"], ["x=1", "--debug"], ["--help"]]
+
+
+@pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if command.target])
+def test_every_command_there_is_can_be_loaded(name):
+    assert callable(COMMANDS[name].load())

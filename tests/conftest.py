@@ -1,0 +1,32 @@
+"""What every test shares: one thread per process, no network, and a small random model."""
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Set before torch is imported (here or in a child process): the tests run side by side, and small tensors gain
+# nothing from threads.
+os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
+os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
+os.environ.pop("BURNISH_LOGGING_LEVEL", None)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random-weight Qwen2 folder with tokenizer and chat template. Read-only: copy it before changing it."""
+    from burnish.models.tiny import write_tiny_model
+
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_logging() -> Iterator[None]:
+    """A command run in this process sets up logging; the next test starts without, so that caplog sees all lines."""
+    yield
+    logger = logging.getLogger("burnish")
+    logger.handlers.clear()
+    logger.propagate = True
+    logger.setLevel(logging.NOTSET)

@@ -1,0 +1,157 @@
+"""The import table: which part of burnish may import which. It is the picture of the architecture; keep it honest.
+
+Every import counts, wherever in a file it stands; only `cli`, which imports commands when they are called, may import
+anything inside a function.
+"""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "burnish"
+
+# Part → what it may import besides itself and `errors`. A dotted name allows that module (and what is below it) only.
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "protocol": set(),
+    "config": set(),
+    "algorithms": {"config"},
+    "sandbox": {"config"},
+    "rewards": {"protocol", "config", "sandbox"},
+    "data": {"protocol", "config"},
+    "search": {"config"},
+    "ops": set(),
+    "models": {"config", "ops"},
+    "rollout": {"config", "models", "ops"},
+    "agents": {"config", "rollout.base", "search.client", "data.chat", "sandbox", "rewards.scores"},
+    "engine": {"protocol", "config", "algorithms", "models", "ops"},
+    "controller": {"protocol", "config"},
+    "workers": {
+        "protocol", "config", "controller", "engine", "rollout", "agents", "rewards", "data", "algorithms", "models",
+    },
+    "tracking": {"config"},
+    "dashboard": set(),
+    "cli": {"config", "tracking"},
+}  # fmt: skip
+ALLOWED["trainer"] = (set(ALLOWED) - {"cli", "dashboard"}) | {"cli.errors", "cli.main"}
+
+# Third party → the only file that may import it.
+ONLY_IN = {
+    "ray": "controller/ray.py",
+    "vllm": "rollout/vllm.py",
+    "sglang": "rollout/sglang.py",
+    "wandb": "tracking/wandb.py",
+    "mlflow": "tracking/mlflow.py",
+}
+
+# Imported, with all they import in turn, without torch: help and config errors come at once, scorers start fast.
+TORCH_FREE = (
+    "errors.py", "config", "sandbox", "tracking", "dashboard", "cli", "search/client.py", "rewards/scores",
+    "rewards/process.py", "algorithms/__init__.py", "algorithms/advantages/__init__.py",
+    "algorithms/losses/__init__.py", "trainer/__init__.py", "trainer/main_ppo.py",
+)  # fmt: skip
+
+
+def python_files() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def imports(tree: ast.AST, inside_functions: bool = True) -> Iterator[tuple[int, str]]:
+    """The line and full name of everything a module imports; `from a import b` gives `a.b`."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: relative import; write the full name"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+        elif inside_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from imports(node, inside_functions)
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def may_import(part: str, target: str) -> bool:
+    """Whether a file of `part` may import `target`, a dotted name below burnish."""
+    allowed = ALLOWED[part] | {part, "errors"}
+    return any(target == name or target.startswith(name + ".") for name in allowed)
+
+
+def forbidden(path: Path) -> list[str]:
+    part, tree = part_of(path), ast.parse(path.read_text(encoding="utf-8"))
+    found = []
+    for line, name in imports(tree, inside_functions=part != "cli"):
+        if name.startswith("burnish.") and name != "burnish.__version__":
+            target = name.removeprefix("burnish.")
+            if not may_import(part, target):
+                found.append(f"{path.relative_to(ROOT)}:{line}: {part} may not import {name}")
+    return found
+
+
+@pytest.mark.parametrize("part", sorted({part_of(path) for path in python_files()} - {"__init__"}))
+def test_each_part_imports_only_what_the_table_allows(part):
+    assert part in ALLOWED, f"burnish/{part} is new: add it to the table here and to the architecture page"
+    assert not [line for path in python_files() if part_of(path) == part for line in forbidden(path)]
+
+
+def test_the_package_itself_imports_nothing():
+    assert not list(imports(ast.parse((SOURCE / "__init__.py").read_text())))
+
+
+def test_optional_packages_are_imported_in_one_file_each():
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {name} belongs in burnish/{home}"
+        for path in python_files()
+        for line, name in imports(ast.parse(path.read_text(encoding="utf-8")))
+        if (home := ONLY_IN.get(name.partition(".")[0])) and path.relative_to(SOURCE).as_posix() != home
+    ]
+    assert not found
+
+
+def torch_free_modules() -> list[str]:
+    chosen = [p for p in python_files() if any(p.is_relative_to(SOURCE / name) for name in TORCH_FREE)]
+    return [".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for p in chosen]
+
+
+def test_light_parts_import_without_torch():
+    """In a fresh process, so that what is imported by what is imported counts too."""
+    modules = torch_free_modules()
+    assert "burnish.config" in modules and "burnish.cli.main" in modules
+    program = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    importlib.import_module(name)\n"
+        "    heavy = {'torch', 'tensordict', 'transformers', 'ray', 'matplotlib'} & set(sys.modules)\n"
+        "    assert not heavy, f'{name} imports {sorted(heavy)}'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *modules], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("part", "target", "expected"),
+    [
+        ("agents", "rollout.base.Sampling", True),
+        ("agents", "rollout.hf.HFEngine", False),
+        ("agents", "rollout.baseline", False),
+        ("config", "errors.ConfigError", True),
+        ("config", "tracking.tracker", False),
+        ("tracking", "trainer.ppo", False),
+        ("trainer", "cli.errors.guard", True),
+        ("trainer", "cli.quickstart", False),
+    ],
+)
+def test_the_check_itself(part, target, expected):
+    assert may_import(part, target) is expected
+
+
+def test_the_check_sees_imports_inside_functions():
+    tree = ast.parse("def f():\n    from burnish.trainer import ppo\n")
+    assert list(imports(tree)) == [(2, "burnish.trainer.ppo")]
+    assert not list(imports(tree, inside_functions=False))
