@@ -1,0 +1,14 @@
+"""Data: files to rows, rows to prompts in order, prompts to batches.
+
+files.py     parquet, json and jsonl to rows and back
+row.py       one row of a file to one row of the prompt stream: the standard fields
+chat.py      messages to token ids; the plain template; truncation
+dataset.py   the rows of a run, checked before training starts
+order.py     which row comes when: a pure function of (seed, position); mixing and curriculum
+custom.py    users' own dataset and sampler classes
+collate.py   rows to a DataProto
+balance.py   sequences to even shares, and to micro-batches within a token budget
+sft.py       supervised examples with a loss mask, packed
+shares.py    whole numbers in given proportions
+tasks/       makers of data
+"""

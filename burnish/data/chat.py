@@ -1,0 +1,225 @@
+"""Messages to token ids: what the policy is prompted with, and what SFT learns from.
+
+Consumes a row's prompt (a string or a list of messages) and a tokenizer; hands on token ids. A rollout prompt and the
+same turns inside an SFT conversation have the same ids, token for token, so a model is trained on what it will see.
+
+A tokenizer without a chat template gets the plain one (`PLAIN_TEMPLATE`): each message is a block `role: content`
+followed by an empty line, an assistant's content ends with the tokenizer's end-of-sequence token, and a prompt ends
+with `assistant:`. The text starts with the begin-of-sequence token where the tokenizer itself would put one.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from jinja2.exceptions import TemplateError
+
+from burnish.errors import ConfigError, DataError, NotAvailable
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Message = dict[str, Any]
+T = TypeVar("T")
+
+PLAIN_TEMPLATE = (
+    "{{ plain_start }}"
+    "{% for message in messages %}"
+    "{{ message['role'] + ': ' + message['content'] }}"
+    "{% if message['role'] == 'assistant' %}{{ eos_token or '' }}{% endif %}"
+    "{{ '\\n\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
+)
+
+# Set by the renderer itself; a user's value would break the contract of the method it reaches.
+RESERVED_KWARGS = ("tokenize", "add_generation_prompt", "return_dict", "return_tensors", "conversation", "tools")
+
+TRUNCATIONS = ("error", "left", "right", "middle")
+
+
+def to_messages(prompt: Any) -> list[Message]:
+    """A prompt column's value as messages. A string is one user message; lists and numpy arrays hold messages."""
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    if hasattr(prompt, "tolist"):  # numpy, as pandas hands out nested parquet columns
+        prompt = prompt.tolist()
+    if not isinstance(prompt, list | tuple):
+        raise DataError(f"expected a string or a list of messages, got {_shown(prompt)}")
+    if not prompt:
+        raise DataError("the list of messages is empty")
+    return [_message(message, i) for i, message in enumerate(prompt)]
+
+
+def without_nulls(value: Any) -> Any:
+    """Nested values without the nulls that parquet fills in where objects of a column differ in their fields."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list | tuple):
+        return [without_nulls(inner) for inner in value]
+    return value
+
+
+def truncate(ids: Sequence[T], max_length: int, mode: str) -> list[T]:
+    """At most `max_length` of `ids`. `left` drops from the front, `right` from the end, `middle` keeps both ends."""
+    if mode not in TRUNCATIONS:
+        raise ConfigError(f"truncation={mode!r}: use one of {', '.join(TRUNCATIONS)}")
+    excess = len(ids) - max_length
+    if excess <= 0:
+        return list(ids)
+    if mode == "error":
+        raise DataError(f"{len(ids)} tokens, over the limit of {max_length}")
+    cut = {"left": 0, "right": max_length, "middle": max_length // 2}[mode]
+    return [*ids[:cut], *ids[cut + excess :]]
+
+
+class ChatRenderer:
+    """Renders messages with a tokenizer's chat template, or the plain one where it has none."""
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", template_kwargs: Mapping[str, Any] | None = None):
+        self.tokenizer = tokenizer
+        self.kwargs = dict(template_kwargs or {})
+        for name in RESERVED_KWARGS:
+            if name in self.kwargs:
+                raise ConfigError(f"data.apply_chat_template_kwargs.{name} is set by burnish itself; remove it")
+        self.plain = not tokenizer.chat_template and not self.kwargs.get("chat_template")
+        if self.plain:
+            self.kwargs |= {"chat_template": PLAIN_TEMPLATE, "plain_start": _start_of_text(tokenizer)}
+        # Some vocabularies mark their end-of-turn token as special without giving it a role.
+        added = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+        self._special_ids = added | set(tokenizer.all_special_ids)
+
+    def text(
+        self, messages: Sequence[Message], tools: list[Any] | None = None, *, generation_prompt: bool = True
+    ) -> str:
+        """The rendered text; with `generation_prompt` it ends where the assistant's next turn begins."""
+        if self.plain and (tools or any(message.get("tool_calls") for message in messages)):
+            raise NotAvailable(
+                "tools with a tokenizer that has no chat template",
+                "Use a chat model's tokenizer, or give data.apply_chat_template_kwargs.chat_template.",
+            )
+        try:
+            return self.tokenizer.apply_chat_template(
+                list(messages), tools=tools, add_generation_prompt=generation_prompt, tokenize=False, **self.kwargs
+            )
+        except (TemplateError, TypeError, KeyError, ValueError, AttributeError) as exc:
+            roles = ", ".join(message["role"] for message in messages)
+            raise DataError(f"the chat template cannot render messages with the roles {roles}: {exc}") from exc
+
+    def prompt_ids(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[int]:
+        """The ids a policy is prompted with."""
+        return self._encode(self.text(messages, tools))
+
+    def token_counts(self, texts: Sequence[str], batch: int = 1024) -> list[int]:
+        """Lengths of rendered texts in tokens; batched, so that fast tokenizers use all cores."""
+        counts: list[int] = []
+        for start in range(0, len(texts), batch):
+            encoded = self.tokenizer(list(texts[start : start + batch]), add_special_tokens=False, verbose=False)
+            counts += [len(ids) for ids in encoded["input_ids"]]
+        return counts
+
+    def conversation(self, messages: Sequence[Message], tools: list[Any] | None = None) -> tuple[list[int], list[int]]:
+        """Ids of a whole conversation and a mask: 1 on the tokens an assistant has to produce, its turn's end included.
+
+        Each assistant turn is what the render through that turn adds to the prompt before it. Turns after the last
+        assistant message cannot carry loss and are left out.
+        """
+        if messages[0]["role"] == "assistant":
+            raise DataError("the first message is from the assistant, so it answers nothing; start with a user message")
+        turns = [k for k, message in enumerate(messages) if message["role"] == "assistant"]
+        if not turns:
+            raise DataError("no message is from the assistant, so there is nothing to learn; add the answer")
+        text, ids, mask = "", list[int](), list[int]()
+        for k in turns:
+            prompt = self.text(messages[:k], tools)
+            ids = self._extend(ids, text, prompt, k)
+            mask += [0] * (len(ids) - len(mask))
+            text = self.text(messages[: k + 1], tools, generation_prompt=False)
+            ids = self._extend(ids, prompt, text, k)
+            mask += self._turn_mask(ids[len(mask) :])
+        return ids, mask
+
+    def _extend(self, ids: list[int], before: str, after: str, turn: int) -> list[int]:
+        """Ids of `after`, which must begin with `before`, whose ids are `ids` and stay as they are."""
+        if not after.startswith(before):
+            raise DataError(
+                f"the chat template renders earlier text differently once message {turn} follows (templates that strip "
+                "the thinking of past turns do this), so no single token sequence matches what the model saw. "
+                "Split the conversation into one example per assistant turn, or give a template that keeps past "
+                "turns in data.apply_chat_template_kwargs.chat_template"
+            )
+        whole = self._encode(after)
+        if whole[: len(ids)] == ids:
+            return whole
+        # A token spans the seam (e.g. two newlines become one). The model generates from the ids of `before`,
+        # so those stay and only the addition is tokenised by itself.
+        return ids + self._encode(after[len(before) :])
+
+    def _turn_mask(self, turn: list[int]) -> list[int]:
+        """1 through the end-of-turn token; 0 on what the template writes after it (often a newline)."""
+        last = max((i for i, token in enumerate(turn) if token in self._special_ids), default=None)
+        if last is None or str(self.tokenizer.decode(turn[last + 1 :])).strip():
+            return [1] * len(turn)
+        return [1] * (last + 1) + [0] * (len(turn) - last - 1)
+
+    def _encode(self, text: str) -> list[int]:
+        # The template writes the special tokens; verbose=False because over-long prompts are our business.
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def _message(message: Any, position: int) -> Message:
+    if not isinstance(message, Mapping):
+        raise DataError(f"message {position} is {_shown(message)}, expected an object with role and content")
+    # Parquet gives every message of a column the same fields and fills those a message does not have with null.
+    fields = {key: without_nulls(value) for key, value in message.items() if value is not None}
+    role = fields.get("role")
+    if not isinstance(role, str) or not role:
+        raise DataError(f"message {position} has no role (its fields: {', '.join(message) or 'none'})")
+    if fields.get("tool_calls"):
+        fields["tool_calls"] = [_tool_call(call) for call in fields["tool_calls"]]
+        fields.setdefault("content", "")
+    content = fields.get("content")
+    if isinstance(content, list | tuple):
+        content = "".join(_text_part(part, position) for part in content)
+    if not isinstance(content, str):
+        raise DataError(f"message {position} ({role}) has the content {_shown(content)}, expected text")
+    return fields | {"content": content}
+
+
+def _text_part(part: Any, position: int) -> str:
+    """Multi-part content is joined where all parts are text; other parts need a model that reads them."""
+    if isinstance(part, str):
+        return part
+    kind = part.get("type", "text") if isinstance(part, Mapping) else None
+    if kind == "text" and isinstance(part.get("text"), str):
+        return part["text"]
+    if kind in ("image", "video", "image_url", "video_url", "audio"):
+        raise NotAvailable(f"{kind} parts in messages (message {position})", "Use text-only messages.")
+    raise DataError(f"message {position} has the content part {_shown(part)}, expected text")
+
+
+def _tool_call(call: Any) -> Any:
+    """Arguments stored as JSON text become an object: templates write objects, and would quote a string twice."""
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"])
+    except json.JSONDecodeError:
+        return call
+    parsed = {**function, "arguments": arguments}
+    return {**call, "function": parsed} if "function" in call else parsed
+
+
+def _start_of_text(tokenizer: "PreTrainedTokenizerBase") -> str:
+    begin = tokenizer.bos_token_id
+    if begin is None:
+        return ""
+    return str(tokenizer.bos_token) if list(tokenizer("a")["input_ids"])[:1] == [begin] else ""
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"a {type(value).__name__} ({text if len(text) <= 60 else text[:57] + '...'})"

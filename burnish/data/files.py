@@ -1,0 +1,178 @@
+"""Data files to rows and back: parquet, json and jsonl (the last two also gzipped).
+
+Consumes a path a user typed; hands on rows as plain Python dicts (`read_rows`), or only the columns and the row count
+for those who plan without loading (`describe`). Everything that can be wrong with a file is a `DataError` that names
+it. Knows nothing about prompts or tokenizers, and imports no torch.
+"""
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from burnish.errors import DataError, NotAvailable
+
+Row = dict[str, Any]
+
+FORMATS = (".parquet", ".json", ".jsonl", ".json.gz", ".jsonl.gz")
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What can be said of a file before its rows are used."""
+
+    path: Path
+    rows: int
+    columns: tuple[str, ...]
+
+
+def read_rows(path: str | Path) -> list[Row]:
+    """All rows of a file, in order, as plain Python values. A file without rows is an error."""
+    file = locate(path)
+    rows = _read_parquet(file) if _format(file) == ".parquet" else _read_json(file)
+    if not rows:
+        raise DataError(f"{file}: the file has no rows")
+    return rows
+
+
+def describe(path: str | Path) -> FileFacts:
+    """Row count and columns; of a parquet file only the footer is read."""
+    file = locate(path)
+    if _format(file) == ".parquet":
+        with _parquet_errors(file):
+            parquet = pq.ParquetFile(file)
+        if not parquet.metadata.num_rows:
+            raise DataError(f"{file}: the file has no rows")
+        return FileFacts(file, parquet.metadata.num_rows, tuple(parquet.schema_arrow.names))
+    rows = read_rows(file)
+    return FileFacts(file, len(rows), tuple(columns(rows)))
+
+
+def write_parquet(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
+    """Write rows so that a reader sees either no file or the whole one."""
+    target = Path(path).expanduser()
+    if not rows:
+        raise DataError(f"{target}: there are no rows to write")
+    try:
+        table = pa.Table.from_pylist([dict(row) for row in rows])
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as exc:
+        raise DataError(f"{target}: parquet needs one type per column, and these rows do not have it: {exc}") from exc
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        pq.write_table(table, partial)
+        os.replace(partial, target)
+    except pa.ArrowNotImplementedError as exc:  # {} in every row, for one
+        raise DataError(f"{target}: parquet cannot hold these rows: {exc}") from exc
+    finally:
+        partial.unlink(missing_ok=True)
+    return target
+
+
+def locate(path: str | Path) -> Path:
+    """The file behind a path, or a DataError that says where it was looked for."""
+    if "://" in str(path):
+        raise NotAvailable(f"reading data from {path}", "Copy the file to this machine and give its local path.")
+    file = Path(path).expanduser()
+    if file.is_dir():
+        raise DataError(f"{path} is a folder; name the files in it, e.g. {file / 'train.parquet'}")
+    if not file.exists():
+        raise DataError(f"data file not found: {path} (working directory: {Path.cwd()})")
+    return file
+
+
+def columns(rows: Iterable[Row]) -> list[str]:
+    """The names any row has, in the order they first occur."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def at(path: str | Path, row: int) -> str:
+    """How messages name a row."""
+    return f"{path}, row {row} (the first is 0)"
+
+
+def lookup(row: Mapping[str, Any], key: str) -> Any:
+    """The value at a dotted path such as `extra_info.difficulty`; None where a step of the path is missing."""
+    value: Any = row.get(key)
+    if value is None and "." in key:
+        value = row
+        for step in key.split("."):
+            value = value.get(step) if isinstance(value, Mapping) else None
+    return value
+
+
+def _format(file: Path) -> str:
+    name = file.name.lower()
+    for suffix in FORMATS:
+        if name.endswith(suffix):
+            return suffix
+    raise DataError(f"{file}: unknown format; a data file ends with one of {', '.join(FORMATS)}")
+
+
+@contextmanager
+def _parquet_errors(file: Path) -> Iterator[None]:
+    """What pyarrow raises on a broken file becomes a DataError that names the file."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as exc:
+        raise DataError(
+            f"{file}: not a readable parquet file ({file.stat().st_size} bytes); it may be truncated or of another "
+            f"format. Write or download it again. The reader said: {exc}"
+        ) from exc
+
+
+def _read_parquet(file: Path) -> list[Row]:
+    with _parquet_errors(file):
+        return pq.ParquetFile(file).read().to_pylist(maps_as_pydicts="lossy")
+
+
+def _read_json(file: Path) -> list[Row]:
+    text = _read_text(file)
+    if text.lstrip().startswith("["):
+        return _rows_of_array(file, text)
+    rows = []
+    # Split at newlines only: str.splitlines would also cut at U+2028 and friends, which JSON strings may hold.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except json.JSONDecodeError as exc:
+            raise DataError(
+                f"{file}: line {number} is not valid JSON: {exc.msg} (column {exc.colno}). "
+                "Expected one object per line, or one array of objects"
+            ) from exc
+        rows.append(_object(value, f"{file}: line {number}"))
+    return rows
+
+
+def _rows_of_array(file: Path, text: str) -> list[Row]:
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as exc:
+        raise DataError(f"{file}: not valid JSON: {exc.msg} (line {exc.lineno}, column {exc.colno})") from exc
+    return [_object(value, at(file, i)) for i, value in enumerate(values)]
+
+
+def _object(value: Any, where: str) -> Row:
+    if not isinstance(value, dict):
+        raise DataError(f"{where} holds a {type(value).__name__}, not an object with named fields")
+    return value
+
+
+def _read_text(file: Path) -> str:
+    try:
+        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        raise DataError(f"{file}: not UTF-8 text (byte {exc.start}): {exc.reason}") from exc
+    except (OSError, EOFError, zlib.error) as exc:
+        raise DataError(f"{file}: cannot be read: {exc}") from exc

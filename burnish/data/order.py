@@ -1,0 +1,246 @@
+"""Which row comes at which position of the prompt stream: a pure function of (seed, position).
+
+Consumes the sizes of the sources (files) and `data.{seed,shuffle,dataset_weights,curriculum,sampler}`; hands on
+`index(position)`. Nothing is remembered between calls but a cache, so a run resumes from its position alone, at the
+cost of laying out one epoch.
+
+Shuffle     each epoch is its own permutation. Rows are sorted by a hash of (seed, epoch, row).
+Mixing      with weights, an epoch has as many positions as its sources have rows, split over them exactly (largest
+            remainder). A source is gone through in its own permutation, from epoch to epoch, and no row of it comes
+            again before all have. Sources are spread evenly: any stretch of an epoch has nearly the asked shares.
+            A source of weight 0 is never drawn.
+Curriculum  `data.curriculum.key` names a field of the rows by a dotted path, e.g. `extra_info.difficulty`;
+            `data.curriculum.stages` lists `{values: [...], epochs: k}`, or a bare value or list of values for one
+            epoch. A stage draws only rows whose field is one of its values, for k epochs of these rows; the last
+            stage lasts. A stage mixes the sources that have rows in it. Epochs are counted through all stages, so
+            they differ in length.
+Sampler     a user's own class takes over; see `custom.py`.
+"""
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from burnish.config.data import DataConfig
+from burnish.data.custom import CustomOrder, load_class
+from burnish.data.shares import largest_remainder
+from burnish.errors import ConfigError, DataError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Rows that are drawn for a number of epochs."""
+
+    rows: Sequence[int]
+    epochs: int = 1
+
+
+class Rows(Protocol):
+    """What an order needs of a dataset."""
+
+    source_sizes: list[int]
+
+    def __len__(self) -> int: ...
+    def value(self, i: int, key: str) -> Any: ...
+    def where(self, i: int) -> str: ...
+
+
+def make_order(dataset: Rows, config: DataConfig) -> "Order | CustomOrder":
+    """The order of training rows that a configuration asks for."""
+    if config.sampler.class_path:
+        cls = load_class(config.sampler.class_path, config.sampler.class_name, "data.sampler")
+        return CustomOrder(cls, dataset, config)
+    stages, notices = None, list[str]()
+    if config.curriculum.key or config.curriculum.stages:
+        stages, notices = read_stages(dataset, config)
+    order = Order(dataset.source_sizes, config.seed, config.shuffle, config.dataset_weights, stages)
+    for notice in notices:
+        log.info(notice)
+    order.notices += notices
+    return order
+
+
+class Order:
+    """The endless stream of row numbers.
+
+    sizes    rows of each source; rows are numbered through
+    weights  share of each source in the draws; None draws every row once per epoch
+    stages   curriculum; None is one stage of all rows
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        seed: int,
+        shuffle: bool,
+        weights: Sequence[float] | None = None,
+        stages: Sequence[Stage] | None = None,
+    ):
+        self.seed, self.shuffle = seed, shuffle
+        self.notices: list[str] = []
+        weights = _checked_weights(weights, sizes, renormalise=stages is not None)
+        stages = stages or [Stage(range(sum(sizes)))]
+        self._pools = [_pools(np.asarray(stage.rows, dtype=np.int64), sizes, weights) for stage in stages]
+        self._lengths = [sum(count for _, count in pools) for pools in self._pools]
+        self._epochs = [stage.epochs for stage in stages[:-1]]
+        if not all(self._lengths):
+            raise DataError(f"there are no rows to draw from (rows per source: {list(sizes)})")
+        self._cache: dict[int, np.ndarray] = {}
+
+    @property
+    def epoch_length(self) -> int:
+        """Positions in the first epoch; without a curriculum, in every epoch."""
+        return self._lengths[0]
+
+    def __len__(self) -> int:
+        return self.epoch_length
+
+    def index(self, position: int) -> int:
+        """The row at a position."""
+        epoch = self.epoch(position)
+        if epoch not in self._cache:
+            self._cache = {epoch: self._layout(epoch)}
+        return int(self._cache[epoch][position - self.start(epoch)])
+
+    def epoch(self, position: int) -> int:
+        """The epoch a position belongs to."""
+        if position < 0:
+            raise ValueError(f"position {position} is negative")
+        before = 0
+        for length, epochs in zip(self._lengths, self._epochs, strict=False):
+            if position < length * epochs:
+                return before + position // length
+            before, position = before + epochs, position - length * epochs
+        return before + position // self._lengths[-1]
+
+    def start(self, epoch: int) -> int:
+        """The first position of an epoch; `start(k)` is also the number of positions in the first k epochs."""
+        stage, within = self._stage(epoch)
+        done = sum(length * epochs for length, epochs in zip(self._lengths, self._epochs[:stage], strict=False))
+        return done + within * self._lengths[stage]
+
+    def _stage(self, epoch: int) -> tuple[int, int]:
+        """The stage an epoch belongs to, and its number within that stage."""
+        for stage, epochs in enumerate(self._epochs):
+            if epoch < epochs:
+                return stage, epoch
+            epoch -= epochs
+        return len(self._epochs), epoch
+
+    def _layout(self, epoch: int) -> np.ndarray:
+        """All rows of an epoch in order."""
+        stage, within = self._stage(epoch)
+        rows, keys = [], []
+        for number, (pool, count) in enumerate(self._pools[stage]):
+            draws = range(within * count, (within + 1) * count)
+            rows.append(self._draw(pool, draws, (stage, number)))
+            # Draw j of n falls into the j-th n-th part of the epoch: at random in it, or in its middle.
+            jitter = _uniform(count, self.seed, 1, stage, number, within) if self.shuffle else 0.5
+            keys.append((np.arange(count) + jitter) / max(count, 1))
+        if len(rows) == 1:
+            return rows[0]
+        return np.concatenate(rows)[np.argsort(np.concatenate(keys), kind="stable")]
+
+    def _draw(self, pool: np.ndarray, draws: range, place: tuple[int, int]) -> np.ndarray:
+        """The rows of these draws from a pool that is gone through again and again, each time in a new order."""
+        if not self.shuffle:
+            return pool[np.arange(draws.start, draws.stop) % len(pool)]
+        parts = []
+        for cycle in range(draws.start // len(pool), -(-draws.stop // len(pool))):
+            permutation = np.argsort(_hashes(len(pool), self.seed, 0, *place, cycle), kind="stable")
+            first = cycle * len(pool)
+            parts.append(pool[permutation[max(draws.start - first, 0) : draws.stop - first]])
+        return np.concatenate(parts) if parts else pool[:0]
+
+
+def read_stages(dataset: Rows, config: DataConfig) -> tuple[list[Stage], list[str]]:
+    """The stages of `data.curriculum` with the rows that fall into them, and what is worth telling."""
+    key, wanted = config.curriculum.key, config.curriculum.stages
+    if not key or not wanted:
+        raise ConfigError("data.curriculum needs both key (a field of the rows) and stages")
+    plans = [_stage_plan(stage, i) for i, stage in enumerate(wanted)]
+    found: list[Any] = []
+    for i in range(len(dataset)):
+        value = dataset.value(i, key)
+        if value is None:
+            raise DataError(f"{dataset.where(i)}: field '{key}' (data.curriculum.key) is missing or null")
+        found.append(value)
+    stages = []
+    for i, (values, epochs) in enumerate(plans):
+        rows = [row for row, value in enumerate(found) if value in values]
+        if not rows:
+            there = ", ".join(sorted({repr(value) for value in found})[:20])
+            raise ConfigError(f"data.curriculum.stages[{i}]: no row has '{key}' in {values}; the values are {there}")
+        stages.append(Stage(rows, epochs))
+    unused = sum(not any(value in values for values, _ in plans) for value in found)
+    notices = [f"{unused} of {len(found)} rows are in no stage of data.curriculum and never drawn"] if unused else []
+    return stages, notices
+
+
+def _stage_plan(stage: Any, number: int) -> tuple[list[Any], int]:
+    name = f"data.curriculum.stages[{number}]"
+    if not isinstance(stage, dict):
+        stage = {"values": stage}
+    if "values" not in stage or set(stage) - {"values", "epochs"}:
+        raise ConfigError(f"{name}={stage!r}: expected {{values: [...], epochs: k}}")
+    values, epochs = stage["values"], stage.get("epochs", 1)
+    values = list(values) if isinstance(values, list | tuple) else [values]
+    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+        raise ConfigError(f"{name}.epochs={epochs!r}: expected a whole number of at least 1")
+    return values, epochs
+
+
+def _checked_weights(
+    weights: Sequence[float] | None, sizes: Sequence[int], *, renormalise: bool
+) -> Sequence[float] | None:
+    if weights is None:
+        return None
+    if len(weights) != len(sizes):
+        raise ConfigError(f"data.dataset_weights has {len(weights)} weights for {len(sizes)} files; give one for each")
+    if any(not math.isfinite(weight) or weight < 0 for weight in weights) or not any(weights):
+        raise ConfigError(f"data.dataset_weights={list(weights)}: weights are at least 0, and one is above 0")
+    for number, (weight, size) in enumerate(zip(weights, sizes, strict=True)):
+        if weight and not size and not renormalise:
+            raise DataError(
+                f"data.dataset_weights gives file {number} the weight {weight}, but none of its rows is left"
+            )
+    return weights
+
+
+def _pools(rows: np.ndarray, sizes: Sequence[int], weights: Sequence[float] | None) -> list[tuple[np.ndarray, int]]:
+    """The separately shuffled sets of rows of a stage, each with its draws per epoch."""
+    if weights is None:
+        return [(rows, len(rows))]
+    ends = np.cumsum(sizes)
+    sources = [rows[(rows >= end - size) & (rows < end)] for size, end in zip(sizes, ends, strict=True)]
+    present = [(source, weight) for source, weight in zip(sources, weights, strict=True) if len(source) and weight]
+    if not present:
+        return []
+    counts = largest_remainder([weight for _, weight in present], sum(len(source) for source, _ in present))
+    return [(source, count) for (source, _), count in zip(present, counts, strict=True)]
+
+
+def _hashes(count: int, *place: int) -> np.ndarray:
+    """A 64-bit hash of (place, i) for each i: splitmix64, so that no library's generator decides the order."""
+    state = np.uint64(0)
+    with np.errstate(over="ignore"):
+        for number in place:
+            state = _mix(state + np.uint64(number % 2**64))
+        return _mix(state + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+
+
+def _mix(x: Any) -> Any:
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _uniform(count: int, *place: int) -> np.ndarray:
+    return (_hashes(count, *place) >> np.uint64(11)).astype(np.float64) / 2.0**53

@@ -1,0 +1,216 @@
+import copy
+
+import numpy as np
+import pytest
+from tokenizers import AddedToken
+
+from burnish.data.chat import ChatRenderer, to_messages, truncate
+from burnish.errors import ConfigError, DataError, NotAvailable
+
+USER = {"role": "user", "content": "2+2?"}
+NEWLINE_TEMPLATE = (
+    "{% for m in messages %}{{ '<|start|>' + m['role'] + '\\n' + m['content'] + '<|end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start|>assistant\\n' }}{% endif %}"
+)
+TURNS = [USER, {"role": "assistant", "content": "4"}, {"role": "user", "content": "+1?"}]
+TURNS += [{"role": "assistant", "content": "5"}]
+
+
+def learnt(tokenizer, ids, mask):
+    """The text under the mask, stretch by stretch."""
+    stretches, current = [], []
+    for token, on in zip([*ids, 0], [*mask, 0], strict=True):
+        if on:
+            current.append(token)
+        elif current:
+            stretches.append(tokenizer.decode(current))
+            current = []
+    return stretches
+
+
+class TestToMessages:
+    def test_a_string_is_one_user_message(self):
+        assert to_messages("hi") == [{"role": "user", "content": "hi"}]
+
+    def test_numpy_arrays_and_null_fields(self):
+        raw = np.array([{"role": "user", "content": "hi", "name": None, "tool_calls": None}], dtype=object)
+        assert to_messages(raw) == [{"role": "user", "content": "hi"}]
+
+    def test_text_parts_are_joined(self):
+        parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b", "image": None}]
+        assert to_messages([{"role": "user", "content": parts}])[0]["content"] == "ab"
+
+    def test_tool_calls_keep_no_nulls_and_their_arguments_become_objects(self):
+        call = {"id": None, "function": {"name": "add", "arguments": '{"a": 1}'}}
+        (message,) = to_messages([{"role": "assistant", "content": None, "tool_calls": [call]}])
+        expected = [{"function": {"name": "add", "arguments": {"a": 1}}}]
+        assert message == {"role": "assistant", "content": "", "tool_calls": expected}
+
+    @pytest.mark.parametrize(
+        ("prompt", "message"),
+        [
+            (3, r"expected a string or a list of messages, got a int \(3\)"),
+            ([], "the list of messages is empty"),
+            (["hi"], "message 0 is a str .*expected an object with role and content"),
+            ([USER, {"content": "x"}], r"message 1 has no role \(its fields: content\)"),
+            ([{"role": "user", "content": 5}], r"message 0 \(user\) has the content a int \(5\), expected text"),
+            ([{"role": "user", "content": None}], "message 0 .*NoneType"),
+            ([{"role": "user", "content": [{"type": "text"}]}], "content part .*expected text"),
+        ],
+    )
+    def test_bad_prompts(self, prompt, message):
+        with pytest.raises(DataError, match=message):
+            to_messages(prompt)
+
+    def test_images_are_not_available(self):
+        with pytest.raises(NotAvailable, match="image parts in messages"):
+            to_messages([{"role": "user", "content": [{"type": "image", "image": "x.png"}]}])
+
+
+class TestTruncate:
+    @pytest.mark.parametrize(
+        ("mode", "kept"), [("left", [2, 3, 4, 5, 6]), ("right", [0, 1, 2, 3, 4]), ("middle", [0, 1, 4, 5, 6])]
+    )
+    def test_modes(self, mode, kept):
+        assert truncate(range(7), 5, mode) == kept
+
+    @pytest.mark.parametrize("mode", ["error", "left", "right", "middle"])
+    def test_what_fits_is_kept(self, mode):
+        assert truncate([1, 2, 3], 3, mode) == [1, 2, 3]
+
+    def test_error_names_both_lengths(self):
+        with pytest.raises(DataError, match="7 tokens, over the limit of 5"):
+            truncate(range(7), 5, "error")
+
+    def test_unknown_mode(self):
+        with pytest.raises(ConfigError, match="truncation='cut': use one of error, left, right, middle"):
+            truncate([1], 5, "cut")
+
+
+class TestPrompt:
+    def test_ids_are_those_of_the_tokenizer(self, tokenizer):
+        expected = tokenizer.apply_chat_template(TURNS[:3], add_generation_prompt=True, return_dict=True)["input_ids"]
+        assert ChatRenderer(tokenizer).prompt_ids(TURNS[:3]) == expected
+
+    def test_counts_match_ids(self, tokenizer):
+        renderer = ChatRenderer(tokenizer)
+        texts = [renderer.text([USER]), renderer.text(TURNS)]
+        lengths = [len(renderer.prompt_ids([USER])), len(renderer.prompt_ids(TURNS))]
+        assert renderer.token_counts(texts * 3, batch=4) == lengths * 3
+
+    def test_template_arguments_reach_the_template(self, tokenizer):
+        template = "{{ mood }}: {{ messages[0]['content'] }}"
+        assert ChatRenderer(tokenizer, {"chat_template": template, "mood": "calm"}).text([USER]) == "calm: 2+2?"
+
+    def test_tools_reach_the_template(self, tokenizer):
+        template = "{{ tools[0]['name'] }}"
+        assert ChatRenderer(tokenizer, {"chat_template": template}).text([USER], [{"name": "add"}]) == "add"
+
+    def test_reserved_arguments_are_refused(self, tokenizer):
+        with pytest.raises(ConfigError, match=r"data\.apply_chat_template_kwargs\.tokenize is set by burnish"):
+            ChatRenderer(tokenizer, {"tokenize": False})
+
+    def test_a_template_that_refuses_the_roles(self, tokenizer):
+        template = "{{ raise_exception('System role not supported') }}"
+        renderer = ChatRenderer(tokenizer, {"chat_template": template})
+        with pytest.raises(DataError, match="roles system, user: System role not supported"):
+            renderer.prompt_ids([{"role": "system", "content": "x"}, USER])
+
+
+class TestPlainTemplate:
+    def test_prompt_text(self, plain_tokenizer):
+        renderer = ChatRenderer(plain_tokenizer)
+        messages = [{"role": "system", "content": "Be brief."}, *TURNS[:3]]
+        expected = "system: Be brief.\n\nuser: 2+2?\n\nassistant: 4<|end|>\n\nuser: +1?\n\nassistant:"
+        assert renderer.text(messages) == expected
+        assert plain_tokenizer.decode(renderer.prompt_ids(messages)) == expected
+
+    def test_begin_of_sequence_where_the_tokenizer_adds_one(self, merging_tokenizer):
+        bare = copy.deepcopy(merging_tokenizer)
+        bare.chat_template = None
+        assert ChatRenderer(bare).text([USER]) == "<|begin|>user: 2+2?\n\nassistant:"
+        assert ChatRenderer(bare).prompt_ids([USER])[0] == bare.bos_token_id
+
+    def test_conversation(self, plain_tokenizer):
+        ids, mask = ChatRenderer(plain_tokenizer).conversation(TURNS)
+        assert learnt(plain_tokenizer, ids, mask) == [" 4<|end|>", " 5<|end|>"]
+
+    def test_tools_need_a_real_template(self, plain_tokenizer):
+        with pytest.raises(NotAvailable, match="tools with a tokenizer that has no chat template"):
+            ChatRenderer(plain_tokenizer).prompt_ids([USER], [{"name": "add"}])
+
+
+class TestConversation:
+    def test_only_assistant_turns_and_their_ends_are_learnt(self, tokenizer):
+        ids, mask = ChatRenderer(tokenizer).conversation(TURNS)
+        assert learnt(tokenizer, ids, mask) == ["4<|end|>", "5<|end|>"]
+        assert len(ids) == len(mask)
+        assert ids == tokenizer.apply_chat_template(TURNS, return_dict=True)["input_ids"]
+
+    def test_text_after_the_end_of_a_turn_is_not_learnt(self, merging_tokenizer):
+        ids, mask = ChatRenderer(merging_tokenizer).conversation(TURNS)
+        assert learnt(merging_tokenizer, ids, mask) == ["4<|end|>", "5<|end|>"]
+
+    def test_starts_with_the_ids_of_the_rollout_prompt(self, merging_tokenizer):
+        """The answer begins with a newline that the tokenizer would merge with the prompt's last one."""
+        renderer = ChatRenderer(merging_tokenizer)
+        prompt = renderer.prompt_ids([USER])
+        ids, mask = renderer.conversation([USER, {"role": "assistant", "content": "\n4"}])
+        assert ids[: len(prompt)] == prompt
+        assert mask[: len(prompt)] == [0] * len(prompt)
+        assert learnt(merging_tokenizer, ids, mask) == ["\n4<|end|>"]
+        assert merging_tokenizer("\n\n", add_special_tokens=False)["input_ids"][0] not in ids
+
+    def test_later_turns_keep_earlier_ids_after_a_seam(self, merging_tokenizer):
+        renderer = ChatRenderer(merging_tokenizer)
+        turns = [USER, {"role": "assistant", "content": "\n4"}, *TURNS[2:]]
+        first, _ = renderer.conversation(turns[:2])
+        ids, mask = renderer.conversation(turns)
+        assert ids[: len(first)] == first
+        assert learnt(merging_tokenizer, ids, mask) == ["\n4<|end|>", "5<|end|>"]
+        assert merging_tokenizer.decode(ids) == renderer.text(turns, generation_prompt=False)
+
+    def test_turns_after_the_last_answer_are_left_out(self, tokenizer):
+        renderer = ChatRenderer(tokenizer)
+        assert renderer.conversation([*TURNS, USER]) == renderer.conversation(TURNS)
+
+    def test_two_answers_in_a_row(self, tokenizer):
+        ids, mask = ChatRenderer(tokenizer).conversation([USER, TURNS[1], TURNS[3]])
+        assert learnt(tokenizer, ids, mask) == ["4<|end|>", "5<|end|>"]
+
+    def test_an_end_token_that_is_special_without_a_role(self, tokenizer):
+        made = copy.deepcopy(tokenizer)
+        made.add_tokens([AddedToken("<|turn|>", special=True)])
+        made.chat_template = NEWLINE_TEMPLATE.replace("<|end|>", "<|turn|>")
+        assert made.convert_tokens_to_ids("<|turn|>") not in tokenizer.all_special_ids
+        ids, mask = ChatRenderer(made).conversation(TURNS)
+        assert learnt(made, ids, mask) == ["4<|turn|>", "5<|turn|>"]
+
+    def test_a_template_without_end_tokens_is_learnt_whole(self, tokenizer):
+        template = "{% for m in messages %}{{ m['role'] }}>{{ m['content'] }};{% endfor %}"
+        template += "{% if add_generation_prompt %}assistant>{% endif %}"
+        ids, mask = ChatRenderer(tokenizer, {"chat_template": template}).conversation(TURNS)
+        assert learnt(tokenizer, ids, mask) == ["4;", "5;"]
+
+    def test_a_template_that_rewrites_past_turns_is_refused(self, tokenizer):
+        template = (
+            "{% for m in messages %}<|start|>{{ m['role'] }}\n"
+            "{% if not loop.last and '</think>' in m['content'] %}{{ m['content'].split('</think>')[1] }}"
+            "{% else %}{{ m['content'] }}{% endif %}<|end|>{% endfor %}"
+            "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
+        )
+        renderer = ChatRenderer(tokenizer, {"chat_template": template})
+        thinking = {"role": "assistant", "content": "<think>hm</think>4"}
+        ids, mask = renderer.conversation([USER, thinking])
+        assert learnt(tokenizer, ids, mask) == ["<think>hm</think>4<|end|>"]
+        with pytest.raises(DataError, match="renders earlier text differently once message 3 follows") as caught:
+            renderer.conversation([USER, thinking, *TURNS[2:]])
+        assert "one example per assistant turn" in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("messages", "message"),
+        [([USER], "no message is from the assistant"), (TURNS[1:], "the first message is from the assistant")],
+    )
+    def test_nothing_to_learn(self, tokenizer, messages, message):
+        with pytest.raises(DataError, match=message):
+            ChatRenderer(tokenizer).conversation(messages)

@@ -1,0 +1,141 @@
+import gzip
+import json
+import os
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from burnish.data.files import describe, lookup, read_rows, write_parquet
+from burnish.errors import DataError, NotAvailable
+
+ROWS = [
+    {"prompt": "a", "extra_info": {"index": 0, "difficulty": "easy"}, "n": 1},
+    {"prompt": "b", "extra_info": {"index": 1, "difficulty": None}, "n": 2},
+]
+
+
+def test_parquet_round_trip(tmp_path):
+    path = write_parquet(ROWS, tmp_path / "deep" / "rows.parquet")
+    assert read_rows(path) == ROWS
+    assert os.listdir(path.parent) == ["rows.parquet"]
+
+
+def test_structs_of_different_fields_come_back_as_plain_python(tmp_path):
+    rows = [{"kwargs": {"a": {"x": 1}}}, {"kwargs": {"b": [{"y": "z"}]}}]
+    got = read_rows(write_parquet(rows, tmp_path / "rows.parquet"))
+    assert got == [{"kwargs": {"a": {"x": 1}, "b": None}}, {"kwargs": {"a": None, "b": [{"y": "z"}]}}]
+    assert type(got[1]["kwargs"]["b"]) is list and type(got[0]["kwargs"]) is dict
+
+
+def test_parquet_maps_become_dicts(tmp_path):
+    column = pa.array([[("k", 1)]], type=pa.map_(pa.string(), pa.int64()))
+    pq.write_table(pa.table({"m": column}), tmp_path / "m.parquet")
+    assert read_rows(tmp_path / "m.parquet") == [{"m": {"k": 1}}]
+
+
+@pytest.mark.parametrize("name", ["rows.json", "rows.jsonl", "rows.json.gz", "rows.jsonl.gz", "ROWS.JSONL"])
+@pytest.mark.parametrize("as_array", [True, False])
+def test_json_formats(tmp_path, name, as_array):
+    text = json.dumps(ROWS, indent=1) if as_array else "\n".join(map(json.dumps, ROWS)) + "\n\n"
+    content = text.encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    assert read_rows(tmp_path / name) == ROWS
+
+
+def test_line_separators_inside_strings_do_not_cut_lines(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": "a\u2028b"}\n', encoding="utf-8")
+    assert read_rows(path) == [{"prompt": "a\u2028b"}]
+
+
+def test_home_is_expanded(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write_parquet(ROWS, "~/data/rows.parquet")
+    assert read_rows("~/data/rows.parquet") == ROWS
+
+
+def test_missing_file_names_path_and_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="not found: train.parquet") as caught:
+        read_rows("train.parquet")
+    assert f"working directory: {tmp_path}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.parquet", b"", r"a\.parquet: not a readable parquet file \(0 bytes\)"),
+        ("a.parquet", b"PAR1 no PAR1", "truncated or of another format. Write or download it again"),
+        ("a.jsonl", b'{"a": 1}\n{"a": \n', r"a\.jsonl: line 2 is not valid JSON"),
+        ("a.jsonl", b'{"a": 1}\n[1]\n', r"a\.jsonl: line 2 holds a list, not an object"),
+        ("a.json", b"[1]", r"a\.json, row 0 .* holds a int, not an object"),
+        ("a.json", b'[{"a": 1}', r"a\.json: not valid JSON: .*\(line 1, column"),
+        ("a.json", b'{"data": [\n]}', "one object per line, or one array of objects"),
+        ("a.jsonl", b"", r"a\.jsonl: the file has no rows"),
+        ("a.jsonl", b"\xff\xfe", "not UTF-8"),
+        ("a.jsonl.gz", gzip.compress(b'{"a": 1}')[:-9], r"a\.jsonl\.gz: cannot be read"),
+        ("a.jsonl.gz", b"plain", r"a\.jsonl\.gz: cannot be read"),
+        ("a.csv", b"a,b", r"unknown format; a data file ends with one of \.parquet, \.json"),
+    ],
+)
+def test_unreadable_files(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read_rows(tmp_path / name)
+
+
+def test_truncated_parquet(tmp_path):
+    path = write_parquet(ROWS * 100, tmp_path / "rows.parquet")
+    path.write_bytes(path.read_bytes()[:-20])
+    for reader in (read_rows, describe):
+        with pytest.raises(DataError, match="not a readable parquet file"):
+            reader(path)
+
+
+def test_parquet_without_rows(tmp_path):
+    pq.write_table(pa.table({"prompt": pa.array([], type=pa.string())}), tmp_path / "empty.parquet")
+    for reader in (read_rows, describe):
+        with pytest.raises(DataError, match="empty.parquet: the file has no rows"):
+            reader(tmp_path / "empty.parquet")
+
+
+def test_folder_and_remote_paths(tmp_path):
+    with pytest.raises(DataError, match="is a folder; name the files in it"):
+        read_rows(tmp_path)
+    with pytest.raises(NotAvailable, match="hdfs://host/x.parquet.*Copy the file to this machine"):
+        read_rows("hdfs://host/x.parquet")
+
+
+def test_write_parquet_refuses_mixed_types_and_leaves_nothing(tmp_path):
+    with pytest.raises(DataError, match="one type per column"):
+        write_parquet([{"a": 1}, {"a": "x"}], tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match="parquet cannot hold these rows: .*struct type 'a' with no child"):
+        write_parquet([{"a": {}}], tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match="no rows to write"):
+        write_parquet([], tmp_path / "rows.parquet")
+    assert not os.listdir(tmp_path)
+
+
+def test_describe_counts_without_reading(tmp_path):
+    facts = describe(write_parquet(ROWS, tmp_path / "rows.parquet"))
+    assert (facts.rows, facts.columns) == (2, ("prompt", "extra_info", "n"))
+    (tmp_path / "rows.jsonl").write_text('{"a": 1}\n{"b": 2}\n')
+    facts = describe(tmp_path / "rows.jsonl")
+    assert (facts.rows, facts.columns) == (2, ("a", "b"))
+
+
+def test_lookup_takes_the_literal_name_before_the_path():
+    row = {"extra_info": {"difficulty": 3}, "a.b": 1, "text": "x"}
+    assert lookup(row, "extra_info.difficulty") == 3
+    assert lookup(row, "a.b") == 1
+    assert lookup(row, "extra_info.nothing.more") is None
+    assert lookup(row, "text.length") is None
+
+
+def test_files_order_and_tasks_import_no_torch():
+    modules = ["files", "order", "dataset", "balance", "sft", "tasks.arithmetic"]
+    code = "import sys\n" + "".join(f"import burnish.data.{m}\n" for m in modules) + "assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

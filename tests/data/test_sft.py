@@ -1,0 +1,193 @@
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from burnish.config.sft import SFTDataConfig
+from burnish.data.chat import ChatRenderer
+from burnish.data.files import write_parquet
+from burnish.data.sft import SFTBatches, SFTDataset, SFTExample, pack
+from burnish.errors import ConfigError, DataError
+
+TALK = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
+LONGER = [*TALK, {"role": "user", "content": "+1?"}, {"role": "assistant", "content": "5!"}]
+
+
+@pytest.fixture
+def config():
+    return SFTDataConfig()
+
+
+def learnt(tokenizer, example):
+    return tokenizer.decode(example.ids[example.loss_mask.astype(bool)])
+
+
+class TestExamples:
+    def test_messages(self, write_jsonl, tokenizer, config):
+        dataset = SFTDataset([write_jsonl([{"messages": TALK}, {"messages": LONGER}])], tokenizer, config)
+        assert [learnt(tokenizer, dataset[i]) for i in range(2)] == ["4<|end|>", "4<|end|>5!<|end|>"]
+        ids, mask = ChatRenderer(tokenizer).conversation(LONGER)
+        assert (dataset[1].ids.tolist(), dataset[1].loss_mask.tolist()) == (ids, mask)
+
+    @pytest.mark.parametrize("prompt", ["2+2?", TALK[:1]])
+    def test_prompt_and_response_give_the_same_example(self, write_jsonl, tokenizer, config, prompt):
+        whole = SFTDataset([write_jsonl([{"messages": TALK}], "a.jsonl")], tokenizer, config)[0]
+        config.prompt_key, config.response_key = "q", "extra.answer"
+        rows = [{"q": prompt, "extra": {"answer": "4"}}]
+        parts = SFTDataset([write_jsonl(rows, "b.jsonl")], tokenizer, config)[0]
+        assert np.array_equal(whole.ids, parts.ids) and np.array_equal(whole.loss_mask, parts.loss_mask)
+
+    def test_parquet(self, tmp_path, tokenizer, config):
+        path = write_parquet([{"messages": TALK}, {"messages": LONGER}], tmp_path / "a.parquet")
+        assert len(SFTDataset([str(path)], tokenizer, config)) == 2
+
+    @pytest.mark.parametrize("as_text", [True, False])
+    def test_tools_reach_the_template(self, write_jsonl, tokenizer, config, as_text):
+        config.apply_chat_template_kwargs = {"chat_template": "{{ tools[0]['name'] }}" + tokenizer.chat_template}
+        tools = [{"name": "add", "unused": None}]
+        row = {"messages": TALK, "tools": json.dumps(tools) if as_text else tools}
+        dataset = SFTDataset([write_jsonl([row])], tokenizer, config)
+        assert tokenizer.decode(dataset[0].ids).startswith("add<|start|>user")
+
+    def test_max_samples(self, write_jsonl, tokenizer, config):
+        files = [write_jsonl([{"messages": TALK}] * n, f"{n}.jsonl") for n in (6, 3)]
+        assert len(SFTDataset(files, tokenizer, config, max_samples=3)) == 3
+
+
+class TestTruncation:
+    def test_error_names_row_length_limit_and_fix(self, write_jsonl, tokenizer, config):
+        config.max_length = len(ChatRenderer(tokenizer).conversation(TALK)[0])
+        with pytest.raises(DataError) as caught:
+            SFTDataset([write_jsonl([{"messages": TALK}, {"messages": LONGER}])], tokenizer, config)
+        assert "rows.jsonl, row 1 (the first is 0): the example has" in str(caught.value)
+        assert f"over data.max_length={config.max_length}. Raise the limit" in str(caught.value)
+
+    @pytest.mark.parametrize(("mode", "text"), [("left", "5!<|end|>"), ("right", "4<|end|>"), ("middle", "5!<|end|>")])
+    def test_modes(self, write_jsonl, tokenizer, config, mode, text):
+        config.max_length = len(ChatRenderer(tokenizer).conversation(TALK)[0])
+        config.truncation = mode
+        example = SFTDataset([write_jsonl([{"messages": LONGER}])], tokenizer, config)[0]
+        assert len(example) == config.max_length
+        assert learnt(tokenizer, example).endswith(text)
+
+    def test_the_first_token_is_never_a_target(self, write_jsonl, tokenizer, config):
+        config.max_length, config.truncation = 2, "left"
+        example = SFTDataset([write_jsonl([{"messages": LONGER}])], tokenizer, config)[0]
+        assert tokenizer.decode(example.ids) == "!<|end|>"
+        assert example.loss_mask.tolist() == [0, 1]
+
+    def test_examples_without_a_target_are_left_out_and_told(self, write_jsonl, tokenizer, config):
+        config.max_length, config.truncation = 40, "right"
+        long = [{"role": "user", "content": "x" * 60}, TALK[1]]
+        path = write_jsonl([{"messages": TALK}, {"messages": long}])
+        dataset = SFTDataset([path], tokenizer, config)
+        assert len(dataset) == 1
+        assert dataset.notices == ["1 of 2 examples have no assistant token left after truncation; left out"]
+        with pytest.raises(DataError, match=r"no example of .* is left to learn from; raise data\.max_length"):
+            SFTDataset([write_jsonl([{"messages": long}])], tokenizer, config)
+
+
+class TestBadRows:
+    @pytest.mark.parametrize(
+        ("row", "message"),
+        [
+            ({"messages": None}, "field 'messages' is missing or null"),
+            ({"messages": TALK[:1]}, "no message is from the assistant"),
+            ({"messages": [{"role": "user"}]}, r"field 'messages': message 0 \(user\) has the content"),
+            ({"messages": TALK, "tools": "{"}, "field 'tools' is not valid JSON"),
+            ({"messages": TALK, "tools": {"a": 1}}, "field 'tools' is a dict, expected a list"),
+        ],
+    )
+    def test_file_and_row_are_named(self, write_jsonl, tokenizer, config, row, message):
+        path = write_jsonl([{"messages": TALK}, row])
+        with pytest.raises(DataError, match=rf"rows\.jsonl, row 1 \(the first is 0\): .*{message}"):
+            SFTDataset([path], tokenizer, config)
+
+    @pytest.mark.parametrize(("answer", "message"), [(None, "is missing or null"), (4, "is a int, expected text")])
+    def test_response(self, write_jsonl, tokenizer, config, answer, message):
+        config.prompt_key, config.response_key = "q", "a"
+        with pytest.raises(DataError, match=rf"row 0 .*field 'a' {message}"):
+            SFTDataset([write_jsonl([{"q": "x", "a": answer}])], tokenizer, config)
+
+    def test_missing_column(self, write_jsonl, tokenizer, config):
+        path = write_jsonl([{"question": "x", "answer": "y"}])
+        with pytest.raises(DataError, match="no column 'messages'; the columns are question, answer.*data.prompt_key"):
+            SFTDataset([path], tokenizer, config)
+        config.prompt_key = "question"
+        with pytest.raises(ConfigError, match="data.prompt_key and data.response_key go together"):
+            SFTDataset([path], tokenizer, config)
+
+    def test_no_files(self, tokenizer, config):
+        with pytest.raises(DataError, match=r"set data\.train_files"):
+            SFTDataset([], tokenizer, config)
+
+
+def example(length, start=0):
+    return SFTExample(np.arange(start, start + length, dtype=np.int32), np.array([0] + [1] * (length - 1), np.int8))
+
+
+class TestPacking:
+    @given(st.lists(st.integers(2, 20), min_size=1, max_size=20), st.integers(20, 50))
+    @settings(deadline=None)
+    def test_rows_hold_every_example_whole(self, lengths, room):
+        examples = [example(length, 100 * i) for i, length in enumerate(lengths)]
+        rows = pack(examples, room)
+        assert all(len(row) <= room for row in rows)
+        seen = []
+        for row in rows:
+            cuts = row.cu_seqlens
+            for segment, (start, stop) in enumerate(pairwise(cuts)):
+                assert row.position_ids[start:stop].tolist() == list(range(stop - start))
+                assert set(row.segment_ids[start:stop].tolist()) == {segment}
+                assert row.loss_mask[start:stop].tolist() == [0] + [1] * (stop - start - 1)
+                seen.append(row.ids[start:stop].tolist())
+        assert sorted(seen) == sorted(e.ids.tolist() for e in examples)
+
+    def test_without_packing_each_has_its_row(self):
+        rows = pack([example(3), example(2, 10)], 0)
+        assert [row.ids.tolist() for row in rows] == [[0, 1, 2], [10, 11]]
+
+
+class TestBatches:
+    @pytest.fixture
+    def dataset(self, write_jsonl, tokenizer, config):
+        rows = [{"messages": [TALK[0], {"role": "assistant", "content": f"<{i}>"}]} for i in range(10)]
+        return SFTDataset([write_jsonl(rows)], tokenizer, config)
+
+    @staticmethod
+    def contents(rows):
+        pieces = [np.split(row.ids, row.cu_seqlens[1:-1]) for row in rows]
+        return sorted(tuple(piece.tolist()) for row in pieces for piece in row)
+
+    def test_a_step_has_the_same_examples_packed_or_not(self, dataset):
+        packed, loose = SFTBatches(dataset, 4, seed=1), SFTBatches(dataset, 4, seed=1, packing=False)
+        for step in range(6):
+            assert self.contents(packed.batch(step)) == self.contents(loose.batch(step))
+        assert len(loose.batch(0)) == 4 and len(packed.batch(0)) == 1
+
+    def test_batches_depend_on_seed_and_step_only(self, dataset):
+        one, other = SFTBatches(dataset, 4, seed=1), SFTBatches(dataset, 4, seed=1)
+        one.batch(0), one.batch(7)
+        assert [row.ids.tolist() for row in one.batch(3)] == [row.ids.tolist() for row in other.batch(3)]
+        different = SFTBatches(dataset, 4, seed=2)
+        assert any(self.contents(one.batch(s)) != self.contents(different.batch(s)) for s in range(3))
+
+    def test_the_stream_leaves_no_example_out(self, dataset):
+        batches = SFTBatches(dataset, 4, seed=1)
+        drawn = [piece for step in range(5) for piece in self.contents(batches.batch(step))]
+        assert len(batches) == 2 and len(drawn) == 20
+        assert sorted(drawn) == sorted(2 * [tuple(dataset[i].ids.tolist()) for i in range(10)])
+        assert [batches.epoch(step) for step in range(5)] == [0, 0, 0, 1, 1]
+
+    def test_once_goes_through_all_in_order(self, dataset):
+        batches = list(SFTBatches(dataset, 4, seed=1, packing=False).once())
+        assert [len(batch) for batch in batches] == [4, 4, 2]
+        assert [row.ids.tolist() for batch in batches for row in batch] == [dataset[i].ids.tolist() for i in range(10)]
+
+    def test_rows_are_no_longer_than_asked(self, dataset):
+        room = 2 * max(len(dataset[i]) for i in range(10))
+        rows = SFTBatches(dataset, 10, seed=1, max_length=room).batch(0)
+        assert len(rows) == 5 and all(len(row) <= room for row in rows)
