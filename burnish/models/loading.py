@@ -1,0 +1,193 @@
+"""Tokenizers, policies and value models from a model folder, loaded with transformers.
+
+Consumes a `ModelConfig` and a path (see `models/folder.py`); hands on modules on their device, with dropout off and
+every weight accounted for: a weight that the folder lacks is an error, never a silent random one. Only the value head
+may be new; it is drawn from the seed. `resolve_path` and `read_model_facts` are here too and need no torch, which is
+why torch and transformers are imported inside the functions.
+"""
+
+import difflib
+import importlib
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from burnish.config.model import ModelConfig
+from burnish.errors import ConfigError, ModelError
+from burnish.models.facts import ModelFacts, read_model_facts
+from burnish.models.folder import check_tokenizer, resolve_path
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+__all__ = ["ModelFacts", "load_causal_lm", "load_tokenizer", "load_value_model", "read_model_facts", "resolve_path"]
+
+logger = logging.getLogger(__name__)
+
+
+def load_tokenizer(path: str | Path, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
+    """The tokenizer in `path`. Without a pad token it pads with end-of-sequence, and says so.
+
+    burnish tells padding from text by masks, never by the pad token's id, so a sampled end-of-sequence is trained.
+    """
+    from transformers import AutoTokenizer
+
+    folder = resolve_path(path, weights=False)
+    check_tokenizer(folder)
+    with _errors(folder, "the tokenizer"), _quiet():
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token is None:
+            raise ModelError(f"{folder}: the tokenizer has neither a pad nor an end-of-sequence token; set one")
+        tokenizer.pad_token = tokenizer.eos_token
+        logger.warning("%s: no pad token; %s is used for padding, which is masked", folder, tokenizer.eos_token)
+    return tokenizer
+
+
+def load_causal_lm(
+    path: str | Path, model_config: ModelConfig, device: "str | torch.device" = "cpu", dtype: str | None = None
+) -> "PreTrainedModel":
+    """The policy in `path`, in `dtype` or else `model_config.dtype` (auto: float32)."""
+    from transformers import AutoModelForCausalLM
+
+    folder = resolve_path(path)
+    config = _read_config(folder, model_config)
+    module, missing = _load(AutoModelForCausalLM, folder, config, model_config, dtype)
+    if missing:
+        raise ModelError(f"{folder}: the weights lack {_named(missing)}; the folder is incomplete or of another model")
+    return _prepared(module, model_config, device)
+
+
+def load_value_model(
+    path: str | Path,
+    model_config: ModelConfig,
+    device: "str | torch.device" = "cpu",
+    seed: int = 0,
+    dtype: str | None = None,
+) -> "PreTrainedModel":
+    """A token classifier with one label: the folder's own head where it has one, else a new one from `seed`."""
+    from transformers import AutoModelForTokenClassification
+
+    folder = resolve_path(path)
+    config = _read_config(folder, model_config)
+    config.num_labels = 1
+    config.classifier_dropout = 0.0  # where it is absent, transformers drops a tenth of the head's input
+    module, missing = _load(AutoModelForTokenClassification, folder, config, model_config, dtype)
+    backbone = [name for name in missing if name.startswith(f"{module.base_model_prefix}.")]
+    if backbone:
+        raise ModelError(f"{folder}: the weights lack {_named(backbone)}; the folder is incomplete or of another model")
+    _initialise(module, missing, seed)
+    return _prepared(module, model_config, device)
+
+
+def _read_config(folder: Path, model_config: ModelConfig) -> "PreTrainedConfig":
+    """The folder's configuration with `override_config` applied and every dropout at 0."""
+    from transformers import AutoConfig
+
+    _import_external(model_config.external_lib)
+    with _errors(folder, "config.json"):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=model_config.trust_remote_code)
+    known = set(config.to_dict()) | set(config.attribute_map)
+    for name, value in model_config.override_config.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+            raise ConfigError(
+                f"model.override_config.{name}: {config.model_type} models have no such setting (nearest: {near})"
+            )
+        setattr(config, name, value)
+    for part in {id(c): c for c in (config, config.get_text_config())}.values():
+        for name, value in part.to_dict().items():
+            if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float):
+                setattr(part, name, 0.0)
+    return config
+
+
+def _import_external(libraries: str | None) -> None:
+    for name in filter(None, (part.strip() for part in (libraries or "").split(","))):
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ConfigError(f"model.external_lib={libraries}: {name} could not be imported ({error})") from error
+
+
+def _load(
+    auto_class: Any, folder: Path, config: "PreTrainedConfig", model_config: ModelConfig, dtype: str | None
+) -> tuple["PreTrainedModel", list[str]]:
+    """The module and the names of weights that the folder does not hold."""
+    import torch
+
+    wanted = dtype or model_config.dtype
+    attention = model_config.attn_implementation
+    with _errors(folder, "the model"), _quiet(), torch.random.fork_rng():
+        module, info = auto_class.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32 if wanted in (None, "auto") else getattr(torch, wanted),
+            attn_implementation=None if attention == "auto" else attention,  # None: sdpa, or eager where it has none
+            trust_remote_code=model_config.trust_remote_code,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # to name them below
+        )
+    if info["mismatched_keys"]:
+        name, stored, expected = min(info["mismatched_keys"])
+        raise ModelError(
+            f"{folder}: config.json and weights disagree: {name} is {tuple(stored)} in the weights and "
+            f"{tuple(expected)} by the configuration ({len(info['mismatched_keys'])} such tensors)"
+        )
+    return module, sorted(info["missing_keys"])
+
+
+def _initialise(module: "PreTrainedModel", names: list[str], seed: int) -> None:
+    """Weights from a normal distribution as wide as the model's own initialisation, biases 0."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    width = getattr(module.config.get_text_config(), "initializer_range", 0.02)
+    with torch.no_grad():
+        for name in names:
+            parameter = module.get_parameter(name)
+            fresh = torch.randn(parameter.shape, generator=generator) * width
+            parameter.copy_(fresh if parameter.ndim > 1 else torch.zeros_like(fresh))
+
+
+def _prepared(module: "PreTrainedModel", model_config: ModelConfig, device: "str | torch.device") -> "PreTrainedModel":
+    if model_config.enable_gradient_checkpointing and module.supports_gradient_checkpointing:
+        module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return module.to(device)
+
+
+def _named(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+@contextmanager
+def _errors(folder: Path, what: str) -> Iterator[None]:
+    """What transformers raises about a folder, as a ModelError that names it."""
+    try:
+        yield
+    except Exception as error:  # readers of foreign files: tokenizers and safetensors raise types of their own
+        text = str(error).strip()
+        if "trust_remote_code" in text:
+            text = "it runs Python code of its own; if you trust it, set model.trust_remote_code=True"
+        if text.startswith("Unrecognized configuration class"):
+            text = text.splitlines()[0]  # the rest lists every class that there is
+        raise ModelError(f"{folder}: cannot load {what}: {text or type(error).__name__}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' progress bars and its report on missing weights, which are checked here."""
+    from transformers.utils import logging as hf_logging
+
+    level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        hf_logging.set_verbosity(level)
+        if bars:
+            hf_logging.enable_progress_bar()

@@ -1,0 +1,69 @@
+"""Sizes read from a folder without loading it."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from burnish.errors import ModelError
+from burnish.models.loading import read_model_facts
+from burnish.models.tiny import write_tiny_model
+
+
+@pytest.mark.parametrize(
+    "model_type,overrides,kv_heads,head_dim",
+    [
+        ("qwen2", {}, 2, 16),
+        ("qwen3", {"num_key_value_heads": 1, "head_dim": 8}, 1, 8),
+        ("llama", {"tie_word_embeddings": False}, 2, 16),
+        ("gpt2", {}, 2, 16),
+    ],
+)
+def test_facts_agree_with_the_loaded_model(tmp_path, model_type, overrides, kv_heads, head_dim):
+    folder = write_tiny_model(tmp_path, model_type=model_type, context=128, layers=3, **overrides)
+    facts = read_model_facts(folder)
+    module = AutoModelForCausalLM.from_pretrained(folder)
+    assert facts.parameters == sum(p.numel() for p in module.parameters())
+    assert (facts.model_type, facts.context, facts.layers) == (model_type, 128, 3)
+    assert (facts.hidden, facts.heads, facts.kv_heads, facts.head_dim) == (32, 2, kv_heads, head_dim)
+    assert facts.vocab == module.get_input_embeddings().num_embeddings
+
+
+def test_without_weights_the_count_is_estimated(tiny_model, tmp_path):
+    shutil.copy(tiny_model / "config.json", tmp_path)
+    counted, estimated = read_model_facts(tiny_model).parameters, read_model_facts(tmp_path).parameters
+    assert estimated == pytest.approx(counted, rel=0.05)
+
+
+def test_bin_files_are_counted_by_size_and_not_opened(tiny_model, tmp_path):
+    shutil.copy(tiny_model / "config.json", tmp_path)
+    module = AutoModelForCausalLM.from_pretrained(tiny_model)
+    torch.save({"weights": torch.zeros(50_000)}, tmp_path / "pytorch_model.bin")
+    assert module.dtype == torch.float32
+    assert read_model_facts(tmp_path).parameters == pytest.approx(50_000, rel=0.02)
+
+
+def test_sizes_one_level_down(tiny_model, tmp_path):
+    inner = json.loads((tiny_model / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "seeing", "text_config": inner}))
+    facts = read_model_facts(tmp_path)
+    assert (facts.model_type, facts.layers, facts.context) == ("seeing", 2, 512)
+
+
+@pytest.mark.parametrize(
+    "name,content,message",
+    [
+        ("config.json", b"{", r"config\.json: not readable as JSON"),
+        ("config.json", b"[]", r"config\.json: expected an object, found a list"),
+        ("config.json", b'{"hidden_size": 4}', r"none of num_attention_heads, n_head, num_heads is in it"),
+        ("model.safetensors", b"\x00\x01", r"model\.safetensors: damaged or cut off"),
+        ("model.safetensors", b"\xff" * 20, r"model\.safetensors: damaged or cut off \(its header claims"),
+    ],
+)
+def test_damaged_files_are_named(tiny_model, tmp_path, name, content, message):
+    shutil.copy(tiny_model / "config.json", tmp_path)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ModelError, match=message):
+        read_model_facts(tmp_path)

@@ -1,0 +1,115 @@
+"""From model.path to a folder: checkpoints of ours, hub ids, hdfs, and what is missing."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from burnish.errors import ModelError
+from burnish.models.loading import resolve_path
+
+
+def folder_with(path, *names):
+    path.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (path / name).write_text("{}")
+    return path
+
+
+def test_a_plain_folder_also_below_home(tmp_path, monkeypatch):
+    model = folder_with(tmp_path / "m", "config.json", "model.safetensors")
+    assert resolve_path(model) == model
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert resolve_path("~/m") == model
+    monkeypatch.chdir(tmp_path)
+    assert resolve_path("m").resolve() == model
+
+
+def test_checkpoints_of_ours(tmp_path):
+    actor = folder_with(tmp_path / "run" / "global_step_30" / "actor", "config.json", "model.safetensors")
+    assert resolve_path(actor) == resolve_path(actor.parent) == actor
+    (tmp_path / "run" / "latest_checkpointed_iteration.txt").write_text("30\n")
+    assert resolve_path(tmp_path / "run") == actor
+    folder_with(actor.parent, "config.json", "model-00001-of-00002.safetensors")
+    assert resolve_path(actor.parent) == actor.parent
+
+
+@pytest.mark.parametrize("path", ["/no/such/folder", "outputs/stage1/checkpoint-7", "./m", "~/nothing here", ".."])
+def test_missing_folders(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    expected = r"\.\.: no config\.json" if path == ".." else f"model.path={path}: there is no such folder"
+    with pytest.raises(ModelError, match=expected):
+        resolve_path(path)
+
+
+def test_a_hub_id_without_a_connection(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ModelError) as caught:
+        resolve_path("Qwen/Qwen2.5-0.5B-Instruct")
+    text = str(caught.value)
+    assert "model.path=Qwen/Qwen2.5-0.5B-Instruct: there is no such folder" in text
+    assert "could not be fetched from the hub as a model id" in text
+    assert "Give the folder of a downloaded model, or connect to the hub" in text
+
+
+def test_a_hub_id_that_is_there(tmp_path, monkeypatch):
+    asked = {}
+
+    def download(name, **options):
+        asked.update(options, name=name)
+        return str(folder_with(tmp_path / "snapshot", "config.json", "model.safetensors"))
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert resolve_path("Qwen/Qwen2.5-0.5B-Instruct") == tmp_path / "snapshot"
+    assert (asked["name"], asked["allow_patterns"]) == ("Qwen/Qwen2.5-0.5B-Instruct", None)
+    resolve_path("gpt2", weights=False)
+    assert asked["name"] == "gpt2" and "*.json" in asked["allow_patterns"]
+
+
+def test_folders_that_lack_a_part(tmp_path):
+    with pytest.raises(ModelError, match=r"no config\.json; model\.path must name a Hugging Face model folder"):
+        resolve_path(folder_with(tmp_path / "a", "model.safetensors"))
+    bare = folder_with(tmp_path / "b", "config.json")
+    with pytest.raises(ModelError, match=r"config\.json is there but no weights \(looked for \*\.safetensors"):
+        resolve_path(bare)
+    assert resolve_path(bare, weights=False) == bare
+
+
+@pytest.fixture
+def hdfs(tmp_path, monkeypatch):
+    """An `hdfs` command that copies from a folder, or fails where there is none; counts its calls."""
+    store = tmp_path / "store"
+    command = tmp_path / "bin" / "hdfs"
+    command.parent.mkdir()
+    command.write_text(
+        f"#!/bin/sh\necho x >> {tmp_path}/calls\n"
+        f'[ "$1 $2" = "dfs -get" ] || exit 9\n'
+        f'cp -r "{store}/${{3#hdfs://}}" "$4" 2>/dev/null || {{ echo "get: no such file" >&2; exit 1; }}\n'
+    )
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("BURNISH_CACHE", str(tmp_path / "cache"))
+    return store
+
+
+def test_hdfs_is_copied_once(hdfs, tmp_path):
+    folder_with(hdfs / "models" / "m", "config.json", "model.safetensors")
+    first = resolve_path("hdfs://models/m")
+    assert first.is_relative_to(tmp_path / "cache") and (first / "model.safetensors").is_file()
+    assert resolve_path("hdfs://models/m") == first
+    assert (tmp_path / "calls").read_text().count("x") == 1
+
+
+def test_hdfs_failures(hdfs, tmp_path, monkeypatch):
+    with pytest.raises(ModelError, match=r"model\.path=hdfs://models/none: `hdfs dfs -get` failed: get: no such file"):
+        resolve_path("hdfs://models/none")
+    assert not list((tmp_path / "cache" / "hdfs").iterdir())
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(ModelError, match=r"hdfs://models/m: copying it needs the `hdfs` command"):
+        resolve_path("hdfs://models/m")
+
+
+def test_paths_and_facts_need_no_torch():
+    code = "import sys, burnish.models.loading; sys.exit(any(m in sys.modules for m in ('torch', 'transformers')))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

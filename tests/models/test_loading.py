@@ -1,0 +1,175 @@
+"""Tokenizers, policies and value models: every weight accounted for, dropout off, errors that name the folder."""
+
+import json
+import shutil
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForTokenClassification
+
+from burnish.config.model import ModelConfig
+from burnish.errors import ConfigError, ModelError
+from burnish.models.loading import load_causal_lm, load_tokenizer, load_value_model
+from burnish.models.tiny import write_tiny_model
+
+
+@pytest.fixture
+def folder(tiny_model, tmp_path):
+    """A copy that a test may break."""
+    return shutil.copytree(tiny_model, tmp_path / "model")
+
+
+def edit_json(file, **changes):
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_policy(tiny_model):
+    module = load_causal_lm(tiny_model, ModelConfig())
+    assert (module.dtype, module.config._attn_implementation) == (torch.float32, "sdpa")
+    assert module.is_gradient_checkpointing
+    stored = load_file(tiny_model / "model.safetensors")
+    assert all(torch.equal(module.get_parameter(name), tensor) for name, tensor in stored.items())
+
+
+def test_settings_are_followed(tiny_model):
+    config = ModelConfig(
+        dtype="bfloat16", attn_implementation="eager", enable_gradient_checkpointing=False,
+        override_config={"max_position_embeddings": 99},
+    )  # fmt: skip
+    module = load_causal_lm(tiny_model, config)
+    assert (module.dtype, module.config._attn_implementation) == (torch.bfloat16, "eager")
+    assert not module.is_gradient_checkpointing
+    assert module.config.max_position_embeddings == 99
+    assert load_causal_lm(tiny_model, config, dtype="float32").dtype == torch.float32
+
+
+def test_dropout_is_off(tmp_path):
+    folder = write_tiny_model(tmp_path, attention_dropout=0.5)
+    module = load_causal_lm(folder, ModelConfig(attn_implementation="eager")).train()
+    assert module.config.attention_dropout == 0
+    ids = torch.arange(3, 40)[None]
+    assert torch.equal(module(ids).logits, module(ids).logits)
+    gpt = load_causal_lm(write_tiny_model(tmp_path / "gpt", model_type="gpt2"), ModelConfig()).train()
+    assert torch.equal(gpt(ids).logits, gpt(ids).logits)
+
+
+def test_unknown_overrides_name_the_nearest(tiny_model):
+    with pytest.raises(
+        ConfigError, match=r"override_config\.rope_tetha: qwen2 models have no such setting \(nearest: "
+    ):
+        load_causal_lm(tiny_model, ModelConfig(override_config={"rope_tetha": 1e6}))
+
+
+def test_value_model_head_comes_from_the_seed(tiny_model):
+    first, same, other = (load_value_model(tiny_model, ModelConfig(), seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(first.score.weight, same.score.weight) and not torch.equal(
+        first.score.weight, other.score.weight
+    )
+    assert first.score.weight.shape == (1, 32) and first.score.bias.item() == 0
+    assert 0.01 < first.score.weight.std() < 0.04
+    policy = load_causal_lm(tiny_model, ModelConfig())
+    assert torch.equal(first.model.norm.weight, policy.model.norm.weight)
+    ids = torch.arange(3, 40)[None]
+    first.train()
+    assert first(ids).logits.shape == (1, 37, 1) and torch.equal(first(ids).logits, first(ids).logits)
+
+
+def test_value_model_random_state_is_left_alone(tiny_model):
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    load_value_model(tiny_model, ModelConfig(), seed=1)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_saved_value_models_load_as_they_are(tiny_model, tmp_path):
+    module = load_value_model(tiny_model, ModelConfig(), seed=1)
+    module.save_pretrained(tmp_path)
+    plain = AutoModelForTokenClassification.from_pretrained(tmp_path)
+    ids = torch.arange(3, 20)[None]
+    assert torch.equal(plain.eval()(ids).logits, module.eval()(ids).logits)
+    again = load_value_model(tmp_path, ModelConfig(), seed=99)  # its own head, not one from the seed
+    assert torch.equal(again.score.weight, module.score.weight)
+
+
+def test_missing_weights_are_an_error(folder):
+    tensors = load_file(folder / "model.safetensors")
+    gone = [tensors.pop(f"model.layers.1.mlp.{name}_proj.weight") for name in ("gate", "up", "down")]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    assert len(gone) == 3
+    for load in (load_causal_lm, load_value_model):
+        with pytest.raises(ModelError, match=r"the weights lack model\.layers\.1\.mlp\.down_proj\.weight, "):
+            load(folder, ModelConfig())
+
+
+def test_weights_of_another_size(folder):
+    edit_json(folder / "config.json", intermediate_size=64)
+    disagree = r"layers\.0\.mlp\.down_proj\.weight is \(32, 128\) in the weights and \(32, 64\) .*6 such tensors"
+    with pytest.raises(ModelError, match=disagree):
+        load_causal_lm(folder, ModelConfig())
+
+
+def test_a_cut_off_file(folder):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1000])
+    with pytest.raises(ModelError, match="cannot load the model: "):
+        load_causal_lm(folder, ModelConfig())
+
+
+def test_an_unknown_architecture(folder):
+    edit_json(folder / "config.json", model_type="quux")
+    with pytest.raises(ModelError, match=r"cannot load config\.json: .*quux"):
+        load_causal_lm(folder, ModelConfig())
+
+
+def test_a_model_without_token_classification(tmp_path):
+    folder = write_tiny_model(tmp_path, model_type="opt")
+    with pytest.raises(ModelError, match="cannot load the model: .*OPTConfig") as caught:
+        load_value_model(folder, ModelConfig())
+    assert len(str(caught.value)) < 500
+
+
+def test_code_that_comes_with_a_model_is_not_run(folder):
+    (folder / "modeling_evil.py").write_text("raise SystemExit('ran')")
+    edit_json(folder / "config.json", model_type="evil", auto_map={"AutoConfig": "modeling_evil.Evil"})
+    with pytest.raises(ModelError, match=r"runs Python code of its own; .* model\.trust_remote_code=True"):
+        load_causal_lm(folder, ModelConfig())
+
+
+def test_external_libraries_are_imported_first(tiny_model, tmp_path, monkeypatch):
+    (tmp_path / "lib_one.py").write_text("")
+    (tmp_path / "lib_two.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    load_causal_lm(tiny_model, ModelConfig(external_lib="lib_one, lib_two"))
+    assert {"lib_one", "lib_two"} <= set(sys.modules)
+    with pytest.raises(ConfigError, match=r"model\.external_lib=lib_three: lib_three could not be imported"):
+        load_causal_lm(tiny_model, ModelConfig(external_lib="lib_three"))
+
+
+def test_tokenizer(tiny_model, caplog):
+    tokenizer = load_tokenizer(tiny_model)
+    assert tokenizer.decode(tokenizer("a+1")["input_ids"]) == "a+1"
+    assert not caplog.records
+
+
+def test_a_tokenizer_without_pad_says_what_it_pads_with(folder, caplog):
+    edit_json(folder / "tokenizer_config.json", pad_token=None)
+    edit_json(folder / "tokenizer.json", padding=None)
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.pad_token == tokenizer.eos_token == "<|end|>"
+    assert f"{folder}: no pad token; <|end|> is used for padding" in caplog.text
+
+
+def test_a_folder_without_a_tokenizer(folder):
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(ModelError, match=r"no tokenizer \(looked for tokenizer\.json, .* model\.tokenizer_path"):
+        load_tokenizer(folder)
+
+
+def test_a_damaged_tokenizer(folder):
+    (folder / "tokenizer.json").write_text('{"version": ')
+    with pytest.raises(ModelError, match="cannot load the tokenizer: "):
+        load_tokenizer(folder)
