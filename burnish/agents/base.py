@@ -1,0 +1,101 @@
+"""The agent contract: the base class of loops, and the table of loops by name.
+
+A loop is made for one trajectory. It prompts the policy through `self.server_manager.generate` as often as it likes
+and returns an `AgentLoopOutput`. `@register("name")` or `register_agent_loop("name", cls)` puts it in the table, from
+where a row picks it by `agent_name`. Adding a built-in loop is adding a file in `loops/` and a line here.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from burnish.agents.output import AgentLoopOutput
+from burnish.config import PPOConfig
+from burnish.data.chat import ChatRenderer, Message, truncate
+from burnish.errors import AgentError, ConfigError, DataError, NotAvailable
+
+if TYPE_CHECKING:
+    from burnish.agents.server import ServerManager
+
+__all__ = ["AgentLoopBase", "AgentLoopOutput", "find_loop", "register", "register_agent_loop"]
+
+BUILT_IN = {"single_turn_agent": "burnish.agents.loops.single_turn:SingleTurnAgentLoop"}
+LATER = {
+    "tool_agent": "the tool agent",
+    "react_agent": "the ReAct agent",
+    "search_agent": "the search agent",
+}
+_registered: dict[str, type["AgentLoopBase"]] = {}
+Loop = TypeVar("Loop", bound="type[AgentLoopBase]")
+
+
+class AgentLoopBase(ABC):
+    """Base of all loops. One instance runs one trajectory, so it may keep state on itself."""
+
+    def __init__(self, config: PPOConfig, server_manager: "ServerManager", tokenizer: Any, chat: ChatRenderer):
+        self.config = config
+        self.server_manager = server_manager
+        self.tokenizer = tokenizer
+        self.chat = chat
+
+    @abstractmethod
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
+        """Make the trajectory. `row` is the data row, plus `messages` (its prompt) and `max_turns`."""
+
+    def prompt_ids(self, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None) -> list[int]:
+        """The rendered prompt, at most `data.max_prompt_length` tokens long, as `data.truncation` says."""
+        data = self.config.data
+        try:
+            return truncate(self.chat.prompt_ids(messages, tools), data.max_prompt_length, data.truncation)
+        except DataError as error:
+            raise DataError(
+                f"prompt of uid {self.server_manager.uid}: {error}; raise data.max_prompt_length, drop such rows with "
+                "data.filter_overlong_prompts=True, or cut them with data.truncation=left, right or middle"
+            ) from error
+
+
+def register(name: str) -> Callable[[Loop], Loop]:
+    """Class decorator: `register_agent_loop(name, cls)`."""
+
+    def decorate(cls: Loop) -> Loop:
+        register_agent_loop(name, cls)
+        return cls
+
+    return decorate
+
+
+def register_agent_loop(name: str, cls: type[AgentLoopBase]) -> None:
+    """Make `cls` the loop of rows whose `agent_name` is `name`."""
+    if not isinstance(cls, type) or not issubclass(cls, AgentLoopBase):
+        raise AgentError(f"agent loop {name!r}: {cls!r} is not a subclass of AgentLoopBase")
+    taken = _registered.get(name)
+    if name in BUILT_IN or (taken is not None and _identity(taken) != _identity(cls)):
+        owner = BUILT_IN.get(name) or _identity(taken)  # type: ignore[arg-type]
+        raise AgentError(f"agent loop {name!r} is already registered ({owner}); choose another name")
+    _registered[name] = cls
+
+
+def find_loop(name: str) -> type[AgentLoopBase]:
+    """The class of a loop; `X_agent_loop` means `X_agent`."""
+    for spelling in (name, name.removesuffix("_loop")):
+        if spelling in _registered:
+            return _registered[spelling]
+        if spelling in BUILT_IN:
+            module, class_name = BUILT_IN[spelling].split(":")
+            return getattr(import_module(module), class_name)
+        if spelling in LATER:
+            raise NotAvailable(LATER[spelling], f"This version has {_known()}.")
+    raise ConfigError(
+        f"there is no agent loop {name!r}; this version has {_known()} (not available yet: {', '.join(LATER)}). "
+        "Register your own with @register, or name its file in actor_rollout_ref.rollout.agent.agent_loop_config_path"
+    )
+
+
+def _known() -> str:
+    return ", ".join(sorted({*BUILT_IN, *_registered}))
+
+
+def _identity(cls: type) -> str:
+    """Equal for a class and its redefinition, as when a notebook cell or a file is run again."""
+    return f"{cls.__module__}.{cls.__qualname__}"

@@ -1,0 +1,157 @@
+"""Rows in, finished and scored trajectories out.
+
+Every row becomes one task in one event loop: its agent loop runs, its output is checked, and it is scored at once while
+the others go on generating. A task waits for the rollout engine, for what its loop awaits, and for the scorer;
+`deadline_s` bounds all of it. Results come in the order of the rows and do not depend on the order of finishing. The
+first failure ends the run, naming the trajectory.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from burnish.agents.base import AgentLoopOutput, find_loop
+from burnish.agents.server import ServerManager
+from burnish.agents.user_loops import load_user_loops
+from burnish.config import PPOConfig
+from burnish.data.chat import ChatRenderer, to_messages
+from burnish.errors import AgentError, DeadlineError, UserError
+from burnish.rollout.base import Completion, RolloutEngine, Sampling
+
+Score = Callable[[dict[str, Any], AgentLoopOutput, str], Awaitable[Any]]
+
+
+@dataclass
+class Trajectory:
+    """One row's result. `text` is what the policy wrote, without special tokens: what scorers read."""
+
+    row: dict[str, Any]
+    output: AgentLoopOutput
+    text: str
+    score_result: Any = None
+    completions: list[Completion] = field(default_factory=list)  # the engine's own record, by turn
+
+
+class TrajectoryRunner:
+    """Runs agent loops over `engine`; `score(row, output, text)` is awaited for each as it finishes."""
+
+    def __init__(self, engine: RolloutEngine, tokenizer: Any, config: PPOConfig, score: Score | None = None):
+        agent = config.actor_rollout_ref.rollout.agent
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.config = config
+        self.score = score
+        self.chat = ChatRenderer(tokenizer, config.data.apply_chat_template_kwargs)
+        self.user_loops = load_user_loops(agent.agent_loop_config_path) if agent.agent_loop_config_path else {}
+        self.default_loop = agent.default_agent_loop
+        find_loop(self.default_loop)  # a name that does not exist is told before anything runs
+
+    def run(
+        self,
+        rows: Sequence[dict[str, Any]],
+        sampling: Sampling,
+        *,
+        namespace: str,
+        seed: int,
+        deadline_s: float | None = None,
+    ) -> list[Trajectory]:
+        """One trajectory per row, in the order of the rows. A row has `uid`, `sample` and `raw_prompt`.
+
+        `namespace` keeps the noise of training and validation apart.
+        """
+        return asyncio.run(self.run_async(rows, sampling, namespace=namespace, seed=seed, deadline_s=deadline_s))
+
+    async def run_async(
+        self,
+        rows: Sequence[dict[str, Any]],
+        sampling: Sampling,
+        *,
+        namespace: str,
+        seed: int,
+        deadline_s: float | None = None,
+    ) -> list[Trajectory]:
+        """`run`, for callers that are inside an event loop."""
+        limit = self.config.data.max_response_length
+        sampling = replace(sampling, max_tokens=min(sampling.max_tokens or limit, limit))
+        stages = ["starting"] * len(rows)  # what each trajectory waits for, to be told when it waits too long
+        tasks = [
+            asyncio.create_task(self._one(i, row, sampling, namespace, seed, stages), name=_who(row))
+            for i, row in enumerate(rows)
+        ]
+        if not tasks:
+            return []
+        try:
+            _, pending = await asyncio.wait(tasks, timeout=deadline_s, return_when=asyncio.FIRST_EXCEPTION)
+            failed = next((task for task in tasks if task.done() and task.exception()), None)
+            if failed is None and pending:
+                waits = [f"{task.get_name()} {stages[i]}" for i, task in enumerate(tasks) if task in pending]
+                raise DeadlineError(
+                    f"rollout: {len(pending)} of {len(tasks)} trajectories were not done after {deadline_s} s: "
+                    + "; ".join(waits[:8])
+                )
+            return [task.result() for task in ([failed] if failed else tasks)]
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _one(
+        self, position: int, row: dict[str, Any], sampling: Sampling, namespace: str, seed: int, stages: list[str]
+    ) -> Trajectory:
+        name = row.get("agent_name") or self.default_loop
+        server = ServerManager(
+            self.engine, sampling, namespace=namespace, seed=seed, uid=int(row["uid"]), sample=int(row["sample"])
+        )
+        try:
+            make = self.user_loops.get(name) or find_loop(name)
+            loop = make(config=self.config, server_manager=server, tokenizer=self.tokenizer, chat=self.chat)
+            stages[position] = f"in agent loop {name}"
+            returned = await loop.run(sampling.to_params(), **self._arguments(row))
+            output = self._finished(returned, server.completions)
+        except UserError:
+            raise  # says itself what to mend
+        except Exception as error:
+            raise AgentError(f"agent loop {name} failed for {_who(row)}: {type(error).__name__}: {error}") from error
+        text = self.tokenizer.decode(output.policy_ids, skip_special_tokens=True)
+        trajectory = Trajectory(row, output, text, completions=server.completions)
+        if self.score is not None:
+            stages[position] = "being scored"
+            trajectory.score_result = await self.score(row, output, text)
+        return trajectory
+
+    def _arguments(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The row as a loop receives it."""
+        if "sampling_params" in row:
+            raise AgentError("the row has a column named sampling_params, which is an argument of run; rename it")
+        turns = self.config.actor_rollout_ref.rollout.multi_turn.max_assistant_turns or self.config.max_turns
+        return {"max_turns": turns, **row, "messages": to_messages(row["raw_prompt"])}
+
+    def _finished(self, output: Any, completions: list[Completion]) -> AgentLoopOutput:
+        """The checked output with log-probs filled in, cut to `data.max_response_length`."""
+        if not isinstance(output, AgentLoopOutput):
+            raise AgentError(f"run returned a {type(output).__name__}; expected an AgentLoopOutput")
+        if output.response_logprobs is None:
+            output = replace(output, response_logprobs=_recorded_log_probs(output, completions))
+        limit = self.config.data.max_response_length
+        cut = output.cut(limit)
+        if not cut.policy_ids:
+            raise AgentError(f"no token of the response (its first {limit} count) was sampled by the policy")
+        reason = "length" if cut is not output else completions[-1].finish_reason if completions else None
+        cut.extra_fields.setdefault("finish_reason", reason)
+        return cut
+
+
+def _recorded_log_probs(output: AgentLoopOutput, completions: list[Completion]) -> list[float]:
+    """Log-probs from the engine's record, possible where the response holds all that was sampled and nothing else."""
+    if [token for completion in completions for token in completion.token_ids] != output.policy_ids:
+        raise AgentError(
+            "response_logprobs is missing, and the tokens with mask 1 are not exactly those that were sampled; "
+            "hand on the log_probs of the completions you used"
+        )
+    recorded = iter([log_prob for completion in completions for log_prob in completion.log_probs])
+    return [next(recorded) if sampled else 0.0 for sampled in output.response_mask]
+
+
+def _who(row: dict[str, Any]) -> str:
+    return f"uid {row['uid']}, sample {row['sample']}"

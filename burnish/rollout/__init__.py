@@ -1,0 +1,31 @@
+"""Rollout engines by name. The contract is `rollout/base.py`; an engine is imported only when it is made.
+
+Adding an engine is adding a file and a line in `ENGINES`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from burnish.errors import ConfigError, NotAvailable
+
+if TYPE_CHECKING:
+    from burnish.config.rollout import RolloutConfig
+    from burnish.rollout.base import RolloutEngine
+
+ENGINES = {"hf": "burnish.rollout.hf:HFEngine"}
+LATER = {
+    "native": "the native rollout engine",
+    "vllm": "the vllm rollout engine, which needs the package vllm (pip install 'burnish[vllm]')",
+    "sglang": "the sglang rollout engine, which needs the package sglang (pip install 'burnish[sglang]')",
+}
+
+
+def make_engine(name: str, module: Any, tokenizer: Any, config: "RolloutConfig") -> "RolloutEngine":
+    """The engine called `name`, generating with `module` as `actor_rollout_ref.rollout` says."""
+    there = ", ".join(f"rollout.name={known}" for known in ENGINES)
+    if name in LATER:
+        raise NotAvailable(LATER[name], f"This version has {there}.")
+    if name not in ENGINES:
+        raise ConfigError(f"actor_rollout_ref.rollout.name={name!r} is no rollout engine; this version has {there}")
+    module_name, class_name = ENGINES[name].split(":")
+    return getattr(import_module(module_name), class_name).from_config(module, tokenizer, config)

@@ -1,0 +1,167 @@
+"""The rollout contract: token ids in, token ids and log-probs out; text is never encoded again.
+
+Agents write against `RolloutEngine.generate` and know nothing about the engine behind it. A `Sampling` goes in, a
+`Completion` comes out. Two rules hold for every engine:
+
+- The log-prob of a token is log_softmax(logits / temperature) over the whole vocabulary, before top-k, top-p and min-p
+  (at temperature 0 the logits are not scaled), because that is what training computes.
+- The noise behind a token is a pure function of (request seed, position in the completion), see `uniforms`. What else
+  is in the batch, or ran before, cannot change it.
+
+Imports no torch, so configuration checks may use it.
+"""
+
+import difflib
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+
+from burnish.errors import ConfigError
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How one request is sampled. Temperature 0 is greedy; `max_tokens` None goes on until the context is full."""
+
+    temperature: float = 1.0
+    top_k: int = -1  # -1 or 0: off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()))
+        object.__setattr__(self, "stop_token_ids", tuple(int(i) for i in self.stop_token_ids or ()))
+        self._require(self.temperature >= 0, "temperature", "0 (greedy) or above")
+        self._require(self.top_k >= -1, "top_k", "-1 (off) or a number of tokens")
+        self._require(0 < self.top_p <= 1, "top_p", "above 0, at most 1")
+        self._require(0 <= self.min_p <= 1, "min_p", "from 0 to 1")
+        self._require(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", "at least 1, or null")
+        self._require(all(isinstance(s, str) and s for s in self.stop), "stop", "non-empty strings")
+
+    def _require(self, right: bool, name: str, allowed: str) -> None:
+        if not right:  # a NaN fails every comparison and lands here too
+            raise ConfigError(f"sampling parameter {name}={getattr(self, name)!r}: it must be {allowed}")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def truncated(self) -> bool:
+        """True where tokens outside a top-k/top-p/min-p set cannot be drawn (training warns about it)."""
+        return not self.greedy and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
+
+    def to_params(self) -> dict[str, Any]:
+        """The dictionary an agent loop receives; without the seed, which belongs to the request."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "seed"}
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Any]) -> "Sampling":
+        """Read a loop's `sampling_params`. `max_new_tokens` means max_tokens, `do_sample=False` means temperature 0."""
+        values = dict(params)
+        if values.pop("do_sample", True) is False:
+            values["temperature"] = 0.0
+        values.pop("logprobs", None)  # they always come
+        if "max_new_tokens" in values:
+            values["max_tokens"] = values.pop("max_new_tokens")
+        known = [f.name for f in fields(cls)]
+        for name in values:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+                raise ConfigError(
+                    f"unknown sampling parameter {name!r} (nearest known: {near!r}; all: {', '.join(known)})"
+                )
+        return cls(**values)
+
+
+@dataclass
+class Completion:
+    """What an engine sampled for one request."""
+
+    token_ids: list[int]
+    log_probs: list[float]  # one per token, under the policy at that moment
+    finish_reason: FinishReason
+    stop: str | int | None = None  # the string or token id that ended it
+    policy_version: int = 0
+
+
+@dataclass
+class RolloutStats:
+    """Counters since the engine was made; `stats()` hands them out as a dictionary."""
+
+    requests: int = 0
+    aborted: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    batches: int = 0
+
+
+class RolloutEngine(ABC):
+    """Turns prompts into completions. `generate` may be awaited by any number of coroutines at once."""
+
+    @abstractmethod
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        request_id: str,
+        images: Sequence[Any] | None = None,
+        order: tuple[int, ...] = (),
+    ) -> Completion:
+        """Sample one completion. Waiting requests are admitted in the order of `order`, then of arrival."""
+
+    @abstractmethod
+    def publish(self, weights: Mapping[str, Any] | None, version: int) -> None:
+        """Take over new weights (None where the engine reads the trainer's own memory) under this version number."""
+
+    @abstractmethod
+    def sleep(self) -> None:
+        """Give memory back to training; `generate` is refused until `wake`."""
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Be ready to generate again."""
+
+    @abstractmethod
+    def abort(self, request_id: str) -> None:
+        """End a request now: its `generate` returns what it has with finish_reason "abort"."""
+
+    @abstractmethod
+    def stats(self) -> dict[str, int]:
+        """Counters since the engine was made."""
+
+
+def request_seed(seed: int, namespace: str, uid: int, sample: int, turn: int) -> int:
+    """The seed of one request, from what it is and not from when it runs. 64 bits, the same on every machine."""
+    identity = f"{int(seed)}/{namespace}/{int(uid)}/{int(sample)}/{int(turn)}".encode()
+    return int.from_bytes(hashlib.blake2b(identity, digest_size=8).digest(), "little")
+
+
+def uniforms(seeds: Sequence[int] | np.ndarray, positions: Sequence[int] | np.ndarray) -> np.ndarray:
+    """One number in [0, 1) for each (request seed, position in the completion); stateless.
+
+    The position is mixed by the splitmix64 finaliser, added to the seed, and mixed again; the upper 53 bits are kept.
+    """
+    seeds_u = np.asarray([int(s) & 0xFFFFFFFFFFFFFFFF for s in seeds], dtype=np.uint64)
+    with np.errstate(over="ignore"):  # arithmetic is modulo 2**64 on purpose
+        bits = _mix64(seeds_u + _mix64(np.asarray(positions, dtype=np.uint64)))
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mix64(value: np.ndarray) -> np.ndarray:
+    value = value + np.uint64(0x9E3779B97F4A7C15)
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))

@@ -1,0 +1,45 @@
+"""One request inside an engine: what was asked, what has been sampled, and the future its caller awaits.
+
+`accept` takes the next sampled token and decides whether it was the last: end-of-sequence or stop id first, then a
+stop string, then the length limit. The ending token stays part of the completion, because the policy sampled it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from burnish.rollout.base import Completion, FinishReason, Sampling
+from burnish.rollout.stops import StopMatcher
+
+
+@dataclass(eq=False)
+class Request:
+    request_id: str
+    prompt_ids: Sequence[int]
+    sampling: Sampling
+    limit: int  # tokens it may get: max_tokens, or what the context leaves
+    stop_ids: frozenset[int]  # stop_token_ids, and end of sequence unless ignored
+    matcher: StopMatcher | None
+    future: "asyncio.Future[Completion]"
+    order: tuple[int, ...] = ()
+    token_ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+
+    @property
+    def done(self) -> bool:
+        """Answered, aborted, failed, or given up by its caller."""
+        return self.future.done()
+
+    def accept(self, token_id: int, log_prob: float, version: int) -> None:
+        self.token_ids.append(token_id)
+        self.log_probs.append(log_prob)
+        found = self.matcher.push(token_id) if self.matcher else None
+        if token_id in self.stop_ids:
+            self.finish("stop", token_id, version)
+        elif found is not None:
+            self.finish("stop", found, version)
+        elif len(self.token_ids) >= self.limit:
+            self.finish("length", None, version)
+
+    def finish(self, reason: FinishReason, stop: str | int | None, version: int) -> None:
+        self.future.set_result(Completion(self.token_ids, self.log_probs, reason, stop, version))

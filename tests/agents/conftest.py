@@ -1,0 +1,76 @@
+"""A scripted engine that answers without a model, and runners over it."""
+
+import asyncio
+
+import pytest
+
+from burnish.agents.runner import TrajectoryRunner
+from burnish.config import PPOConfig
+from burnish.models.tiny import byte_tokenizer
+from burnish.rollout.base import Completion, RolloutEngine
+
+
+class ScriptedEngine(RolloutEngine):
+    """Answers each prompt with `answer(prompt_ids, sampling)` ids after one pass of the loop, and keeps the calls."""
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.calls = []
+
+    async def generate(self, prompt_ids, sampling, *, request_id, images=None, order=()):
+        self.calls.append({"prompt_ids": prompt_ids, "sampling": sampling, "request_id": request_id, "order": order})
+        await asyncio.sleep(0)
+        ids = self.answer(prompt_ids, sampling)
+        return Completion(ids, [-0.5 - i for i in range(len(ids))], "stop", ids[-1] if ids else None, 3)
+
+    def publish(self, weights, version): ...
+    def sleep(self): ...
+    def wake(self): ...
+    def abort(self, request_id): ...
+    def stats(self):
+        return {}
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return byte_tokenizer()
+
+
+@pytest.fixture
+def config():
+    config = PPOConfig()
+    config.data.max_prompt_length = 64
+    config.data.max_response_length = 16
+    return config
+
+
+@pytest.fixture
+def scripted(tokenizer, config):
+    """`scripted("text")` → (runner, engine): every request is answered with the text and an end token."""
+
+    def make(text="42", score=None, answer=None):
+        ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+        engine = ScriptedEngine(answer or (lambda prompt_ids, sampling: list(ids)))
+        return TrajectoryRunner(engine, tokenizer, config, score=score), engine
+
+    return make
+
+
+@pytest.fixture
+def make_rows():
+    def rows(count=2, n=1, **columns):
+        return [
+            {"uid": uid, "sample": sample, "raw_prompt": [{"role": "user", "content": f"{uid}+1="}], **columns}
+            for uid in range(count)
+            for sample in range(n)
+        ]
+
+    return rows
+
+
+@pytest.fixture(autouse=True)
+def _own_table(monkeypatch):
+    """Loops registered by one test are gone in the next."""
+    from burnish.agents import base
+
+    monkeypatch.setattr(base, "_registered", dict(base._registered))

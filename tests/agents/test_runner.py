@@ -1,0 +1,299 @@
+"""Trajectories: order, seeds, scoring, limits, user loops, and failures that name the trajectory."""
+
+import asyncio
+
+import pytest
+import torch
+
+from burnish.agents import AgentLoopBase, AgentLoopOutput, register, register_agent_loop
+from burnish.agents.runner import TrajectoryRunner
+from burnish.config.model import ModelConfig
+from burnish.errors import AgentError, ConfigError, DataError, DeadlineError, NotAvailable
+from burnish.models.loading import load_causal_lm, load_tokenizer
+from burnish.rollout.base import Sampling, request_seed
+from burnish.rollout.hf import HFEngine
+
+
+def run(runner, rows, **options):
+    return runner.run(rows, options.pop("sampling", Sampling()), namespace="train", seed=7, **options)
+
+
+class TwoTurns(AgentLoopBase):
+    """Asks, adds an observation, asks again; writes ids as tensors, and no log-probs."""
+
+    async def run(self, sampling_params, **row):
+        self.seen = row
+        prompt = torch.tensor([self.chat.prompt_ids(row["messages"])])
+        ids, mask = [], []
+        for turn in range(row["max_turns"]):
+            context = torch.cat([prompt, torch.tensor([ids], dtype=torch.long)], dim=1)
+            completion = await self.server_manager.generate("mine", prompt_ids=context, sampling_params=sampling_params)
+            ids += completion.token_ids
+            mask += [1] * len(completion.token_ids)
+            if turn + 1 < row["max_turns"]:
+                ids += [10, 11]
+                mask += [0, 0]
+        return AgentLoopOutput(prompt, torch.tensor(ids), torch.tensor(mask), num_turns=2 * row["max_turns"])
+
+
+def test_single_turn(scripted, tokenizer, make_rows):
+    runner, engine = scripted("42")
+    rows = make_rows(count=2, n=2)
+    trajectories = run(runner, rows, sampling=Sampling(temperature=0.5, stop=("#",)))
+    assert [t.row for t in trajectories] == rows
+    first = trajectories[0].output
+    assert tokenizer.decode(first.prompt_ids) == "<|start|>user\n0+1=<|end|><|start|>assistant\n"
+    assert tokenizer.decode(first.response_ids) == "42<|end|>"
+    assert (first.response_mask, first.response_logprobs) == ([1, 1, 1], [-0.5, -1.5, -2.5])
+    assert (first.num_turns, first.extra_fields) == (2, {"finish_reason": "stop"})
+    assert {t.text for t in trajectories} == {"42"}
+    assert [c.policy_version for c in trajectories[0].completions] == [3]
+    assert [call["order"] for call in engine.calls] == [(0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 1, 0)]
+    assert engine.calls[3]["sampling"] == Sampling(
+        temperature=0.5, stop=("#",), max_tokens=16, seed=request_seed(7, "train", 1, 1, 0)
+    )
+
+
+def test_no_rows_no_trajectories(scripted):
+    assert run(scripted()[0], []) == []
+
+
+def test_max_tokens_is_at_most_the_response_length(scripted, make_rows):
+    for asked, expected in [(None, 16), (5, 5), (99, 16)]:
+        runner, engine = scripted()
+        run(runner, make_rows(1), sampling=Sampling(max_tokens=asked))
+        assert engine.calls[0]["sampling"].max_tokens == expected
+
+
+def test_users_loops_by_both_ways_of_registering(scripted, make_rows):
+    @register("decorated")
+    class Decorated(TwoTurns):
+        pass
+
+    register_agent_loop("called", TwoTurns)
+    runner, engine = scripted("ab")
+    rows = [make_rows(1, agent_name=name, max_turns=2, extra={"k": 1})[0] for name in ("decorated", "called")]
+    rows[1]["uid"] = 1
+    for trajectory in run(runner, rows):
+        output = trajectory.output
+        assert output.response_mask == [1, 1, 1, 0, 0, 1, 1, 1]
+        assert output.response_logprobs == [-0.5, -1.5, -2.5, 0, 0, -0.5, -1.5, -2.5]
+        assert (trajectory.text, output.num_turns) == ("abab", 4)
+    seeds = [call["sampling"].seed for call in engine.calls]
+    assert seeds == [request_seed(7, "train", uid, 0, turn) for turn in (0, 1) for uid in (0, 1)]
+    assert engine.calls[2]["request_id"] == "train/0.0.1/mine"
+
+
+def test_a_loop_gets_the_row_messages_and_max_turns(scripted, make_rows):
+    seen = {}
+
+    @register("looks")
+    class Looks(TwoTurns):
+        async def run(self, sampling_params, **row):
+            seen.update(row, params=sampling_params)
+            return await super().run(sampling_params, **row | {"max_turns": 1})
+
+    run(scripted()[0], make_rows(1, agent_name="looks", extra_info={"a": 1}))
+    assert seen["messages"] == seen["raw_prompt"] == [{"role": "user", "content": "0+1="}]
+    assert (seen["max_turns"], seen["extra_info"], seen["uid"]) == (10, {"a": 1}, 0)
+    assert seen["params"]["temperature"] == 1.0 and seen["params"]["max_tokens"] == 16
+
+
+def test_sampling_params_of_a_call_go_over_the_configured_ones(scripted, make_rows):
+    @register("hot")
+    class Hot(AgentLoopBase):
+        async def run(self, sampling_params, **row):
+            ids = self.prompt_ids(row["messages"])
+            done = await self.server_manager.generate(prompt_ids=ids, sampling_params={"temperature": 0.1, "seed": 5})
+            return AgentLoopOutput(ids, done.token_ids, [1] * len(done.token_ids), done.log_probs)
+
+    runner, engine = scripted()
+    run(runner, make_rows(1, agent_name="hot"), sampling=Sampling(top_k=3))
+    assert engine.calls[0]["sampling"] == Sampling(temperature=0.1, top_k=3, max_tokens=16, seed=5)
+
+
+def test_loops_from_a_yaml_file(scripted, tokenizer, config, make_rows, tmp_path, monkeypatch):
+    source = (
+        "from burnish.agents import AgentLoopOutput\n"
+        "from burnish.agents.loops.single_turn import SingleTurnAgentLoop\n"
+        "class Marked(SingleTurnAgentLoop):\n"
+        "    def __init__(self, mark='none', **kwargs):\n"
+        "        super().__init__(**kwargs)\n"
+        "        self.mark = mark\n"
+        "    async def run(self, sampling_params, **row):\n"
+        "        output = await super().run(sampling_params, **row)\n"
+        "        output.extra_fields['mark'] = self.mark\n"
+        "        return output\n"
+    )
+    (tmp_path / "marked.py").write_text(source)
+    (tmp_path / "marked_module.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "loops.yaml"
+    file.write_text(
+        "- {name: from_file, _target_: 'marked.py:Marked', mark: red}\n"
+        "- {name: from_module, _target_: marked_module.Marked}\n"
+    )
+    config.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(file)
+    config.actor_rollout_ref.rollout.agent.default_agent_loop = "from_file"
+    for _ in range(2):  # a second runner in the same process reads the file again
+        runner, _engine = scripted()
+        rows = [make_rows(1)[0], make_rows(1, agent_name="from_module")[0]]
+        assert [t.output.extra_fields["mark"] for t in run(runner, rows)] == ["red", "none"]
+
+
+@pytest.mark.parametrize(
+    "text,message",
+    [
+        ("{name: x}", "expected a list of entries"),
+        ("- {_target_: a.B}", "entry 0: an entry needs a name"),
+        ("- {name: x}", r"entry 0 \(x\): _target_ is missing"),
+        ("- {name: x, _target_: Alone}", "expected package.module.Class or file.py:Class"),
+        ("- {name: x, _target_: nowhere_to_be.Found}", "No module named 'nowhere_to_be'"),
+        ("- {name: x, _target_: json.Missing}", "has no attribute 'Missing'"),
+        ("- {name: x, _target_: json.JSONDecoder}", "is not a subclass of AgentLoopBase"),
+        ("- {name: x, _target_: 'missing.py:X'}", "there is no file missing.py"),
+        ("- [", "cannot be read"),
+    ],
+)
+def test_bad_yaml_files(scripted, config, tmp_path, text, message):
+    file = tmp_path / "loops.yaml"
+    file.write_text(text)
+    config.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(file)
+    with pytest.raises(ConfigError, match=message) as caught:
+        scripted()
+    assert f"agent_loop_config_path={file}" in str(caught.value)
+
+
+def test_unknown_loops(scripted, config, make_rows):
+    runner, _ = scripted()
+    register_agent_loop("mine", TwoTurns)
+    with pytest.raises(
+        ConfigError, match=r"no agent loop 'singel'; this version has mine, single_turn_agent .*tool_agent"
+    ):
+        run(runner, make_rows(1, agent_name="singel"))
+    with pytest.raises(NotAvailable, match=r"the tool agent. This version has mine, single_turn_agent"):
+        run(runner, make_rows(1, agent_name="tool_agent_loop"))
+    config.actor_rollout_ref.rollout.agent.default_agent_loop = "other"
+    with pytest.raises(ConfigError, match="no agent loop 'other'"):
+        scripted()
+
+
+def test_names_are_taken_once():
+    register_agent_loop("mine", TwoTurns)
+    register_agent_loop("mine", TwoTurns)
+    with pytest.raises(AgentError, match=r"'mine' is already registered \(.*TwoTurns\)"):
+        register_agent_loop("mine", type("Other", (TwoTurns,), {}))
+    with pytest.raises(AgentError, match="'single_turn_agent' is already registered"):
+        register_agent_loop("single_turn_agent", TwoTurns)
+    with pytest.raises(AgentError, match="not a subclass of AgentLoopBase"):
+        register_agent_loop("new", object)
+
+
+def test_long_prompts_follow_the_truncation(scripted, config, tokenizer, make_rows):
+    rows = make_rows(1)
+    rows[0]["raw_prompt"][0]["content"] = "x" * 100
+    runner, engine = scripted()
+    with pytest.raises(
+        DataError, match=r"prompt of uid 0: \d+ tokens, over the limit of 64; raise data.max_prompt_length"
+    ):
+        run(runner, rows)
+    config.data.truncation = "left"
+    run(runner, rows)
+    assert len(engine.calls[-1]["prompt_ids"]) == 64
+    assert tokenizer.decode(engine.calls[-1]["prompt_ids"]).endswith("xx<|end|><|start|>assistant\n")
+
+
+def test_responses_are_cut(scripted, make_rows):
+    register_agent_loop("two", TwoTurns)
+    output = run(scripted("123456789")[0], make_rows(1, agent_name="two", max_turns=2))[0].output
+    assert len(output.response_ids) == len(output.response_logprobs) == 16
+    assert output.response_mask == [1] * 10 + [0, 0] + [1] * 4
+    assert output.extra_fields["finish_reason"] == "length"
+
+
+def test_scoring_one_does_not_delay_the_others(scripted, make_rows):
+    scored, release = [], asyncio.Event()
+
+    async def score(row, output, text):
+        scored.append((row["uid"], text, list(output.response_mask)))
+        if row["uid"] == 0:
+            await release.wait()  # the second row, which takes longer to generate, lets the first go on
+        else:
+            release.set()
+        return {"score": row["uid"] * 1.0}
+
+    register_agent_loop("two", TwoTurns)
+    rows = make_rows(2)
+    rows[1] |= {"agent_name": "two", "max_turns": 3}
+    trajectories = run(scripted("a", score=score)[0], rows, deadline_s=30)
+    assert scored == [(0, "a", [1, 1]), (1, "aaa", [1, 1, 0, 0, 1, 1, 0, 0, 1, 1])]
+    assert [t.score_result for t in trajectories] == [{"score": 0.0}, {"score": 1.0}]
+
+
+def test_a_loop_that_raises_names_the_trajectory(scripted, make_rows):
+    @register("breaks")
+    class Breaks(AgentLoopBase):
+        async def run(self, sampling_params, **row):
+            if row["sample"] == 1:
+                raise KeyError("no such thing")
+            await asyncio.sleep(3600)
+
+    with pytest.raises(
+        AgentError, match=r"agent loop breaks failed for uid 0, sample 1: KeyError: 'no such thing'"
+    ) as caught:
+        run(scripted()[0], make_rows(1, n=3, agent_name="breaks"))
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize(
+    "returned,message",
+    [
+        ("nothing", "run returned a str; expected an AgentLoopOutput"),
+        ({"response_mask": [0, 0]}, r"no token of the response \(its first 16 count\) was sampled"),
+        ({"response_mask": [1, 1]}, "response_logprobs is missing, and the tokens with mask 1 are not exactly"),
+        ({"response_mask": [1]}, "response_mask has 1 entries and response_ids has 2"),
+    ],
+)
+def test_outputs_that_break_the_contract(scripted, make_rows, returned, message):
+    @register("odd")
+    class Odd(AgentLoopBase):
+        async def run(self, sampling_params, **row):
+            return returned if isinstance(returned, str) else AgentLoopOutput([5], [6, 7], **returned)
+
+    with pytest.raises(AgentError, match=rf"agent loop odd failed for uid 0, sample 0: .*{message}"):
+        run(scripted()[0], make_rows(1, agent_name="odd"))
+
+
+def test_a_deadline_names_what_is_waited_for(scripted, make_rows):
+    async def never(row, output, text):
+        if row["uid"] == 1:
+            await asyncio.sleep(3600)
+
+    with pytest.raises(
+        DeadlineError, match=r"1 of 2 trajectories were not done after 0.2 s: uid 1, sample 0 being scored"
+    ):
+        run(scripted(score=never)[0], make_rows(2), deadline_s=0.2)
+
+
+def test_a_failing_scorer_rises_as_it_is(scripted, make_rows):
+    async def broken(row, output, text):
+        raise ZeroDivisionError("score")
+
+    with pytest.raises(ZeroDivisionError):
+        run(scripted(score=broken)[0], make_rows(2))
+
+
+def test_over_a_real_engine_runs_repeat_and_do_not_depend_on_company(tiny_model, config, make_rows):
+    tokenizer = load_tokenizer(tiny_model)
+    engine = HFEngine(load_causal_lm(tiny_model, ModelConfig()), tokenizer, max_num_seqs=3)
+    register_agent_loop("two", TwoTurns)
+    runner = TrajectoryRunner(engine, tokenizer, config)
+    rows = make_rows(3, n=2)
+    rows[2] |= {"agent_name": "two", "max_turns": 2}
+    once, again = run(runner, rows), run(runner, rows)
+    assert [t.output for t in once] == [t.output for t in again]
+    alone = [run(runner, [row])[0] for row in rows]
+    assert [t.output.response_ids for t in alone] == [t.output.response_ids for t in once]
+    other = runner.run(rows, Sampling(), namespace="val", seed=7)
+    assert other[0].output.response_ids != once[0].output.response_ids
+    assert len({tuple(t.output.response_ids) for t in once}) == 6

@@ -1,0 +1,103 @@
+"""Sampled frequencies against exact probabilities, and the edges of truncation."""
+
+import numpy as np
+import pytest
+import torch
+
+from burnish.rollout import sampler
+from burnish.rollout.base import Sampling, uniforms
+from burnish.rollout.sampler import sample
+
+V = 12
+
+
+@pytest.fixture
+def logits():
+    return torch.randn(V, generator=torch.Generator().manual_seed(4)) * 1.5
+
+
+def exact(logits, *, temperature=1.0, top_k=-1, top_p=1.0, min_p=0.0):
+    """The distribution written down token by token."""
+    p = torch.softmax(logits.double() / temperature, 0).numpy()
+    order = np.argsort(-p)
+    kept = list(order[:top_k] if top_k > 0 else order)
+    if top_p < 1:
+        mass, nucleus = 0.0, []
+        for token in kept:
+            if mass >= top_p * p[kept].sum():
+                break
+            nucleus.append(token)
+            mass += p[token]
+        kept = nucleus
+    kept = [token for token in kept if p[token] >= min_p * p.max()]
+    q = np.zeros(V)
+    q[kept] = p[kept]
+    return q / q.sum()
+
+
+@pytest.mark.parametrize(
+    "kind,support",
+    [
+        ({}, V),
+        ({"temperature": 0.6}, V),
+        ({"temperature": 2.0}, V),
+        ({"top_k": 4}, 4),
+        ({"top_p": 0.7}, None),
+        ({"min_p": 0.2}, None),
+        ({"temperature": 1.4, "top_k": 6, "top_p": 0.8, "min_p": 0.15}, None),
+    ],
+)
+def test_frequencies_match_exact_probabilities(logits, kind, support):
+    draws = 20_000
+    noise = torch.from_numpy(uniforms(range(draws), [3] * draws))
+    ids, log_probs = sample(logits.expand(draws, V), [Sampling(**kind)] * draws, noise)
+    expected = exact(logits, **kind) * draws
+    counts = np.bincount(ids.numpy(), minlength=V)
+    inside = expected > 0
+    assert counts[~inside].sum() == 0
+    assert inside.sum() == (support or inside.sum()) and (support or 1 < inside.sum() < V)
+    chi_square = ((counts - expected)[inside] ** 2 / expected[inside]).sum()
+    assert chi_square < 40  # at most 11 degrees of freedom: p < 1e-4
+    untruncated = torch.log_softmax(logits / kind.get("temperature", 1.0), 0)
+    torch.testing.assert_close(log_probs, untruncated[ids])
+
+
+def test_greedy_takes_the_largest_and_reports_unscaled_log_probs(logits):
+    ids, log_probs = sample(logits[None], [Sampling(temperature=0)], torch.tensor([0.999]))
+    assert ids.item() == logits.argmax().item()
+    torch.testing.assert_close(log_probs[0], torch.log_softmax(logits, 0).max())
+
+
+def test_rows_do_not_depend_on_each_other_or_on_the_cut(monkeypatch):
+    logits = torch.randn(9, V, generator=torch.Generator().manual_seed(0))
+    kinds = [Sampling(), Sampling(top_k=2), Sampling(temperature=0)] * 3
+    noise = torch.linspace(0, 0.999, 9, dtype=torch.float64)
+    ids, log_probs = sample(logits, kinds, noise)
+    alone = [sample(logits[i : i + 1], kinds[i : i + 1], noise[i : i + 1]) for i in range(9)]
+    assert ids.tolist() == [one.item() for one, _ in alone]
+    monkeypatch.setattr(sampler, "ELEMENTS_AT_ONCE", 2 * V)
+    again, again_log_probs = sample(logits, kinds, noise)
+    assert torch.equal(ids, again) and torch.equal(log_probs, again_log_probs)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1 - 2**-53])
+def test_extreme_noise_stays_inside_the_allowed_set(noise):
+    logits = torch.zeros(1, V)
+    logits[0, 0] = logits[0, -1] = -1e4  # probability 0 at both ends of the vocabulary
+    ids, log_probs = sample(logits, [Sampling()], torch.tensor([noise], dtype=torch.float64))
+    assert ids.item() == (1 if noise == 0 else V - 2)
+    assert log_probs.item() == pytest.approx(-np.log(V - 2), abs=1e-6)
+
+
+def test_ties_keep_exactly_k_and_a_tiny_top_p_keeps_one():
+    noise = torch.from_numpy(uniforms(range(500), [0] * 500))
+    ids, _ = sample(torch.zeros(500, V), [Sampling(top_k=3)] * 500, noise)
+    assert set(ids.tolist()) == {0, 1, 2}
+    ids, _ = sample(torch.zeros(500, V), [Sampling(top_p=1e-9)] * 500, noise)
+    assert set(ids.tolist()) == {0}
+
+
+def test_top_k_above_the_vocabulary_is_all_of_it(logits):
+    noise = torch.from_numpy(uniforms(range(50), [0] * 50))
+    rows = logits.expand(50, V)
+    assert torch.equal(sample(rows, [Sampling(top_k=1000)] * 50, noise)[0], sample(rows, [Sampling()] * 50, noise)[0])

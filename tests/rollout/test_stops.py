@@ -1,0 +1,57 @@
+"""Stop strings over token boundaries, split characters and special tokens."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from burnish.models.tiny import byte_tokenizer
+from burnish.rollout.stops import StopMatcher
+
+TOKENIZER = byte_tokenizer()
+
+
+def first_match(text, stops):
+    """(tokens pushed when a stop was found, the stop) or None."""
+    matcher = StopMatcher(TOKENIZER, tuple(stops))
+    ids = TOKENIZER(text, add_special_tokens=False)["input_ids"]
+    for count, token_id in enumerate(ids, start=1):
+        found = matcher.push(token_id)
+        if found is not None:
+            return count, found
+    return None
+
+
+@pytest.mark.parametrize(
+    "text,stops,expected",
+    [
+        ("ab</search>cd", ["</search>"], (11, "</search>")),
+        ("abc", ["d"], None),
+        ("aab", ["ab", "b"], (3, "ab")),
+        ("né. x", ["é."], (4, "é.")),  # é is two tokens
+        ("né", ["n"], (1, "n")),
+        ("x\n\ny", ["\n\n"], (3, "\n\n")),
+        ("  a b", [" b"], (5, " b")),
+        ("go<|end|>", ["<|end|>"], (3, "<|end|>")),
+        ("日本語です", ["語で"], (12, "語で")),
+    ],
+)
+def test_found_at_the_completing_token(text, stops, expected):
+    assert first_match(text, stops) == expected
+
+
+def test_broken_bytes_do_not_hide_a_later_stop():
+    matcher = StopMatcher(TOKENIZER, ("stop",))
+    lone = TOKENIZER("é", add_special_tokens=False)["input_ids"][0]
+    assert [matcher.push(lone) for _ in range(50)] == [None] * 50
+    found = [matcher.push(i) for i in TOKENIZER("a stop", add_special_tokens=False)["input_ids"]]
+    assert found == [None] * 5 + ["stop"]
+
+
+@given(st.text("aé日 \n<", max_size=12), st.lists(st.text("aé日 \n<", min_size=1, max_size=3), min_size=1, max_size=3))
+def test_agrees_with_searching_the_whole_text(text, stops):
+    ids = TOKENIZER(text, add_special_tokens=False)["input_ids"]
+    prefixes = [TOKENIZER.decode(ids[:n]) for n in range(len(ids) + 1)]
+    expected = next((n for n, prefix in enumerate(prefixes) if any(stop in prefix for stop in stops)), None)
+    match = first_match(text, stops)
+    assert (match and match[0]) == expected
+    assert match is None or match[1] in prefixes[match[0]]
