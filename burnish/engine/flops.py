@@ -1,0 +1,58 @@
+"""Work per batch and peak rates, from which MFU is reported.
+
+Consumes a model's configuration and the lengths of the sequences it saw; hands on floating-point operations. A device
+that is not in the table has no MFU: the figure is left out rather than guessed, so there is none on a CPU.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+# Dense bf16 peak in TFLOP/s by part of the device's name; the first that matches counts.
+PEAK_TFLOPS = {
+    "B200": 2250.0,
+    "H200": 989.0,
+    "H100 PCIe": 756.0,
+    "H100": 989.0,
+    "H800": 989.0,
+    "H20": 148.0,
+    "A100": 312.0,
+    "A800": 312.0,
+    "L40S": 362.0,
+    "RTX 4090": 165.0,
+    "RTX 3090": 71.0,
+}
+
+
+def sequence_flops(module: "PreTrainedModel", lengths: Iterable[int], *, backward: bool) -> float:
+    """Operations of one pass over sequences of these lengths: 2 per parameter and token, 6 with the backward pass.
+
+    Adds causal attention (on average half of the sequence is looked at). The embedding table counts once: as the
+    output layer, where the model has one tied to it, and not as a lookup.
+    """
+    config = module.config
+    parameters = sum(p.numel() for p in module.parameters())
+    if not config.tie_word_embeddings:
+        parameters -= sum(p.numel() for p in module.get_input_embeddings().parameters())
+    hidden = config.num_hidden_layers * config.hidden_size
+    forward = sum(2.0 * parameters * n + 2.0 * hidden * n * n for n in lengths)
+    return forward * (3 if backward else 1)
+
+
+def peak_flops(device: torch.device | str) -> float | None:
+    """The device's dense bf16 peak in FLOP/s; None where it is not known."""
+    device = torch.device(device)
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((peak * 1e12 for part, peak in PEAK_TFLOPS.items() if part in name), None)
+
+
+def mfu(flops: float, seconds: float, device: torch.device | str, world_size: int = 1) -> float | None:
+    """Model FLOP utilisation: the share of the peak that useful work reached; None where no peak is known."""
+    peak = peak_flops(device)
+    return None if peak is None or seconds <= 0 else flops / seconds / (peak * world_size)

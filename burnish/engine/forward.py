@@ -1,0 +1,90 @@
+"""Forward passes over packed sequences: log-probs and entropy of a language model, values of a critic.
+
+Consumes a `Packed` and an HF module; hands on (B, R) float32 tensors aligned with the response: the figure for token
+t is computed at the position before it. The output layer runs over response positions only and in chunks that are
+recomputed in the backward pass, so memory does not grow with vocabulary x tokens.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from burnish.engine.packing import Packed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+# What a pass can give per response token, from log-probabilities over the vocabulary (n, V) and the tokens (n,).
+OUTPUTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "log_prob": lambda log_p, targets: log_p.gather(-1, targets[:, None])[:, 0],
+    "entropy": lambda log_p, targets: -(log_p.exp() * log_p).sum(-1),
+    "sum_pi_squared": lambda log_p, targets: (2 * log_p).exp().sum(-1),
+}
+CHUNK_ELEMENTS = 2**25  # logits held at a time: 128 MB in float32
+
+# Settings of HF models that change logits after the output layer. Where one is set, the model computes them itself.
+LOGIT_SETTINGS = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0, "lm_head_multiplier": 1.0}
+
+
+def log_probs(
+    module: "PreTrainedModel", packed: Packed, temperature: float = 1.0, outputs: Sequence[str] = ("log_prob",)
+) -> dict[str, Tensor]:
+    """The named `outputs` of each response token under softmax(logits / temperature): (B, R), 0 elsewhere."""
+    if unknown := set(outputs) - set(OUTPUTS):
+        raise ValueError(f"outputs={sorted(unknown)}: this pass gives {list(OUTPUTS)}")
+    if temperature <= 0:
+        raise ValueError(f"temperature={temperature}: log-probs need a temperature above 0 (greedy sampling uses 1)")
+    states, logits_of = _states(module, packed)  # (N, H)
+
+    def chunk(states: Tensor, targets: Tensor) -> Tensor:
+        log_p = (logits_of(states).float() / temperature).log_softmax(-1)  # (n, V)
+        return torch.stack([OUTPUTS[name](log_p, targets) for name in outputs])  # (outputs, n)
+
+    size = max(1, CHUNK_ELEMENTS // _vocabulary(module))
+    results = _in_chunks(chunk, states, packed.targets, size)
+    return {name: packed.scatter(result) for name, result in zip(outputs, results, strict=True)}
+
+
+def values(module: "PreTrainedModel", packed: Packed) -> Tensor:
+    """The critic's figure before each response token, (B, R)."""
+    per_token = module(**_inputs(module, packed)).logits[..., 0]  # (B, L)
+    return packed.to_response(packed.from_padded(per_token).float())
+
+
+def _inputs(module: "PreTrainedModel", packed: Packed) -> dict[str, Tensor | bool]:
+    input_ids, attention_mask = packed.padded(module.config.pad_token_id or 0)
+    position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+    return {
+        "input_ids": input_ids,
+        "attention_mask": attention_mask,
+        "position_ids": position_ids,
+        "use_cache": False,
+    }
+
+
+def _states(module: "PreTrainedModel", packed: Packed) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """What predicts each response token (N, H), and the function from it to logits."""
+    inputs = _inputs(module, packed)
+    config = module.config
+    if any(getattr(config, name, plain) not in (None, plain) for name, plain in LOGIT_SETTINGS.items()):
+        logits = module(**inputs).logits  # (B, L, V)
+        return packed.from_padded(logits)[packed.source], lambda logits: logits
+    hidden = module.get_decoder()(**inputs).last_hidden_state
+    return packed.from_padded(hidden)[packed.source], module.get_output_embeddings()
+
+
+def _vocabulary(module: "PreTrainedModel") -> int:
+    return int(module.get_output_embeddings().weight.shape[0])
+
+
+def _in_chunks(chunk: Callable[[Tensor, Tensor], Tensor], states: Tensor, targets: Tensor, size: int) -> Tensor:
+    if len(states) <= size:
+        return chunk(states, targets)
+    parts = [
+        checkpoint(chunk, s, t, use_reentrant=False, preserve_rng_state=False)
+        for s, t in zip(states.split(size), targets.split(size), strict=True)
+    ]
+    return torch.cat(parts, dim=-1)

@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from burnish.engine.batching import MicroBatch, micro_batches, mini_batches
+
+
+@given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=20), count=st.integers(1, 8), shuffle=st.booleans())
+def test_mini_batches_hold_whole_groups_evenly(sizes, count, shuffle):
+    groups = [g for g, size in enumerate(sizes) for _ in range(size)]
+    parts = mini_batches(groups, count, shuffle=shuffle, seed=3)
+    assert sorted(np.concatenate(parts)) == list(range(len(groups)))
+    groups_of = [{groups[row] for row in part} for part in parts]
+    assert sum(len(g) for g in groups_of) == len(sizes)  # no group in two parts
+    counts = [len(g) for g in groups_of]
+    assert len(parts) == min(count, len(sizes)) and max(counts) - min(counts) <= 1
+
+
+def test_interleaved_groups_stay_whole():
+    parts = mini_batches(["a", "b", "a", "c", "b"], 2)
+    assert [part.tolist() for part in parts] == [[0, 2, 1, 4], [3]]
+
+
+def test_shuffle_depends_on_epoch_and_seed_only():
+    def rows(**kw):
+        return [part.tolist() for part in mini_batches(list(range(50)), 2, shuffle=True, **kw)]
+
+    assert rows(seed=1, epoch=0) == rows(seed=1, epoch=0)
+    assert rows(seed=1, epoch=0) != rows(seed=1, epoch=1)
+    assert rows(seed=1, epoch=0) != rows(seed=2, epoch=0)
+
+
+def test_an_empty_batch_has_no_mini_batches():
+    assert mini_batches([], 4) == []
+    with pytest.raises(ValueError, match="count=0"):
+        mini_batches([1], 0)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 50), max_size=40),
+    max_sequences=st.none() | st.integers(1, 9),
+    max_tokens=st.none() | st.integers(1, 120),
+)
+def test_micro_batches_cover_all_rows_within_the_bounds(lengths, max_sequences, max_tokens):
+    parts = micro_batches(lengths, max_sequences=max_sequences, max_tokens=max_tokens)
+    assert sorted(row for part in parts for row in part) == list(range(len(lengths)))
+    for part in parts:
+        assert len(part) and (max_sequences is None or len(part) <= max_sequences)
+        assert max_tokens is None or len(part) == 1 or sum(lengths[row] for row in part) <= max_tokens
+
+
+def test_cut_by_count_keeps_the_order():
+    assert [p.tolist() for p in MicroBatch(max_sequences=2).cut([9, 1, 5])] == [[0, 1], [2]]
+    assert [p.tolist() for p in MicroBatch().cut([9, 1, 5])] == [[0, 1, 2]]
+
+
+def test_cut_by_budget_puts_like_lengths_together():
+    parts = micro_batches([1, 10, 2, 9, 3, 40], max_tokens=20)
+    assert [p.tolist() for p in parts] == [[5], [1, 3], [0, 2, 4]]

@@ -1,0 +1,31 @@
+import pytest
+import torch
+
+from burnish.engine import flops
+from burnish.engine.flops import mfu, peak_flops, sequence_flops
+
+
+def test_flops_count_parameters_and_attention(causal_lm):
+    config, parameters = causal_lm.config, sum(p.numel() for p in causal_lm.parameters())
+    forward = sequence_flops(causal_lm, [10, 20], backward=False)
+    attention = 2 * config.num_hidden_layers * config.hidden_size * (100 + 400)
+    assert forward == pytest.approx(2 * parameters * 30 + attention)
+    assert sequence_flops(causal_lm, [10, 20], backward=True) == pytest.approx(3 * forward)
+
+
+def test_a_lookup_is_not_work(value_model):
+    parameters = sum(p.numel() for n, p in value_model.named_parameters() if "embed_tokens" not in n)
+    value_model.config.tie_word_embeddings = False
+    config = value_model.config
+    expected = 2 * parameters + 2 * config.num_hidden_layers * config.hidden_size
+    assert sequence_flops(value_model, [1], backward=False) == pytest.approx(expected)
+
+
+def test_mfu_only_where_a_peak_is_known(monkeypatch):
+    assert peak_flops("cpu") is None and mfu(1e12, 1.0, "cpu") is None
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    assert peak_flops("cuda") == flops.PEAK_TFLOPS["H200"] * 1e12
+    assert mfu(989e12, 2.0, "cuda") == pytest.approx(0.5)
+    assert mfu(989e12, 2.0, "cuda", world_size=2) == pytest.approx(0.25)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some Other Card")
+    assert mfu(1e12, 1.0, "cuda") is None

@@ -1,0 +1,233 @@
+"""Updates do not depend on the cut, bad steps are not applied, and a saved run goes on bit for bit."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from burnish.algorithms.tally import part_of_sum
+from burnish.config.optim import OptimConfig
+from burnish.engine.batching import MicroBatch
+from burnish.engine.forward import log_probs
+from burnish.engine.packing import pack
+from burnish.engine.trainable import Trainable, infer
+from burnish.errors import CheckpointError
+from burnish.models.tiny import write_tiny_model
+
+CUTS = [
+    MicroBatch(),
+    MicroBatch(max_sequences=1),
+    MicroBatch(max_sequences=4),
+    MicroBatch(max_tokens=12),
+    MicroBatch(max_tokens=1),
+]
+
+
+@pytest.fixture
+def make_trainable(model_folder):
+    def make(folder=model_folder, dtype=torch.float32, grad_clip=1.0, **changes):
+        settings = OptimConfig(**({"lr": 1e-2, "lr_scheduler_type": "cosine", "lr_warmup_steps": 2} | changes))
+        module = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+        return Trainable(module, settings, grad_clip=grad_clip, total_steps=6)
+
+    return make
+
+
+def nll(trainable, total):
+    """Negative log-likelihood per response token of the whole mini-batch."""
+
+    def loss_fn(rows):
+        log_prob = log_probs(trainable.module, pack(rows.batch))["log_prob"]
+        loss = -(log_prob * rows.batch["response_mask"]).sum() / total
+        return loss, {"tokens": part_of_sum(rows.batch["response_mask"].sum() / total)}
+
+    return loss_fn
+
+
+def step(trainable, batch, micro=CUTS[2]):
+    return trainable.update(batch, nll(trainable, batch.batch["response_mask"].sum()), micro)
+
+
+def weights(trainable):
+    return {name: p.detach().clone() for name, p in trainable.module.named_parameters()}
+
+
+@pytest.mark.parametrize("micro", CUTS[1:])
+def test_the_cut_changes_no_gradient(make_trainable, batch, micro, monkeypatch):
+    gradients = []
+    for cut in (CUTS[0], micro):
+        trainable = make_trainable(grad_clip=None)
+        monkeypatch.setattr(
+            trainable.optimizer,
+            "step",
+            lambda t=trainable: gradients.append({n: p.grad.clone() for n, p in t.masters.items()}),
+        )
+        metrics = step(trainable, batch, cut)
+        assert metrics["tokens"] == pytest.approx(1.0)
+    for name, whole in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], whole, atol=1e-6, rtol=0, msg=name)
+
+
+def test_low_precision_gradients_are_summed_in_float32(make_trainable, batch):
+    trainable = make_trainable(dtype=torch.bfloat16, grad_clip=None)
+    masters = {name: p.detach().clone() for name, p in trainable.masters.items()}
+    step(trainable, batch, MicroBatch(max_sequences=1))
+    for name, parameter in trainable.module.named_parameters():
+        assert parameter.dtype == torch.bfloat16 and trainable.masters[name].dtype == torch.float32
+        assert parameter.equal(trainable.masters[name].bfloat16())
+        assert not trainable.masters[name].equal(masters[name])
+
+
+@pytest.mark.parametrize("micro", CUTS)
+def test_infer_restores_the_order(make_trainable, batch, micro):
+    trainable = make_trainable()
+    result = trainable.infer(lambda rows: log_probs(trainable.module, pack(rows.batch)), batch, micro)["log_prob"]
+    with torch.no_grad():
+        expected = log_probs(trainable.module, pack(batch.batch))["log_prob"]
+    torch.testing.assert_close(result, expected, atol=1e-6, rtol=0)
+    assert not result.requires_grad and not trainable.module.training
+
+
+def test_infer_needs_no_optimizer(causal_lm, batch):
+    rows = infer(causal_lm, lambda rows: {"n": rows.batch["attention_mask"].sum(-1)}, batch, MicroBatch(max_tokens=9))
+    assert rows["n"].tolist() == batch.batch["attention_mask"].sum(-1).tolist()
+
+
+def test_updates_learn_and_follow_the_schedule(make_trainable, batch):
+    trainable = make_trainable()
+    history = [step(trainable, batch) for _ in range(6)]
+    assert history[-1]["loss"] < history[0]["loss"] - 0.5
+    assert [round(m["lr"], 6) for m in history[:3]] == [0.003333, 0.006667, 0.01]
+    assert history[-1]["lr"] == pytest.approx(0.0, abs=1e-9)
+    assert all(m["bad_step"] == 0 and m["grad_norm"] > 0 for m in history) and trainable.step == 6
+
+
+def test_a_place_in_the_schedule_can_be_given(make_trainable, batch):
+    trainable = make_trainable()
+    loss_fn = nll(trainable, batch.batch["response_mask"].sum())
+    lrs = [trainable.update(batch, loss_fn, MicroBatch(), schedule=place)["lr"] for place in (2, 2, 0)]
+    assert lrs == [trainable.learning_rate(2), trainable.learning_rate(2), trainable.learning_rate(0)]
+    assert trainable.step == 3
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_a_bad_loss_is_not_applied(make_trainable, batch, poison):
+    trainable = make_trainable()
+    step(trainable, batch)
+    before = weights(trainable)
+    good = nll(trainable, 10)
+    seen = []
+
+    def poisoned(rows):
+        seen.append(len(rows))
+        loss, metrics = good(rows)
+        return (loss * poison if len(seen) == 2 else loss), metrics
+
+    metrics = trainable.update(batch, poisoned, MicroBatch(max_sequences=2))
+    assert metrics["bad_step"] == 1.0
+    assert all(before[name].equal(p) for name, p in weights(trainable).items())
+    assert all(p.grad is None for p in trainable.module.parameters())
+    assert step(trainable, batch)["bad_step"] == 0.0  # nothing of it is left behind
+
+
+def test_a_bad_gradient_of_a_finite_loss_is_not_applied(make_trainable, batch):
+    trainable = make_trainable()
+    before = weights(trainable)
+    zero = torch.zeros(())
+
+    def loss_fn(rows):
+        log_prob = log_probs(trainable.module, pack(rows.batch))["log_prob"]
+        return (log_prob.sum() * zero).abs().sqrt(), {}  # d sqrt(x) at 0 is infinite
+
+    metrics = trainable.update(batch, loss_fn, MicroBatch())
+    assert metrics["loss"] == 0.0 and metrics["bad_step"] == 1.0
+    assert all(before[name].equal(p) for name, p in weights(trainable).items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_resume_is_bit_exact(make_trainable, batch, tmp_path, dtype):
+    straight = make_trainable(dtype=dtype)
+    assert straight.module.config.tie_word_embeddings
+    history = [step(straight, batch) for _ in range(6)]
+
+    first = make_trainable(dtype=dtype)
+    resumed_history = [step(first, batch) for _ in range(3)]
+    first.save(tmp_path)
+    second = make_trainable(dtype=dtype)
+    second.load(tmp_path)
+    resumed_history += [step(second, batch) for _ in range(3)]
+
+    assert resumed_history == history
+    theirs = weights(second)
+    assert all(p.equal(theirs[name]) for name, p in weights(straight).items())
+
+
+def test_random_state_is_part_of_the_checkpoint(make_trainable, tmp_path):
+    trainable = make_trainable()
+    trainable.save(tmp_path)
+    expected = torch.rand(4)
+    trainable.load(tmp_path)
+    assert torch.rand(4).equal(expected)
+
+
+def test_the_saved_folder_is_a_transformers_model(make_trainable, batch, tmp_path):
+    trainable = make_trainable()
+    step(trainable, batch)
+    trainable.save(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert all(p.equal(weights(trainable)[name]) for name, p in loaded.named_parameters())
+    assert {p.suffix for p in tmp_path.iterdir()} == {".json", ".safetensors"}
+
+
+def test_a_checkpoint_of_another_model_is_named(make_trainable, batch, tmp_path):
+    wide = make_trainable(write_tiny_model(tmp_path / "wide", hidden_size=48, heads=4))
+    wide.save(tmp_path / "saved")
+    trainable = make_trainable()
+    before = weights(trainable)
+    with pytest.raises(
+        CheckpointError, match=r"another model: model\.embed_tokens\.weight is \(\d+, 48\) there, \(\d+, 32\) here"
+    ):
+        trainable.load(tmp_path / "saved")
+    assert all(before[name].equal(p) for name, p in weights(trainable).items())
+
+    deep = make_trainable(write_tiny_model(tmp_path / "deep", hidden_size=32, heads=4, layers=3))
+    deep.save(tmp_path / "saved")
+    with pytest.raises(CheckpointError, match=r"another model: this model has no parameter model\.layers\.2\."):
+        trainable.load(tmp_path / "saved")
+    trainable.save(tmp_path / "saved")
+    with pytest.raises(CheckpointError, match=r"another model: it has no parameter model\.layers\.2\."):
+        deep.load(tmp_path / "saved")
+
+
+def test_damaged_checkpoints_are_named(make_trainable, batch, tmp_path):
+    trainable = make_trainable()
+    step(trainable, batch)
+    with pytest.raises(CheckpointError, match=r"nothing is not a training checkpoint: engine.json is missing"):
+        trainable.load(tmp_path / "nothing")
+
+    trainable.save(tmp_path)
+    optimizer = tmp_path / "optimizer.safetensors"
+    whole = optimizer.read_bytes()
+    optimizer.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(CheckpointError, match=r"optimizer.safetensors is truncated or damaged"):
+        trainable.load(tmp_path)
+    optimizer.unlink()
+    with pytest.raises(CheckpointError, match=r"incomplete: optimizer.safetensors is missing"):
+        trainable.load(tmp_path)
+    optimizer.write_bytes(whole)
+
+    engine = tmp_path / "engine.json"
+    engine.write_text(json.dumps({"format": 99}))
+    with pytest.raises(CheckpointError, match=r"engine.json is not of a format this version reads"):
+        trainable.load(tmp_path)
+    engine.write_text("{")
+    with pytest.raises(CheckpointError, match=r"cannot read .*engine.json"):
+        trainable.load(tmp_path)
+
+
+def test_another_optimizer_is_refused(make_trainable, tmp_path):
+    make_trainable().save(tmp_path)
+    (tmp_path / "engine.json").write_text(json.dumps({"format": 1, "step": 3, "optimizer": "Lion"}))
+    with pytest.raises(CheckpointError, match=r"written with optim.optimizer=Lion, this run has AdamW"):
+        make_trainable().load(tmp_path)
