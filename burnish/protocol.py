@@ -50,7 +50,7 @@ class DataProtoItem:
 class DataProto:
     """B rows of tensor and object columns; see the module's docstring."""
 
-    batch: TensorDictBase | None = None
+    batch: Any = None  # a TensorDict; None in a batch without tensors. Typed so that columns read without a check
     non_tensor_batch: dict[str, np.ndarray] = field(default_factory=dict)
     meta_info: dict[str, Any] = field(default_factory=dict)
 

@@ -1,0 +1,202 @@
+"""Checkpoint folders that are either complete or not there.
+
+`CheckpointStore.save(step, write)` lets the caller fill a temporary folder, adds a manifest of every file and its
+size, syncs it to disk and renames it to `global_step_N`; only then the pointer `latest_checkpointed_iteration.txt`
+is replaced and old folders are pruned. A process killed at any instant therefore leaves the previous checkpoint
+whole. Reading starts with `verify`, so that a truncated copy is named before any weight is loaded. What is inside
+(weights, optimiser state, trainer state) belongs to whoever writes it; nothing here unpickles.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from burnish.errors import CheckpointError, ConfigError, WorkerError
+
+log = logging.getLogger(__name__)
+
+LATEST = "latest_checkpointed_iteration.txt"
+MANIFEST = "manifest.json"
+STATE = "data/trainer.json"
+STEP_FOLDER = re.compile(r"global_step_(\d+)")
+
+
+class CheckpointStore:
+    """The checkpoints under one run folder; `keep` newest ones survive (None: all)."""
+
+    def __init__(self, root: str | Path, keep: int | None = None):
+        self.root = Path(root)
+        self.keep = keep
+
+    def save(self, step: int, write: Callable[[Path], None]) -> Path:
+        """Write `global_step_<step>` through `write(folder)`, all or nothing; returns the finished folder."""
+        final = self.root / f"global_step_{step}"
+        temporary = self.root / f".{final.name}.writing"
+        with _disk_errors(final):
+            self.root.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
+            write(temporary)
+            _write_manifest(temporary, step)
+            _sync_tree(temporary)
+            self._put_in_place(temporary, final)
+            self._point_to(step)
+            self._prune(step)
+        return final
+
+    def latest(self) -> Path | None:
+        """The newest complete checkpoint: the one the pointer names, else the newest that verifies.
+
+        One that is damaged is passed over with a warning that names it.
+        """
+        pointer = self.root / LATEST
+        named = [self.root / f"global_step_{pointer.read_text().strip()}"] if pointer.exists() else []
+        for folder in dict.fromkeys([*named, *reversed(self._folders())]):
+            try:
+                verify(folder)
+            except CheckpointError as error:
+                log.warning("not resuming from it: %s", error)
+            else:
+                return folder
+        return None
+
+    def to_resume(self, mode: str, path: str | None) -> Path | None:
+        """Where `trainer.resume_mode` says to go on from; None starts afresh."""
+        if mode == "disable":
+            return None
+        if mode == "auto":
+            return self.latest()
+        if not path:
+            raise ConfigError("trainer.resume_mode=resume_path needs trainer.resume_from_path=…/global_step_N")
+        folder = Path(path).expanduser()
+        verify(folder)
+        return folder
+
+    def _folders(self) -> list[Path]:
+        found = [(int(m[1]), p) for p in self.root.glob("global_step_*") if (m := STEP_FOLDER.fullmatch(p.name))]
+        return [path for _, path in sorted(found)]
+
+    def _put_in_place(self, temporary: Path, final: Path) -> None:
+        # A folder cannot be renamed over a full one, so an earlier save of the same step steps aside first.
+        aside = final.with_name(f".{final.name}.replaced")
+        shutil.rmtree(aside, ignore_errors=True)
+        if final.exists():
+            final.rename(aside)
+        temporary.rename(final)
+        _sync(self.root)
+        shutil.rmtree(aside, ignore_errors=True)
+
+    def _point_to(self, step: int) -> None:
+        new = self.root / f".{LATEST}.writing"
+        new.write_text(f"{step}\n")
+        _sync(new)
+        new.replace(self.root / LATEST)
+        _sync(self.root)
+
+    def _prune(self, newest: int) -> None:
+        if self.keep is None:
+            return
+        # Folders past `newest` are left by an earlier run that went further; they are not this run's to delete.
+        ours = [p for p in self._folders() if step_of(p) <= newest]
+        for folder in ours[: -self.keep]:
+            shutil.rmtree(folder)
+
+
+def step_of(folder: Path) -> int:
+    """The training step a checkpoint folder was written after."""
+    match = STEP_FOLDER.fullmatch(folder.name)
+    if not match:
+        raise CheckpointError(f"{folder} is not a checkpoint folder: its name should be global_step_N")
+    return int(match[1])
+
+
+def verify(folder: Path) -> None:
+    """Raise a CheckpointError unless every file of the manifest is there with its size."""
+    if not folder.is_dir():
+        raise CheckpointError(f"no checkpoint at {folder}: trainer.resume_from_path should name a global_step_N folder")
+    manifest = folder / MANIFEST
+    try:
+        files = json.loads(manifest.read_text())["files"]
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{folder} is not a complete checkpoint: {MANIFEST} is missing or damaged") from error
+    for name, size in files.items():
+        path = folder / name
+        found = path.stat().st_size if path.is_file() else None
+        if found != size:
+            state = "is missing" if found is None else f"has {found} bytes instead of {size}"
+            raise CheckpointError(
+                f"checkpoint {folder} is truncated: {name} {state}. Copy it again, or resume from an earlier step "
+                f"with trainer.resume_mode=resume_path trainer.resume_from_path=…"
+            )
+
+
+def write_state(folder: Path, state: Mapping[str, Any]) -> None:
+    """Where the controller of `burnish ppo` stands, as JSON."""
+    (folder / STATE).parent.mkdir()
+    (folder / STATE).write_text(json.dumps(state, indent=1))
+
+
+def read_state(folder: Path, names: Iterable[str]) -> dict[str, Any]:
+    """What `write_state` wrote; CheckpointError unless every one of `names` is in it."""
+    path = folder / STATE
+    try:
+        state: dict[str, Any] = json.loads(path.read_text())
+        missing = [name for name in names if name not in state]
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{folder} is not a checkpoint of `burnish ppo`: it has no {STATE}") from error
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{path} is damaged ({error}); resume from another step") from error
+    if missing:
+        raise CheckpointError(f"{path} is damaged (no {', '.join(missing)} in it); resume from another step")
+    return state
+
+
+def link_model_files(folder: Path, source: str) -> None:
+    """Make `folder` itself loadable by transformers: relative links to the HF files of its subfolder `source`."""
+    for path in sorted((folder / source).iterdir()):
+        is_model = path.name.startswith("model") and path.suffix in (".safetensors", ".json")
+        is_text = path.suffix in (".json", ".jinja", ".txt", ".model")
+        if path.is_file() and (is_model or is_text) and path.name != "engine.json":
+            (folder / path.name).symlink_to(Path(source) / path.name)
+
+
+def _write_manifest(folder: Path, step: int) -> None:
+    files = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
+    (folder / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
+
+
+def _sync_tree(folder: Path) -> None:
+    for path in [*folder.rglob("*"), folder]:
+        if not path.is_symlink():
+            _sync(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _disk_errors(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError, WorkerError) as error:  # safetensors wraps the system's error in its own
+        cause = error.__cause__ if isinstance(error, WorkerError) else error
+        if not isinstance(cause, OSError | SafetensorError):
+            raise
+        reason = getattr(cause, "strerror", None) or cause
+        raise CheckpointError(
+            f"cannot write checkpoint {target}: {reason}. The previous checkpoint is untouched; free "
+            f"space or set trainer.default_local_dir to a folder that can be written, then run the same command again"
+        ) from error

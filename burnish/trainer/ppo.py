@@ -1,0 +1,240 @@
+"""The training loop. `fit` reads as the algorithm and names none.
+
+What an estimator or a loss needs (a critic, groups, further outputs of the log-prob pass) it declares; the loop asks
+for nothing else. Experience comes in as whole, scored groups (`experience.py`), workers compute, the controller gives
+credit (`credit.py`). A user who wants another part hands another worker class, pool or reward function to the
+constructor; `setup.py` does so from the configuration.
+"""
+
+import contextlib
+import logging
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from burnish.algorithms.metrics import data_metrics, lengths, reduce_metrics, throughput_metrics, timing_metrics
+from burnish.config import PPOConfig
+from burnish.controller import ClassWithInitArgs, ResourcePoolManager, Role, Worker, WorkerGroup
+from burnish.data.dataset import train_dataset, val_dataset
+from burnish.data.order import make_order
+from burnish.errors import BadStepError, NotAvailable
+from burnish.protocol import DataProto
+from burnish.tracking import RunFolder, Tracker
+from burnish.tracking.timer import timed
+from burnish.trainer.checkpoint import CheckpointStore, link_model_files, read_state, step_of, write_state
+from burnish.trainer.credit import Credit, needs_of
+from burnish.trainer.due import is_due
+from burnish.trainer.experience import Experience
+from burnish.trainer.report import entropy_metrics, mismatch_metrics, sample_rows
+from burnish.trainer.validate import Validator
+
+log = logging.getLogger(__name__)
+
+
+class PPOTrainer:
+    """One RL run: construct it, `init_workers()`, `fit()`."""
+
+    def __init__(
+        self,
+        config: PPOConfig,
+        tokenizer: Any,
+        role_worker_mapping: Mapping[str, type[Worker]],
+        resource_pool_manager: ResourcePoolManager,
+        worker_group_cls: type[WorkerGroup],
+        reward_fn: Any,
+        val_reward_fn: Any = None,
+    ):
+        """Reads the data and opens the run folder; no model is loaded yet.
+
+        reward_fn, val_reward_fn   reward managers: `manager(batch, return_dict=True)`; None validates with reward_fn
+        """
+        self.config, self.tokenizer = config, tokenizer
+        self.role_worker_mapping = role_worker_mapping
+        self.resource_pool_manager = resource_pool_manager
+        self.worker_group_cls = worker_group_cls
+        self.reward_fn, self.val_reward_fn = reward_fn, val_reward_fn or reward_fn
+        self.needs = needs_of(config)
+        if self.needs.greedy_baseline or self.needs.reward_components:
+            raise NotAvailable(f"greedy baselines and reward components ({config.algorithm.adv_estimator} needs them)")
+        self.reads_reference = config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward
+
+        check = getattr(reward_fn, "check_row", None)
+        self.train_rows = train_dataset(config.data, tokenizer, check)
+        self.val_rows = val_dataset(config.data, tokenizer, check)
+        self.order = make_order(self.train_rows, config.data)
+        trainer = config.trainer
+        prompts = self.order.start(trainer.total_epochs)
+        self.total_steps = trainer.total_training_steps or math.ceil(prompts / config.data.train_batch_size)
+        self.end = None if trainer.total_training_steps else prompts
+
+        self.credit = Credit(config.algorithm, self.needs)
+        folder = RunFolder.of(trainer)
+        self.tracker = Tracker(trainer, folder, total_steps=self.total_steps)
+        self.store = CheckpointStore(folder.path, keep=trainer.max_actor_ckpt_to_keep)
+        self.resume_from = self.store.to_resume(trainer.resume_mode, trainer.resume_from_path)
+        self.step = 0
+        self.bad_steps = 0
+
+    def init_workers(self) -> None:
+        """Make the worker groups and load their models."""
+        manager = self.resource_pool_manager
+        manager.check_devices(self.worker_group_cls.available_devices(self.config.trainer.device))
+        groups: dict[str, WorkerGroup] = {}
+        for name, pool in manager.pools.items():
+            classes = {
+                role: ClassWithInitArgs(self.role_worker_mapping[role], self.config, self.total_steps)
+                for role in manager.roles_of(name)
+            }
+            groups |= self.worker_group_cls.spawn(pool, classes)
+        self.policy: Any = groups[Role.ActorRolloutRef]
+        self.critic: Any = groups.get(Role.Critic)
+        for group in groups.values():
+            group.init_model()
+        self.experience = Experience(
+            self.config, self.train_rows, self.order, self.policy, self.reward_fn, self.needs, self.end
+        )
+        self.validator: Validator | None = None
+        if self.val_rows is not None:
+            folder = self.tracker.folder
+            self.validator = Validator(
+                self.config, self.val_rows, self.policy, self.val_reward_fn, self.tokenizer, folder
+            )
+
+    def fit(self) -> dict[str, float]:
+        """Train to the last step, validating and saving on the way; returns the last step's metrics."""
+        trainer = self.config.trainer
+        with self.tracker.folder, self.tracker, contextlib.closing(self):
+            metrics, saving = self.begin(), dict[str, float]()
+            while self.step < self.total_steps and not trainer.val_only:
+                self.step += 1
+                metrics = {"training/global_step": self.step, "training/epoch": self.experience.epoch}
+                metrics |= saving  # the time of the checkpoint before this step
+                with timed(metrics, "step"):
+                    batch = self.experience.draw(self.step, metrics)
+                    with timed(metrics, "old_log_prob"):
+                        batch = batch.union(self.policy.compute_log_prob(batch, self.needs.outputs))
+                    if self.reads_reference:
+                        with timed(metrics, "ref"):
+                            batch = batch.union(self.policy.compute_ref_log_prob(batch))
+                    if self.critic:
+                        with timed(metrics, "values"):
+                            batch = batch.union(self.critic.compute_values(batch))
+                    with timed(metrics, "adv"):
+                        batch = self.credit(batch, metrics)
+                    if self.critic:
+                        with timed(metrics, "update_critic"):
+                            self.note_updates("critic", self.critic.update_critic(batch, self.step), metrics)
+                    if self.step > trainer.critic_warmup:
+                        with timed(metrics, "update_actor"):
+                            self.note_updates("actor", self.policy.update_actor(batch, self.step), metrics)
+                    metrics |= self.describe(batch)
+                    if self.validator and is_due(trainer.test_freq, self.step, self.total_steps):
+                        with timed(metrics, "testing"):
+                            metrics |= self.validator(self.step)
+                metrics |= self.speed(batch, metrics)
+                self.tracker.log(metrics, self.step)  # before saving: a resumed run has the lines up to its checkpoint
+                saving = {}
+                if is_due(trainer.save_freq, self.step, self.total_steps):
+                    with timed(saving, "save_checkpoint"):
+                        self.save()
+        return metrics
+
+    def begin(self) -> dict[str, float]:
+        """Go on from a checkpoint where there is one; validate first where that is asked for."""
+        trainer = self.config.trainer
+        self.tracker.folder.write_config(self.config)
+        folder = self.resume_from
+        if folder is None:
+            self.tracker.start()
+        else:
+            self.load(folder)
+            log.info("going on from %s: step %d of %d", folder, self.step, self.total_steps)
+        metrics: dict[str, float] = {}
+        if self.validator and (trainer.val_only or (trainer.val_before_train and folder is None)):
+            with timed(metrics, "testing"):
+                metrics |= self.validator(self.step)
+            self.tracker.log(metrics, self.step)
+        return metrics
+
+    def note_updates(self, role: str, updates: Mapping[str, list[float]], metrics: dict[str, float]) -> None:
+        """Add the metrics of a role's optimiser steps; stop the run when too many in a row could not be applied."""
+        bad = updates.get(f"{role}/bad_step", [])
+        metrics.update(reduce_metrics({name: values for name, values in updates.items() if name != f"{role}/bad_step"}))
+        for was_bad in bad:
+            self.bad_steps = self.bad_steps + 1 if was_bad else 0
+            if self.bad_steps >= self.config.trainer.max_bad_steps:
+                raise BadStepError(
+                    f"{role}: loss or gradient was NaN or infinite in {self.bad_steps} updates in a row, up to step "
+                    f"{self.step}. Lower the learning rate, or see rollouts/{self.step}.jsonl in the run folder"
+                )
+        if any(bad):
+            count = int(sum(bad))
+            metrics["failures/bad_steps"] = metrics.get("failures/bad_steps", 0) + count
+            self.tracker.event("bad_step", step=self.step, role=role, updates=count)
+
+    def describe(self, batch: DataProto) -> dict[str, float]:
+        """What the batch looked like; its samples go to the run folder."""
+        every = self.config.trainer.rollout_dump_freq
+        if every > 0 and self.step % every == 0:
+            self.tracker.folder.write_rollouts(self.step, sample_rows(batch, self.tokenizer))
+        accuracy = [info.get("acc") for info in batch.non_tensor_batch["reward_info"]]
+        return (
+            data_metrics(
+                batch.batch,
+                max_prompt_length=self.config.data.max_prompt_length,
+                max_response_length=self.config.data.max_response_length,
+                accuracy=None if None in accuracy else [float(value) for value in accuracy],
+                num_turns=batch.non_tensor_batch["num_turns"].tolist(),
+            )
+            | entropy_metrics(batch)
+            | mismatch_metrics(batch)
+        )
+
+    def speed(self, batch: DataProto, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Seconds per token by stage, and tokens per second."""
+        prompt, response = (int(part.sum()) for part in lengths(batch.batch))
+        seconds = {name.split("/")[1]: value for name, value in metrics.items() if name.startswith("timing_s/")}
+        tokens = prompt + response
+        return timing_metrics(seconds, total_tokens=tokens, response_tokens=response) | throughput_metrics(
+            total_tokens=tokens, step_seconds=seconds["step"], n_devices=self.resource_pool_manager.n_processes()
+        )
+
+    def save(self) -> None:
+        """Write `global_step_<step>`: models, optimisers, and where the controller stands."""
+
+        def write(folder: Path) -> None:
+            self.policy.save_checkpoint(folder / "actor")
+            if self.critic:
+                self.critic.save_checkpoint(folder / "critic")
+            link_model_files(folder, "actor")
+            state = {
+                "step": self.step,
+                "experience": self.experience.state_dict(),
+                "kl": self.credit.controller.state_dict(),
+                "bad_steps": self.bad_steps,
+            }
+            write_state(folder, state)
+
+        self.tracker.folder.flush()
+        self.store.save(self.step, write)
+        self.tracker.event("checkpoint", step=self.step)
+
+    def load(self, folder: Path) -> None:
+        """Go on from a checkpoint as if the run had never stopped."""
+        state = read_state(folder, ("experience", "kl", "bad_steps"))
+        self.policy.load_checkpoint(folder / "actor")
+        if self.critic:
+            self.critic.load_checkpoint(folder / "critic")
+        self.step = step_of(folder)
+        self.experience.load_state_dict(state["experience"])
+        self.credit.controller.load_state_dict(state["kl"])
+        self.bad_steps = state["bad_steps"]
+        self.tracker.resume(self.step)
+
+    def close(self) -> None:
+        """End what workers and reward managers started."""
+        self.policy.close()
+        for manager in (self.reward_fn, self.val_reward_fn):
+            if hasattr(manager, "close"):
+                manager.close()

@@ -1,0 +1,60 @@
+"""What a step tells about itself: samples as a person reads them, and how rollout and training agree.
+
+Consumes finished batches; hands on rows for the run folder and metrics. Nothing here changes a batch.
+"""
+
+from typing import Any
+
+from burnish.protocol import DataProto
+
+
+def sample_rows(batch: DataProto, tokenizer: Any) -> list[dict[str, Any]]:
+    """One plain dictionary per trajectory: texts, the policy's mask and log-probs token by token, score, advantage."""
+    columns, others = batch.batch, batch.non_tensor_batch
+    width = columns["responses"].shape[1]
+    prompts_there, responses_there = (
+        columns["attention_mask"].bool().split([columns["prompts"].shape[1], width], dim=-1)
+    )
+    rows = []
+    for i in range(len(batch)):
+        real = responses_there[i]
+        row = {
+            "uid": others["uid"][i],
+            "sample": others["sample"][i],
+            "data_source": others["data_source"][i],
+            "prompt": tokenizer.decode(columns["prompts"][i][prompts_there[i]].tolist()),
+            "response": tokenizer.decode(columns["responses"][i][real].tolist()),
+            "ground_truth": (others["reward_model"][i] or {}).get("ground_truth"),
+            "turns": others["num_turns"][i],
+            "finish_reason": others["finish_reason"][i],
+            "score": float(columns["token_level_scores"][i].sum()),
+            "reward_info": others["reward_info"][i],
+            "response_mask": columns["response_mask"][i][real].tolist(),
+        }
+        for name in ("rollout_log_probs", "old_log_probs"):
+            if name in columns:
+                row[name] = columns[name][i][real].tolist()
+        if "advantages" in columns:
+            row["advantages"] = columns["advantages"][i][real].tolist()
+        rows.append(row)
+    return rows
+
+
+def mismatch_metrics(batch: DataProto) -> dict[str, float]:
+    """How far the rollout engine's probabilities of the sampled tokens are from the training pass's."""
+    columns = batch.batch
+    if "rollout_log_probs" not in columns:
+        return {}
+    inside = columns["response_mask"].bool()
+    difference = (columns["rollout_log_probs"][inside].exp() - columns["old_log_probs"][inside].exp()).abs()
+    return {
+        "training/rollout_probs_diff_mean": float(difference.mean()),
+        "training/rollout_probs_diff_max": float(difference.max()),
+        "training/rollout_probs_diff_std": float(difference.std()) if difference.numel() > 1 else 0.0,
+    }
+
+
+def entropy_metrics(batch: DataProto) -> dict[str, float]:
+    """The policy's mean entropy at the tokens it sampled."""
+    inside = batch.batch["response_mask"].bool()
+    return {"actor/entropy": float(batch.batch["entropys"][inside].mean())}

@@ -1,0 +1,67 @@
+"""Scores of a batch: results in, `token_level_scores` out, failures by the policy.
+
+Consumes a batch whose rows carry the `score_result` of their trajectory (or none yet, for a manager that scores by
+itself). Samples that could not be scored are dropped and counted here, before the manager puts the others' scores on
+tokens. Used by training and validation.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from burnish.config.reward import RewardConfig
+from burnish.errors import RewardError
+from burnish.protocol import DataProto
+from burnish.rewards.failures import apply_policy
+
+
+def score(
+    batch: DataProto, manager: Any, config: RewardConfig, metrics: dict[str, float], *, needs_groups: bool
+) -> DataProto:
+    """Add `token_level_scores` (B, R) and `reward_info` (a dict per row); rows without a score are gone afterwards."""
+    if getattr(manager, "takes_results", False):
+        uids = batch.non_tensor_batch["uid"]
+        results = manager.score(batch)
+        keep, report = apply_policy(results, uids, needs_groups, config.max_failure_ratio, config.on_error)
+        batch.non_tensor_batch["score_result"] = _objects(report.results)
+        batch = batch[keep]
+        for name, value in report.metrics().items():
+            metrics[name] = metrics.get(name, 0.0) + value
+    answer = manager(batch, return_dict=True)
+    scores = _checked(answer["reward_tensor"], batch.batch["response_mask"], type(manager).__name__)
+    batch.batch["token_level_scores"] = scores
+    batch.non_tensor_batch["reward_info"] = _rows(answer.get("reward_extra_info") or {}, len(batch))
+    return batch
+
+
+def _checked(scores: Any, mask: torch.Tensor, manager: str) -> torch.Tensor:
+    """A manager may be a user's: what it returns is checked before it reaches the loss."""
+    if not isinstance(scores, torch.Tensor) or scores.shape != mask.shape:
+        found = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
+        raise RewardError(f"{manager} returned {found} as reward_tensor; a tensor of {tuple(mask.shape)} is needed")
+    scores = scores.float()
+    if not bool(scores.isfinite().all()):
+        row = int((~scores.isfinite()).any(-1).nonzero()[0])
+        raise RewardError(f"{manager} returned a NaN or infinite reward for row {row}")
+    if bool((scores[mask == 0] != 0).any()):
+        row = int(((scores != 0) & (mask == 0)).any(-1).nonzero()[0])
+        raise RewardError(
+            f"{manager} put the reward of row {row} on a token that the policy did not sample; it belongs on the last "
+            f"token with response_mask 1"
+        )
+    return scores
+
+
+def _rows(columns: dict[str, Any], count: int) -> np.ndarray:
+    """{name: B values} → B dicts."""
+    for name, values in columns.items():
+        if len(values) != count:
+            raise RewardError(f"reward_extra_info[{name!r}] has {len(values)} values for {count} samples")
+    return _objects([{name: values[i] for name, values in columns.items()} for i in range(count)])
+
+
+def _objects(values: list) -> np.ndarray:
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array

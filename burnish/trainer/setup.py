@@ -1,0 +1,90 @@
+"""Wiring: from a loaded configuration to a `PPOTrainer` that is ready to fit.
+
+What can be wrong with keys, files, rows and the reward function is found here, before a model is loaded. `build` is
+also the way in for a program of one's own: it takes a finished configuration and hands back the trainer.
+"""
+
+import logging
+
+import torch
+
+from burnish.config import PPOConfig
+from burnish.config.checks import check_files, check_model
+from burnish.config.explain import explain, to_yaml
+from burnish.config.finalise import finalise
+from burnish.config.load import Loaded
+from burnish.config.plan import plan_micro_batches, plan_table
+from burnish.controller import ResourcePoolManager, Role, Worker
+from burnish.controller.local import LocalWorkerGroup
+from burnish.controller.worker import pick_device
+from burnish.data.files import describe
+from burnish.models.facts import ModelFacts, read_model_facts
+from burnish.models.loading import load_tokenizer
+from burnish.rewards.managers import load_manager
+from burnish.rewards.scoring import Scoring
+from burnish.trainer.credit import needs_of
+from burnish.trainer.ppo import PPOTrainer
+from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
+from burnish.workers.critic import CriticWorker
+
+log = logging.getLogger(__name__)
+
+
+def run(loaded: Loaded[PPOConfig]) -> None:
+    """One job of `burnish ppo`: check, say what will happen, train."""
+    config = loaded.config
+    if loaded.flags.print_config:
+        finalise(config, loaded.explicit, needs_of(config))
+        print(to_yaml(config))
+        return
+    rows, facts = prepare(loaded)
+    if loaded.flags.plan:
+        print(plan_table(config, rows, facts))
+        return
+    print(explain(config, loaded.explicit))
+    for notice in loaded.notices:
+        log.info(notice)
+    trainer = build(config)
+    trainer.init_workers()
+    trainer.fit()
+
+
+def prepare(loaded: Loaded[PPOConfig]) -> tuple[int, ModelFacts]:
+    """Finish the configuration and check it against the files and the model; returns training rows and model sizes."""
+    config = loaded.config
+    loaded.notices += finalise(config, loaded.explicit, needs_of(config))
+    rows = check_files(config, describe)
+    facts = read_model_facts(config.actor_rollout_ref.model.path)
+    check_model(config, facts)
+    loaded.notices += plan_micro_batches(config, facts, device_memory(config.trainer.device))
+    return rows, facts
+
+
+def device_memory(kind: str) -> int | None:
+    """Bytes of the GPU that is trained on; None on a CPU."""
+    device = pick_device(kind)
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
+
+
+def build(config: PPOConfig) -> PPOTrainer:
+    """The trainer of a finished configuration, on the local executor."""
+    torch.manual_seed(config.trainer.seed)
+    torch.use_deterministic_algorithms(config.trainer.deterministic)
+    scoring = Scoring.from_config(config)
+    scoring.validate()
+    model = config.actor_rollout_ref.model
+    tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
+    workers: dict[str, type[Worker]] = {Role.ActorRolloutRef: ActorRolloutRefWorker}
+    if config.critic.enable:
+        workers[Role.Critic] = CriticWorker
+    return PPOTrainer(
+        config,
+        tokenizer,
+        role_worker_mapping=workers,
+        resource_pool_manager=ResourcePoolManager(
+            {"global_pool": [1]}, dict.fromkeys(workers, "global_pool"), config.trainer.device
+        ),
+        worker_group_cls=LocalWorkerGroup,
+        reward_fn=load_manager(config, tokenizer, 0, scoring),
+        val_reward_fn=load_manager(config, tokenizer, config.trainer.log_val_generations, scoring),
+    )

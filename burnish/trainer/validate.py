@@ -1,0 +1,92 @@
+"""Validation: the policy answers held-out prompts, and the answers are scored by rule.
+
+Consumes the validation rows; hands on `val-core/…` and `val-aux/…` figures and writes every answer to
+`validation/<step>.jsonl`. Its noise has a namespace of its own, so how often a run validates cannot change what it
+trains on.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from burnish.algorithms.validation import validation_metrics
+from burnish.config import PPOConfig
+from burnish.config.rollout import RolloutConfig
+from burnish.controller import WorkerGroup
+from burnish.data.collate import collate
+from burnish.data.custom import CustomDataset
+from burnish.data.dataset import RLDataset
+from burnish.protocol import DataProto
+from burnish.rollout.base import Sampling
+from burnish.tracking import RunFolder
+from burnish.trainer.experience import training_sampling
+from burnish.trainer.report import sample_rows
+from burnish.trainer.score import score
+
+
+class Validator:
+    """Validates the current policy on the whole validation set."""
+
+    def __init__(
+        self,
+        config: PPOConfig,
+        dataset: RLDataset | CustomDataset,
+        policy: WorkerGroup,
+        manager: Any,
+        tokenizer: Any,
+        folder: RunFolder,
+    ):
+        self.config, self.dataset = config, dataset
+        self.policy, self.manager = policy, manager
+        self.tokenizer, self.folder = tokenizer, folder
+        self.sampling = validation_sampling(config.actor_rollout_ref.rollout)
+
+    def __call__(self, step: int) -> dict[str, float]:
+        """The figures at this step."""
+        metrics: dict[str, float] = {}
+        self.policy.update_weights(step)
+        batches = []
+        for prompts in self._prompts():
+            answered = prompts.union(self.policy.generate_sequences(prompts, self.sampling, "val"))
+            batches.append(score(answered, self.manager, self.config.reward, metrics, needs_groups=False))
+        samples = [row for batch in batches for row in sample_rows(batch, self.tokenizer)]
+        self.folder.write_validation(step, samples)
+        failures = {f"val-{name}": value for name, value in metrics.items() if value}
+        return failures | _figures(batches)
+
+    def _prompts(self) -> Iterator[DataProto]:
+        n = self.config.actor_rollout_ref.rollout.val_kwargs.n
+        numbers = np.arange(len(self.dataset))
+        if self.config.data.validation_shuffle:
+            numbers = np.random.default_rng(self.config.data.seed).permutation(numbers)
+        size = self.config.data.val_batch_size or len(numbers)
+        for start in range(0, len(numbers), size):
+            chosen = numbers[start : start + size].tolist()
+            rows = [{**self.dataset[i], "uid": i, "sample": k} for i in chosen for k in range(n)]
+            yield collate(rows)
+
+
+def validation_sampling(rollout: RolloutConfig) -> Sampling:
+    """How validation answers are sampled: as in training where `val_kwargs` says nothing else."""
+    val = rollout.val_kwargs
+    return replace(
+        training_sampling(rollout),
+        temperature=val.temperature if val.do_sample else 0.0,
+        top_k=val.top_k,
+        top_p=val.top_p,
+        min_p=0.0,
+    )
+
+
+def _figures(batches: list[DataProto]) -> dict[str, float]:
+    sources, uids, infos = [], [], []
+    for batch in batches:
+        rewards = batch.batch["token_level_scores"].sum(-1).tolist()
+        sources += [str(source) for source in batch.non_tensor_batch["data_source"]]
+        uids += batch.non_tensor_batch["uid"].tolist()
+        extras = batch.non_tensor_batch["reward_info"]
+        infos += [{**extra, "reward": reward} for extra, reward in zip(extras, rewards, strict=True)]
+    names = dict.fromkeys(name for info in infos for name in info if name != "score")
+    return validation_metrics(sources, uids, {name: [info.get(name) for info in infos] for name in names})

@@ -1,0 +1,171 @@
+"""Actor, rollout engine and reference policy in one process.
+
+The rollout engine reads the actor's own module, so after an update the next token comes from the new weights. The
+reference is a frozen copy of the model the run started from, loaded only where a KL term reads it. Methods take and
+return `DataProto`; how they are spread over processes is `controller`'s business.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from burnish.agents.output import AgentLoopOutput
+from burnish.agents.runner import TrajectoryRunner
+from burnish.algorithms.aggregate import Counts
+from burnish.algorithms.losses import needs_of, policy_loss
+from burnish.config import PPOConfig
+from burnish.controller import Dispatch, Worker, register
+from burnish.engine.batching import MicroBatch
+from burnish.engine.forward import log_probs
+from burnish.engine.packing import pack
+from burnish.engine.trainable import Trainable, infer
+from burnish.models.loading import load_causal_lm, load_tokenizer
+from burnish.protocol import DataProto
+from burnish.rewards.contract import ScoreResult
+from burnish.rewards.failures import stop_early
+from burnish.rewards.managers import find_manager
+from burnish.rewards.scoring import Scoring
+from burnish.rollout import make_engine
+from burnish.rollout.base import Sampling
+from burnish.workers.objectives import PolicyObjective
+from burnish.workers.trajectories import to_batch
+from burnish.workers.updates import passes, update_metrics
+
+
+class ActorRolloutRefWorker(Worker):
+    """The policy: samples from it, computes its log-probs, updates it, and keeps its reference."""
+
+    def __init__(self, config: PPOConfig, total_steps: int):
+        self.config = config
+        self.total_steps = total_steps
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self) -> None:
+        """Load what this role needs; errors about the model folder come from here."""
+        model, actor, rollout = (getattr(self.config.actor_rollout_ref, name) for name in ("model", "actor", "rollout"))
+        self.tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
+        module = load_causal_lm(model.path, model, self.device)
+        self.actor = Trainable(
+            module, actor.optim, grad_clip=actor.grad_clip, total_steps=self.total_steps, device=self.device
+        )
+        self.reference: nn.Module | None = None
+        if actor.use_kl_loss or self.config.algorithm.use_kl_in_reward:
+            self.reference = load_causal_lm(model.path, model, self.device).requires_grad_(False)
+        self.policy_loss = policy_loss(actor.policy_loss.loss_mode)
+        self.scoring = Scoring.from_config(self.config)
+        self.engine = make_engine(rollout.name, module, self.tokenizer, rollout)
+        manager, _ = find_manager(self.config)
+        score = self._score if getattr(manager, "takes_results", False) else None
+        self.runner = TrajectoryRunner(self.engine, self.tokenizer, self.config, score)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def update_weights(self, version: int) -> None:
+        """Tell the rollout engine that the actor's weights are now version `version`."""
+        self.engine.publish(None, version)
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+    def generate_sequences(self, prompts: DataProto, sampling: Sampling, namespace: str) -> DataProto:
+        """Run one trajectory per row and score each as it finishes; adds the rollout columns and `score_result`.
+
+        `namespace` keeps the noise of training and validation apart.
+        """
+        rows = [dict(zip(prompts.non_tensor_batch, values, strict=True)) for values in _rows(prompts)]
+        self.expected = len(rows)
+        self.scored: list[tuple[int, ScoreResult]] = []
+        trajectories = self.runner.run(rows, sampling, namespace=namespace, seed=self.config.trainer.seed)
+        keep = self.config.actor_rollout_ref.rollout.calculate_log_probs
+        return to_batch(trajectories, self.tokenizer.pad_token_id, log_probs=keep)
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+    def compute_log_prob(self, data: DataProto, outputs: tuple[str, ...] = ()) -> DataProto:
+        """`old_log_probs` and `entropys` (B, R) of the current policy, and the `outputs` an estimator asked for."""
+        rollout = self.config.actor_rollout_ref.rollout
+        named = ("log_prob", "entropy", *outputs)
+        passed = self.actor.infer(
+            lambda micro: log_probs(self.actor.module, pack(micro.batch), self.temperature, named),
+            data,
+            MicroBatch.choose(
+                rollout.log_prob_use_dynamic_bsz,
+                rollout.log_prob_max_token_len_per_gpu,
+                rollout.log_prob_micro_batch_size_per_gpu,
+            ),
+        )
+        renamed = {"log_prob": "old_log_probs", "entropy": "entropys"}
+        return DataProto.from_dict({renamed.get(name, name): tensor for name, tensor in passed.items()})
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+    def compute_ref_log_prob(self, data: DataProto) -> DataProto:
+        """`ref_log_prob` (B, R) of the model this run started from."""
+        assert self.reference is not None, "no KL term reads the reference in this run"
+        reference, ref = self.reference, self.config.actor_rollout_ref.ref
+        passed = infer(
+            reference,
+            lambda micro: log_probs(reference, pack(micro.batch), self.temperature),
+            data,
+            MicroBatch.choose(
+                ref.log_prob_use_dynamic_bsz, ref.log_prob_max_token_len_per_gpu, ref.log_prob_micro_batch_size_per_gpu
+            ),
+            self.device,
+        )
+        return DataProto.from_dict({"ref_log_prob": passed["log_prob"]})
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_METRIC)
+    def update_actor(self, data: DataProto, step: int) -> dict[str, list[float]]:
+        """Train on the batch; one value per optimiser step and metric."""
+        actor, start = self.config.actor_rollout_ref.actor, time.perf_counter()
+        entropy = ("entropy",) if actor.entropy_coeff else ()
+        outputs = ("log_prob", *entropy, *needs_of(actor.policy_loss.loss_mode).outputs)
+        count = self.config.data.train_batch_size // actor.ppo_mini_batch_size
+        micro = MicroBatch.choose(
+            actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu, actor.ppo_micro_batch_size_per_gpu
+        )
+        updates = []
+        for rows in passes(data, count, actor.ppo_epochs, actor.shuffle, seed=self.config.data.seed, step=step):
+            mini = data[rows]
+            objective = PolicyObjective(
+                self.actor.module,
+                self.policy_loss,
+                actor,
+                Counts.of(mini.batch["response_mask"]),
+                self.config.data.max_response_length,
+                self.temperature,
+                outputs,
+            )
+            updates.append(self.actor.update(mini, objective, micro, schedule=step - 1))
+        return update_metrics("actor", updates, self.actor, data, actor.ppo_epochs, time.perf_counter() - start)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def save_checkpoint(self, folder: Path) -> None:
+        """Weights in HF format with the tokenizer, and the optimiser's state beside them."""
+        self.actor.save(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def load_checkpoint(self, folder: Path) -> None:
+        self.actor.load(folder)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def close(self) -> None:
+        """End the processes that score."""
+        self.scoring.close()
+
+    @property
+    def temperature(self) -> float:
+        """What logits are divided by: the sampling temperature, or 1 where sampling is greedy."""
+        rollout = self.config.actor_rollout_ref.rollout
+        return rollout.temperature if rollout.do_sample and rollout.temperature > 0 else 1.0
+
+    async def _score(self, row: dict[str, Any], output: AgentLoopOutput, text: str) -> ScoreResult:
+        """Score a finished trajectory; RewardError as soon as more have failed than the whole call may lose."""
+        result = await self.scoring.score(row, output, text)
+        self.scored.append((row["uid"], result))
+        uids, results = zip(*self.scored, strict=True)
+        stop_early(results, uids, self.expected, self.config.reward.max_failure_ratio)
+        return result
+
+
+def _rows(prompts: DataProto) -> Iterator[tuple]:
+    return zip(*prompts.non_tensor_batch.values(), strict=True)

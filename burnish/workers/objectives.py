@@ -1,0 +1,77 @@
+"""What is minimised: the losses of actor and critic on one micro-batch.
+
+An objective is made for one mini-batch, whose counts normalise it, and called by `Trainable.update` on each of the
+micro-batches that mini-batch is cut into. It runs the model (`engine/forward.py`) and hands the result to the loss
+(`algorithms/losses/`), so this is where the two meet.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from burnish.algorithms.aggregate import Counts
+from burnish.algorithms.losses import PolicyLoss
+from burnish.algorithms.losses.inputs import PolicyLossInputs, ValueLossInputs
+from burnish.algorithms.losses.regularise import entropy_and_kl
+from burnish.algorithms.losses.value import value_loss
+from burnish.algorithms.tally import Metrics
+from burnish.config.actor import ActorConfig
+from burnish.config.critic import CriticConfig
+from burnish.engine.forward import log_probs, values
+from burnish.engine.packing import pack
+from burnish.protocol import DataProto
+
+
+@dataclass(frozen=True)
+class PolicyObjective:
+    """Policy loss, less the entropy bonus, plus the KL to the reference."""
+
+    module: nn.Module
+    policy_loss: PolicyLoss
+    config: ActorConfig
+    counts: Counts  # of the mini-batch
+    max_response_length: int
+    temperature: float
+    outputs: tuple[str, ...]  # of the log-prob pass; the loss and the entropy bonus say which
+
+    def __call__(self, micro: DataProto) -> tuple[Tensor, Metrics]:
+        batch = micro.batch
+        passed = log_probs(self.module, pack(batch), self.temperature, self.outputs)  # name → (b, R)
+        inputs = PolicyLossInputs(
+            old_log_prob=batch["old_log_probs"],
+            log_prob=passed["log_prob"],
+            advantages=batch["advantages"],
+            response_mask=batch["response_mask"],
+            config=self.config,
+            counts=self.counts,
+            max_response_length=self.max_response_length,
+            entropy=passed.get("entropy"),
+            ref_log_prob=batch.get("ref_log_prob", None),
+            outputs=passed,
+        )
+        loss, metrics = self.policy_loss(inputs)
+        more, more_metrics = entropy_and_kl(inputs)
+        return loss + more, metrics | more_metrics
+
+
+@dataclass(frozen=True)
+class ValueObjective:
+    """The critic's clipped squared error."""
+
+    module: nn.Module
+    config: CriticConfig
+    counts: Counts  # of the mini-batch
+    max_response_length: int
+
+    def __call__(self, micro: DataProto) -> tuple[Tensor, Metrics]:
+        batch = micro.batch
+        inputs = ValueLossInputs(
+            vpreds=values(self.module, pack(batch)),
+            values=batch["values"],
+            returns=batch["returns"],
+            response_mask=batch["response_mask"],
+            config=self.config,
+            counts=self.counts,
+            max_response_length=self.max_response_length,
+        )
+        return value_loss(inputs)

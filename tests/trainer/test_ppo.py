@@ -1,0 +1,227 @@
+"""The loop, end to end on a small random model: what a run leaves, and that resuming equals not having stopped."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
+
+import burnish
+from burnish.errors import BadStepError, CheckpointError, RewardError
+
+GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3"]
+PPO = ["algorithm.adv_estimator=gae", "critic.optim.lr=1e-3", "algorithm.kl_ctrl.kl_coef=0.01",
+       "algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.horizon=100"]  # fmt: skip
+ALGORITHMS = pytest.mark.parametrize("algorithm", [GRPO, PPO], ids=["grpo", "ppo"])
+
+
+@ALGORITHMS
+def test_a_run_learns_and_leaves_checkpoints(train, metrics_of, algorithm):
+    train(*algorithm, "trainer.save_freq=2", "trainer.test_freq=2")
+    lines = metrics_of("run")
+    assert [line["step"] for line in lines] == [0, 1, 2, 3]
+    assert "val-core/burnish/arithmetic/reward/mean@1" in lines[0] and "accuracy" not in lines[0]
+    for name in ("critic/score/mean", "actor/pg_loss", "actor/grad_norm", "actor/entropy", "response_length/mean"):
+        assert all(name in line for line in lines[1:]), name
+    assert lines[1]["actor/grad_norm"] > 0
+    for step in (2, 3):
+        for folder in (f"run/global_step_{step}", f"run/global_step_{step}/actor"):
+            weights = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+        assert all(torch.isfinite(tensor).all() for tensor in weights.values())
+    assert Path("run/latest_checkpointed_iteration.txt").read_text().strip() == "3"
+    assert sorted(p.name for p in Path("run/rollouts").iterdir()) == ["1.jsonl", "2.jsonl", "3.jsonl"]
+    assert sorted(p.name for p in Path("run/validation").iterdir()) == ["0.jsonl", "2.jsonl", "3.jsonl"]
+
+
+def test_weights_move_and_the_reference_does_not(build_trainer):
+    trainer = build_trainer(*PPO)
+    worker = trainer.policy.worker
+    before = {name: tensor.clone() for name, tensor in worker.actor.module.state_dict().items()}
+    trainer.fit()
+    after = worker.actor.module.state_dict()
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    assert all(torch.equal(before[name], tensor) for name, tensor in worker.reference.state_dict().items())
+
+
+def test_ppo_saves_a_critic_that_transformers_loads(train):
+    train(*PPO, "trainer.total_training_steps=1")
+    critic = AutoModelForTokenClassification.from_pretrained("run/global_step_1/critic")
+    assert critic.config.num_labels == 1
+    assert json.loads(Path("run/global_step_1/data/trainer.json").read_text())["kl"]["kl_coef"] > 0
+
+
+@ALGORITHMS
+def test_resume_gives_the_run_that_was_never_stopped(train, metrics_of, algorithm):
+    common = [*algorithm, "trainer.save_freq=1", "trainer.total_epochs=2", "data.val_files=null"]
+    train(*common, "trainer.default_local_dir=whole")
+    train(*common, "trainer.default_local_dir=parts", "trainer.max_actor_ckpt_to_keep=1", "data.shuffle=true",
+          "trainer.total_training_steps=6")  # fmt: skip
+    assert metrics_of("whole") == metrics_of("parts"), "the number of steps is all that total_epochs says"
+
+    train(*common, "trainer.default_local_dir=stopped")
+    for step in (4, 5, 6):
+        for name in os.listdir(f"stopped/global_step_{step}"):
+            path = Path(f"stopped/global_step_{step}") / name
+            path.unlink() if not path.is_dir() else None
+    train(*common, "trainer.default_local_dir=stopped")  # the newest whole checkpoint is step 3
+    assert metrics_of("whole") == metrics_of("stopped")
+    for file in ("actor/model.safetensors", "actor/optimizer.safetensors"):
+        one, other = (load_file(f"{run}/global_step_6/{file}") for run in ("whole", "stopped"))
+        assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@ALGORITHMS
+def test_kill_9_and_resume_is_the_same_run(job, reward, train, metrics_of, algorithm, tmp_path):
+    """The certified case: kill the process without warning in the middle of a step, run the same command again."""
+    common = [*algorithm, "trainer.save_freq=1", "data.val_files=null", "trainer.total_training_steps=6"]
+    train(*common, "trainer.default_local_dir=whole")
+    command = [sys.executable, "-m", "burnish.trainer.main_ppo", *job, *common, "trainer.default_local_dir=killed"]
+    environment = os.environ | {"PYTHONPATH": str(Path(burnish.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    wait_for(lambda: Path("killed/global_step_3").exists(), process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not Path("killed/global_step_6").exists(), "the run was over before it could be killed"
+    subprocess.run(command, env=environment, check=True)
+    assert metrics_of("whole") == metrics_of("killed")
+    one, other = (load_file(f"{run}/global_step_6/actor/model.safetensors") for run in ("whole", "killed"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def wait_for(condition, process, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, f"the run ended by itself with {process.returncode}"
+        assert time.monotonic() < deadline, "the run did not get there in time"
+        time.sleep(0.02)
+
+
+def test_a_finished_run_does_nothing_more(train, metrics_of):
+    train(*GRPO)
+    before = metrics_of("run")
+    train(*GRPO)
+    assert metrics_of("run") == before
+
+
+def test_validation_cannot_change_training(train, metrics_of):
+    train(*GRPO, "trainer.default_local_dir=often", "trainer.test_freq=1")
+    train(*GRPO, "trainer.default_local_dir=never", "trainer.test_freq=-1", "trainer.val_before_train=False")
+    often = [{k: v for k, v in line.items() if not k.startswith("val-")} for line in metrics_of("often")]
+    assert [line for line in often if line["step"] > 0] == metrics_of("never")
+
+
+def test_val_only_validates_and_stops(train, metrics_of):
+    train(*GRPO, "trainer.val_only=True")
+    assert [line["step"] for line in metrics_of("run")] == [0]
+    assert not list(Path("run").glob("global_step_*"))
+
+
+def test_the_last_partial_batch_is_trained(train, metrics_of):
+    """12 rows in batches of 8: no row is dropped, and a short batch keeps the number of optimiser steps."""
+    train(*GRPO, "data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=4", "data.val_files=null")
+    assert [line["step"] for line in metrics_of("run")] == [1, 2]
+    dumps = [Path(f"run/rollouts/{step}.jsonl").read_text().splitlines() for step in (1, 2)]
+    seen = [json.loads(line)["uid"] for lines in dumps for line in lines]
+    assert sorted(set(seen)) == list(range(12)) and len(seen) == 12 * 3
+
+
+def test_micro_batches_change_nothing(train, metrics_of):
+    for size in (1, 5):
+        train(*GRPO, f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={size}",
+              f"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu={size}",
+              f"trainer.default_local_dir=micro{size}", "data.val_files=null")  # fmt: skip
+    for one, other in zip(metrics_of("micro1"), metrics_of("micro5"), strict=True):
+        assert one == pytest.approx(other, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "term",
+    [["algorithm.use_kl_in_reward=True"], ["actor_rollout_ref.actor.use_kl_loss=True"],
+     ["actor_rollout_ref.actor.entropy_coeff=0.01"], ["actor_rollout_ref.actor.ppo_epochs=2"],
+     ["actor_rollout_ref.actor.use_dynamic_bsz=True", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=64"],
+     ["actor_rollout_ref.actor.shuffle=True"], ["algorithm.norm_adv_by_std_in_grpo=False"]],
+    ids=lambda term: term[0].split(".")[-1],
+)  # fmt: skip
+def test_variants_train(train, metrics_of, term):
+    train(*GRPO, *term, "data.val_files=null", "trainer.total_training_steps=2")
+    lines = metrics_of("run")
+    assert len(lines) == 2 and all(math.isfinite(value) for line in lines for value in line.values())
+    expected = {"use_kl_in_reward": "actor/reward_kl_penalty", "use_kl_loss": "actor/kl_loss"}
+    key = expected.get(term[0].split(".")[-1].split("=")[0])
+    assert key is None or key in lines[0]
+
+
+def test_critic_warmup_leaves_the_actor_alone(train, metrics_of):
+    train(*PPO, "trainer.critic_warmup=2", "data.val_files=null")
+    lines = metrics_of("run")
+    assert ["actor/pg_loss" in line for line in lines] == [False, False, True]
+    assert all("critic/vf_loss" in line for line in lines)
+
+
+def test_from_fit_to_the_loss_are_five_frames(train, monkeypatch):
+    frames = []
+
+    def spy(inputs):
+        package = str(Path(burnish.__file__).parent)
+        stack = [frame for frame in traceback.extract_stack() if frame.filename.startswith(package)]
+        ours = [frame.name for frame in stack if "/controller/" not in frame.filename]
+        frames.append(ours[ours.index("fit") :])
+        return inputs.aggregate(-inputs.advantages * inputs.log_prob), {}
+
+    monkeypatch.setattr("burnish.algorithms.losses.vanilla.vanilla", spy)
+    train(*GRPO, "trainer.total_training_steps=1", "data.val_files=null")
+    assert frames and len(frames[0]) + 1 <= 5, frames[0]  # the loss itself is the last frame
+
+
+def test_failed_samples_are_dropped_and_counted(reward, train, metrics_of):
+    reward("return 1 / (sum(map(ord, solution_str)) % 4)")
+    train(*GRPO, "reward.max_failure_ratio=0.9", "reward.retries=0", "data.val_files=null")
+    lines = metrics_of("run")
+    dropped = sum(line["failures/reward_dropped_samples"] for line in lines)
+    assert sum(line["failures/reward"] for line in lines) > 0
+    kept = sum(len(Path(f"run/rollouts/{line['step']}.jsonl").read_text().splitlines()) for line in lines)
+    assert kept + dropped == 3 * 4 * 3
+
+
+def test_too_many_failures_stop_the_run_with_their_cause(reward, train):
+    reward("raise KeyError('missing thing')")
+    with pytest.raises(RewardError, match=r"(?s)max_failure_ratio.*KeyError: 'missing thing'"):
+        train(*GRPO, "reward.retries=0", "data.val_files=null")
+
+
+def test_a_nan_gradient_is_not_applied_and_ends_the_run(build_trainer, monkeypatch):
+    trainer = build_trainer(*GRPO, "data.val_files=null", "trainer.max_bad_steps=2")
+    before = {n: p.detach().clone() for n, p in trainer.policy.worker.actor.module.named_parameters()}
+
+    def poison(inputs):
+        return inputs.aggregate(inputs.log_prob) * float("nan"), {}
+
+    trainer.policy.worker.policy_loss = poison
+    with pytest.raises(BadStepError, match="actor: loss or gradient was NaN or infinite in 2 updates in a row"):
+        trainer.fit()
+    after = dict(trainer.policy.worker.actor.module.named_parameters())
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_checkpoint_of_another_model_is_refused(train, tmp_path):
+    from burnish.models.tiny import write_tiny_model
+
+    train(*GRPO, "trainer.total_training_steps=1")
+    other = write_tiny_model(tmp_path / "other", hidden_size=16)
+    with pytest.raises(CheckpointError, match="checkpoint of another model.*trainer.resume_mode=disable"):
+        train(*GRPO, f"actor_rollout_ref.model.path={other}")
+
+
+def test_training_goes_on_from_a_checkpoint_folder(train):
+    train(*GRPO, "trainer.total_training_steps=1")
+    train(*GRPO, "actor_rollout_ref.model.path=run/global_step_1", "trainer.default_local_dir=stage2")
+    assert Path("stage2/global_step_3/model.safetensors").exists()
