@@ -50,7 +50,7 @@ nano: $(CORE) ## make the embedded model again, from nothing
 	$(BIN)/python examples/nano/make_nano.py $(ARGS)
 
 bench: $(CORE) ## measure this machine
-	$(BIN)/python benchmarks/run.py $(ARGS)
+	$(BIN)/python benchmarks/step.py $(ARGS)
 
 clean: ## remove caches, builds and the virtual environment (run folders under outputs/ stay)
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache

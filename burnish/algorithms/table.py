@@ -8,8 +8,6 @@ value such as `my.module:function` is imported as it stands, and what it needs i
 import difflib
 import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -77,8 +75,6 @@ class Table:
 
     def _import(self, path: str) -> Function:
         module_name, _, attribute = path.partition(":")
-        if os.getcwd() not in sys.path:  # the `burnish` script, unlike `python -m`, does not look where the user stands
-            sys.path.append(os.getcwd())
         try:
             function = getattr(importlib.import_module(module_name), attribute)
         except ImportError as error:

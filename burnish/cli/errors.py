@@ -21,6 +21,8 @@ DEBUG = "--debug"
 
 def guard(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
     """Run `command(argv)` and return the exit code; `sys.exit(guard(main, sys.argv[1:]))` is a whole entry point."""
+    if os.getcwd() not in sys.path:  # the `burnish` script, unlike `python -m`, does not look where the user stands
+        sys.path.append(os.getcwd())
     try:
         configure_logging()
         return command(argv) or 0

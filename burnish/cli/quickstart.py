@@ -20,6 +20,12 @@ HELD_OUT = 256
 STEPS = 60
 SHOWN = 3
 ACCURACY = "val-core/burnish/arithmetic/acc/mean@1"
+INTRODUCTION = """
+A model of 0.25 million parameters, which comes with burnish, answers three-digit sums and differences.
+Supervised fine-tuning taught it to work them out digit by digit, and then to blurt a number out instead.
+Now it learns by RL: 16 questions a step, 8 answers to each, a reward of 1 for the right number, and nothing else.
+The same as this command:
+"""
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,7 @@ class Result:
 
 def main(argv: list[str]) -> None:
     options = _parse(argv)
+    print(INTRODUCTION)
     folder = Path(options.output)
     several = len(options.seeds) > 1
     results = [learn(seed, folder / f"seed-{seed}" if several else folder, options) for seed in options.seeds]

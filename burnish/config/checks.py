@@ -34,15 +34,19 @@ def check_files(config: PPOConfig | SFTConfig, describe: Callable[[str], FileFac
     `describe` raises DataError for a file that is missing or unreadable.
     """
     data = config.data
-    total = sum(_check_file(config, file, describe(file)) for file in data.train_files)
+    total = sum(_check_file(config, "data.train_files", file, describe) for file in data.train_files)
     for file in data.val_files or []:
-        _check_file(config, file, describe(file))
+        _check_file(config, "data.val_files", file, describe)
     return total if data.train_max_samples < 0 else min(total, data.train_max_samples)
 
 
-def _check_file(config: PPOConfig | SFTConfig, file: str, facts: FileFacts) -> int:
+def _check_file(config: PPOConfig | SFTConfig, key: str, file: str, describe: Callable[[str], FileFacts]) -> int:
+    try:
+        facts = describe(file)
+    except DataError as error:
+        raise DataError(f"{key}: {error}") from error
     if not facts.rows:
-        raise DataError(f"{file}: the file has no rows")
+        raise DataError(f"{key}: {file}: the file has no rows")
     if isinstance(config, SFTConfig):
         data = config.data
         if data.prompt_key is None or data.response_key is None:

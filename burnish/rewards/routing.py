@@ -118,7 +118,10 @@ def check_row(row: Mapping[str, Any], reward_fn_key: str = "data_source", custom
     except UserError as error:
         return str(error)
     if scorer.reads_ground_truth and _is_empty(reward_model.get("ground_truth")):
-        return f"reward_model.ground_truth is missing: the scorer '{scorer.name}' of {data_source!r} compares with it"
+        return (
+            f"reward_model.ground_truth is missing: the scorer '{scorer.name}' of {data_source!r} compares with it; "
+            f"fill it in, or score without it by a function of your own: {_BRING}"
+        )
     return None
 
 

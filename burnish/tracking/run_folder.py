@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONFIG_FILE = "config.yaml"
-LEFT_BY_A_RUN = ("metrics.jsonl", "rollouts", "validation", "tensorboard")
+LEFT_BY_A_RUN = (
+    "metrics.jsonl", "rollouts", "validation", "tensorboard", "global_step_*", "latest_checkpointed_iteration.txt",
+)  # fmt: skip
 
 
 class RunFolder:
@@ -93,7 +95,7 @@ class RunFolder:
         if self._begun:
             return
         self._begun = True
-        left = [self.path / name for name in LEFT_BY_A_RUN if (self.path / name).exists()]
+        left = [path for pattern in LEFT_BY_A_RUN for path in sorted(self.path.glob(pattern))]
         if not left:
             return
         aside = next(p for k in itertools.count(1) if not (p := self.path / f"previous-{k}").exists())
@@ -103,7 +105,7 @@ class RunFolder:
                 path.rename(aside / path.name)
         except OSError as error:
             raise CheckpointError(f"cannot move {self.path} aside: {disk_problem(error)}") from error
-        log.warning("%s holds an earlier run; its metrics and samples are now in %s", self.path, aside)
+        log.warning("%s holds an earlier run; what it left is now in %s", self.path, aside)
 
     def flush(self) -> None:
         """Return when all queued samples are on disk; raise what failed."""

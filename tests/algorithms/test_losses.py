@@ -153,26 +153,28 @@ def test_any_cut_gives_the_same_loss_gradient_and_metrics(mode, policy_batch, va
         assert merge(parts) == pytest.approx(merge([metrics]), rel=1e-9, abs=1e-12)
 
 
+def with_junk(inputs, names, junk):
+    """The same inputs, with something else on every token the policy did not sample."""
+    outside = inputs.response_mask == 0
+    assert outside.any()
+    return dataclasses.replace(inputs, **{name: getattr(inputs, name).masked_fill(outside, junk) for name in names})
+
+
 @MODES
 def test_observation_tokens_change_nothing(mode, policy_batch, value_batch, junk):
-    actor = policy_batch(3, loss_agg_mode=mode, entropy_coeff=0.1, use_kl_loss=True)
+    actor = policy_batch(3, loss_agg_mode=mode, entropy_coeff=0.1, use_kl_loss=True, kl_loss_type="k2")
+    read = ["log_prob", "old_log_prob", "advantages", "rollout_is_weights", "entropy", "ref_log_prob"]
     critic = value_batch(3, loss_agg_mode=mode)
-    for loss_function, inputs, name in ((everything, actor, "log_prob"), (value_loss, critic, "vpreds")):
-        outside = inputs.response_mask == 0
-        assert outside.any()
-        replaced = dataclasses.replace(
-            inputs,
-            **{
-                field.name: getattr(inputs, field.name).masked_fill(outside, junk)
-                for field in dataclasses.fields(inputs)
-                if isinstance(getattr(inputs, field.name), torch.Tensor) and field.name != "response_mask"
-            },
-        )
-        loss, metrics, slope = gradient(loss_function, inputs, name)
-        loss_after, metrics_after, slope_after = gradient(loss_function, replaced, name)
-        assert torch.equal(loss, loss_after) and torch.equal(slope, slope_after)
-        assert merge([metrics]) == merge([metrics_after])
-        assert not slope[outside].any()
+    for loss_function, inputs, names in (
+        (everything, actor, read),
+        (value_loss, critic, ["vpreds", "values", "returns"]),
+    ):
+        loss, metrics, slope = gradient(loss_function, inputs, names[0])
+        assert not slope[inputs.response_mask == 0].any() and slope.any()
+        for replaced in (names, *([name] for name in names)):  # one alone can leak where all together do not
+            after = gradient(loss_function, with_junk(inputs, replaced, junk), names[0])
+            assert torch.equal(loss, after[0]) and torch.equal(slope, after[2]), replaced
+            assert merge([metrics]) == merge([after[1]]), replaced
 
 
 @pytest.mark.parametrize("kind", [*KL_KINDS, *(kind + "+" for kind in KL_KINDS)])

@@ -1,5 +1,6 @@
 """The `burnish` command: its table, its help without torch, unknown and not yet available commands."""
 
+import os
 import resource
 import subprocess
 import sys
@@ -93,3 +94,16 @@ def test_the_rest_of_the_line_reaches_the_command(seen):
 @pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if command.target])
 def test_every_command_there_is_can_be_loaded(name):
     assert callable(COMMANDS[name].load())
+
+
+def test_modules_in_the_working_directory_can_be_imported(tmp_path):
+    """`burnish ppo algorithm.adv_estimator=my_module:fn` finds my_module.py where the user stands."""
+    (tmp_path / "my_own_module.py").write_text("found = True\n")
+    program = (
+        "import sys; sys.path = [p for p in sys.path if p]\n"
+        "from burnish.cli.errors import guard\n"
+        "sys.exit(guard(lambda argv: __import__('my_own_module').found - 1, []))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment)
+    assert done.returncode == 0

@@ -176,8 +176,6 @@ def test_open_sections_take_any_key(make):
         ({f"{ROLLOUT}.name": "vllm"}, ["needs the package vllm", "pip install 'burnish[vllm]'", "rollout.name=hf"]),
         ({f"{ROLLOUT}.name": "sglang"}, ["needs the package sglang", "rollout.name=hf"]),
         ({f"{ROLLOUT}.name": "native"}, ["the native rollout engine", "rollout.name=hf"]),
-        ({"algorithm.adv_estimator": "rloo"}, ["the advantage estimator rloo", "gae and grpo"]),
-        ({f"{ACTOR}.policy_loss.loss_mode": "gspo"}, ["the policy loss gspo", "vanilla"]),
         ({"reward_model.reward_manager": "prime"}, ["the reward manager prime", "naive"]),
         ({"reward_model.enable": True}, ["reward models"]),
         ({f"{ACTOR}.strategy": "megatron"}, ["training with Megatron-core"]),

@@ -96,9 +96,6 @@ def test_lines_that_run(load, line, needs):
     ("line", "capability"),
     [
         ("algorithm.adv_estimator=grpo actor_rollout_ref.rollout.name=vllm", "package vllm"),
-        ("algorithm.adv_estimator=rloo", "rloo"),
-        ("algorithm.adv_estimator=remax", "remax"),
-        ("algorithm.adv_estimator=reinforce_plus_plus", "reinforce_plus_plus"),
         (
             "reward_model.reward_manager=prime reward_model.sandbox_fusion.url='http://127.0.0.1:1/run' "
             "reward_model.sandbox_fusion.max_concurrent=128",
