@@ -1,0 +1,157 @@
+"""Every example runs: scripts by bash, with a `burnish` that notes its arguments, which are then run in this process.
+
+(A process of its own for each would spend most of its time importing torch.)
+"""
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from burnish.cli.main import main
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SMALL = [
+    "data.train_batch_size=2",
+    "data.train_max_samples=8",
+    "trainer.total_training_steps=2",
+    "trainer.logger=jsonl",
+]
+SMALL_RL = [*SMALL, "data.max_response_length=24", "data.val_max_samples=2", "actor_rollout_ref.rollout.n=2"]
+SMALL_RL += ["actor_rollout_ref.actor.ppo_mini_batch_size=2", "trainer.test_freq=-1", "trainer.device=cpu"]
+NOTE = """#!{python}
+import json, os, sys
+with open({notes!r}, "a") as file:
+    json.dump({{"argv": sys.argv[1:], "path": os.environ.get("PYTHONPATH", "")}}, file)
+    file.write("\\n")
+"""
+
+
+@pytest.fixture
+def run_script(tmp_path, monkeypatch):
+    """Run a script of examples/ with further keys; returns the metrics of the run it makes, by step."""
+    monkeypatch.chdir(tmp_path)
+    notes, programs = tmp_path / "notes.jsonl", tmp_path / "bin"
+    programs.mkdir()
+    (programs / "burnish").write_text(NOTE.format(python=sys.executable, notes=str(notes)))
+    (programs / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    environment = os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    environment["PYTHONPATH"] = str(EXAMPLES.parent)
+
+    def run(script: str, *overrides: str) -> list[dict[str, float]]:
+        command = [str(EXAMPLES / script), *overrides]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        (note,) = map(json.loads, notes.read_text().splitlines())
+        for folder in reversed(note["path"].split(os.pathsep)):
+            monkeypatch.syspath_prepend(folder)
+        assert main(note["argv"]) == 0
+        (metrics,) = (tmp_path / "outputs").rglob("metrics.jsonl")
+        return [json.loads(line) for line in metrics.read_text().splitlines()]
+
+    return run
+
+
+def samples(step: int) -> list[dict]:
+    (path,) = Path("outputs").rglob(f"rollouts/{step}.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("script", "metric"),
+    [("grpo.sh", "actor/pg_loss"), ("ppo.sh", "critic/vf_loss"), ("custom_loss/run.sh", "actor/log_prob")],
+)
+def test_scripts_train(run_script, script, metric):
+    lines = run_script(script, *SMALL_RL)
+    assert [line["step"] for line in lines] == [0, 1, 2] and metric in lines[-1]
+
+
+def test_ppo_uses_an_adaptive_kl_and_warms_the_critic_up(run_script):
+    lines = run_script("ppo.sh", *SMALL_RL, "data.val_files=null")
+    assert ["actor/pg_loss" in line for line in lines] == [False, True]
+    assert all("actor/reward_kl_penalty_coeff" in line for line in lines)
+
+
+def test_sft(run_script):
+    lines = run_script("sft.sh", *SMALL, "trainer.device=cpu")
+    assert [line["step"] for line in lines] == [1, 2] and lines[-1]["train/loss"] > 0
+
+
+def test_the_curriculum_draws_sums_first(run_script):
+    run_script("curriculum.sh", *SMALL_RL, "trainer.total_training_steps=4", "data.max_response_length=4")
+    drawn = ["+" if "+" in sample["prompt"] else "-" for step in range(1, 5) for sample in samples(step)]
+    assert drawn == sorted(drawn) and set(drawn) == {"+", "-"}
+
+
+def test_custom_reward(run_script):
+    run_script("custom_reward/run.sh", *SMALL_RL)
+    for sample in samples(1):
+        info = sample["reward_info"]
+        worked = info["lines"] > 0
+        assert sample["score"] == pytest.approx(info["acc"] + 0.2 * worked - 0.01 * info["lines"], abs=1e-6)
+
+
+def test_custom_manager(run_script):
+    run_script("custom_manager/run.sh", *SMALL_RL, "actor_rollout_ref.rollout.n=8", "data.max_response_length=64")
+    groups: dict[int, list[dict]] = {}
+    for sample in [*samples(1), *samples(2)]:
+        groups.setdefault(sample["uid"], []).append(sample)
+    for group in groups.values():
+        right = sum(sample["reward_info"]["acc"] for sample in group)
+        expected = [sample["reward_info"]["acc"] / max(right, 1) for sample in group]
+        assert [sample["score"] for sample in group] == pytest.approx(expected)
+    assert any(sample["score"] for group in groups.values() for sample in group)
+
+
+def test_custom_estimator(run_script):
+    run_script("custom_estimator/run.sh", *SMALL_RL, "actor_rollout_ref.rollout.n=8", "data.max_response_length=64")
+    given = [advantage for sample in [*samples(1), *samples(2)] for advantage in sample["advantages"]]
+    assert min(given) == 0 < max(given)
+
+
+def test_custom_agent(run_script):
+    lines = run_script("custom_agent/run.sh", *SMALL_RL, "data.max_response_length=96")
+    assert lines[-1]["training/num_turns/max"] == 4
+    for sample in samples(1):
+        question = sample["prompt"]  # one token per character, but `<|start|>` is one token too
+        assert (
+            sample["response"].count(question) == 1
+            and sample["response_mask"].count(0) == len(question) - len("<|start|>") + 1
+        )
+        assert sample["score"] in (0, 1)
+
+
+def test_custom_data(run_script):
+    run_script("custom_data/run.sh", *SMALL_RL, "data.train_max_samples=-1")
+    sums = [total_of(sample["prompt"]) for step in (1, 2) for sample in samples(step)]
+    assert sums == sorted(sums)
+
+
+def total_of(prompt: str) -> int:
+    question = prompt.removeprefix("<|start|>").removesuffix("=?\n")
+    return sum(int(number) for number in question.replace("-", "+").split("+"))
+
+
+def test_custom_trainer(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXAMPLES / "make_arithmetic.py"))["main"](tmp_path)
+    train = runpy.run_path(str(EXAMPLES / "custom_trainer" / "train.py"))["main"]
+    files = [f"data.train_files={tmp_path}/train.parquet", "data.max_prompt_length=32"]
+    model = [f"actor_rollout_ref.model.path={EXAMPLES.parent}/burnish/models/nano"]
+    metrics = train([*files, *model, *SMALL_RL, "actor_rollout_ref.actor.optim.lr=1e-3"])
+    assert metrics["actor/moved"] > 0
+
+
+def test_every_example_is_in_the_table_and_short():
+    table = (EXAMPLES / "README.md").read_text()
+    for path in EXAMPLES.rglob("*"):
+        if path.suffix in (".sh", ".py") and "__pycache__" not in path.parts:
+            assert f"]({path.relative_to(EXAMPLES)})" in table, f"{path} is not in examples/README.md"
+            if "nano" not in path.parts:
+                assert len(path.read_text().splitlines()) <= 60

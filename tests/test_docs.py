@@ -1,0 +1,170 @@
+"""README and docs tell the truth about what can be checked: links, paths, commands, Python blocks, names of keys."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from burnish.cli import quickstart
+from burnish.cli.help import explain
+from burnish.cli.main import COMMANDS, available
+from burnish.config import PPOConfig, SFTConfig, finalise, finalise_sft, load_ppo, load_sft
+from burnish.config.aliases import ALIASES, SFT_ALIASES
+from burnish.config.key import keys_of
+from burnish.config.unsupported import why_unsupported
+from burnish.trainer.credit import needs_of
+
+ROOT = Path(__file__).parents[1]
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md"))]
+PAGES += sorted((ROOT / "docs").glob("*.md"))
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"(?:^    (?:burnish|python3 -m burnish|make) .*\n?)+", re.MULTILINE)
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+
+ENTRY_POINTS = {"burnish.trainer.main_ppo": "ppo", "burnish.trainer.sft_trainer": "sft"}
+ROW_FIELDS = ("reward_model.ground_truth",)  # names that are also those of sections
+FILE_ENDINGS = (".py", ".yaml", ".json", ".jsonl", ".txt", ".png", ".safetensors")
+LOADERS = {"ppo": load_ppo, "sft": load_sft}
+MODEL = {"ppo": "actor_rollout_ref.model.path", "sft": "model.path"}
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [text for kind, text in FENCE.findall(page.read_text()) if kind == language]
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The commands of a page as words, without comments and leading variables."""
+    for text in [*blocks(page, "bash"), *INDENTED.findall(page.read_text())]:
+        for line in text.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+                words = words[1:]
+            if words:
+                yield words
+
+
+@each_page
+def test_links_resolve(page):
+    text = FENCE.sub("", page.read_text())
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        if "://" not in target:
+            assert (page.parent / target.partition("#")[0]).exists(), f"{page.name} links to {target}"
+
+
+@each_page
+def test_commands_are_right(page, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for words in commands(page):
+        try:
+            check_command(words)
+        except Exception as error:
+            raise AssertionError(f"{page.name}: {shlex.join(words)}: {error}") from error
+
+
+def check_command(words: list[str]) -> None:
+    program, *rest = words
+    if program == "make":
+        targets = {line.split(":")[0] for line in (ROOT / "Makefile").read_text().splitlines() if ":" in line}
+        names = [word for word in rest if "=" not in word]
+        assert set(names) <= targets, "no such target"
+        arguments = [shlex.split(word.removeprefix("ARGS=")) for word in rest if word.startswith("ARGS=")]
+        if "quickstart" in names and arguments:
+            quickstart._parse(arguments[0])
+    elif program == "python3" and rest[0] == "-m" and rest[1] in ENTRY_POINTS:
+        check_keys(ENTRY_POINTS[rest[1]], rest[2:])
+    elif program == "burnish":
+        check_burnish(*rest)
+    elif "/" in program and not program.startswith("."):
+        assert (ROOT / program).is_file(), "no such file"
+
+
+def check_burnish(name: str, *rest: str) -> None:
+    assert name in available(), f"burnish {name} is not there"
+    if "--help" in rest:
+        keys = COMMANDS[name].keys
+        assert keys and explain(name, "", keys, [word for word in rest if not word.startswith("-")])
+    elif name == "quickstart":
+        quickstart._parse(list(rest))
+    else:
+        check_keys(name, list(rest))
+
+
+def check_keys(command: str, words: list[str]) -> None:
+    """The keys exist, the values convert, and they go together; files need not be there."""
+    given = {word.split("=")[0] for word in words}
+    if "--config-path=outputs/burnish/run" in given | set(words):
+        return  # the config.yaml of a run that is not here
+    if "--multirun" in words:
+        words = [word.split(",")[0] if word.startswith("trainer.seed") else word for word in words]
+        words.remove("--multirun")
+    loaded = LOADERS[command](words)
+    assert not any("the built-in" in notice for notice in loaded.notices), loaded.notices
+    if not {"data.train_files", MODEL[command]} <= loaded.explicit:
+        return
+    if command == "sft":
+        finalise_sft(loaded.config, loaded.explicit)
+    elif ":" not in loaded.config.algorithm.adv_estimator:
+        finalise(loaded.config, loaded.explicit, needs_of(loaded.config))
+
+
+@each_page
+def test_python_blocks_compile(page):
+    for text in blocks(page, "python"):
+        compile(text, str(page), "exec")
+
+
+@cache
+def known_names() -> frozenset[str]:
+    return frozenset({*keys_of(PPOConfig), *keys_of(SFTConfig), *ALIASES, *SFT_ALIASES})
+
+
+@each_page
+def test_keys_in_the_text_exist(page):
+    """`section.key` in running text, whole or by its end (`rollout.n`)."""
+    sections = {name.split(".")[0] for name in known_names()} | {"rollout", "actor", "kl_ctrl", "val_kwargs"}
+    for word in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)(?:\.\*)?(?:=[^`]*)?`", FENCE.sub("", page.read_text())):
+        if word.split(".")[0] in sections and not word.endswith(FILE_ENDINGS):
+            whole = any(f".{word}." in f".{name}." for name in known_names())
+            below_open_dict = any(word.startswith(name + ".") for name in known_names())
+            assert whole or below_open_dict or why_unsupported(word) or word in ROW_FIELDS, f"{page.name}: `{word}`"
+
+
+def test_the_tree_of_the_readme_exists():
+    (tree,) = [
+        text for kind, text in FENCE.findall((ROOT / "README.md").read_text()) if not kind and "burnish/\n" in text
+    ]
+    parent, named = ROOT, set()
+    for line in tree.splitlines():
+        name = line.split()[0]
+        folder = parent if line.startswith("  ") else ROOT
+        assert (folder / name).exists(), f"README's tree names {folder / name}"
+        named.add(name.rstrip("/"))
+        if not line.startswith("  "):
+            parent = ROOT / name
+    packages = {path.parent.name for path in (ROOT / "burnish").glob("*/__init__.py")}
+    assert packages <= named, "a package is missing from README's tree"
+
+
+def test_the_readme_leads_to_the_loop_an_algorithm_a_loss_and_a_reward():
+    text = (ROOT / "README.md").read_text()
+    first = [
+        "trainer/ppo.py",
+        "algorithms/advantages/grpo.py",
+        "algorithms/losses/vanilla.py",
+        "rewards/scores/gsm8k.py",
+    ]
+    assert all(f"](burnish/{name})" in text for name in first)
+    for name in ("make quickstart", "make test"):
+        assert name in text[: text.index("## A first look")]
+
+
+def test_every_recipe_and_page_is_linked():
+    table = (ROOT / "docs" / "configuration.md").read_text()
+    for recipe in (ROOT / "recipes").rglob("*.yaml"):
+        linked = table if not recipe.name.startswith("nano_") else (ROOT / "docs" / "quickstart.md").read_text()
+        assert f"../recipes/{recipe.relative_to(ROOT / 'recipes')})" in linked, f"{recipe.name} is not in the docs"
+    index = (ROOT / "docs" / "index.md").read_text()
+    assert all(f"]({page.name})" in index for page in (ROOT / "docs").glob("*.md") if page.name != "index.md")

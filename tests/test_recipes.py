@@ -1,0 +1,54 @@
+"""Every recipe under recipes/ loads, fits together, says what it is, and sets nothing to its default."""
+
+from pathlib import Path
+
+import pytest
+
+from burnish.config import SFTConfig, finalise, finalise_sft, load_ppo, load_sft
+from burnish.config.key import keys_of, read
+from burnish.trainer.credit import needs_of
+
+ROOT = Path(__file__).parents[1]
+RECIPES = sorted((ROOT / "recipes").rglob("*.yaml"))
+
+
+def load(path: Path, *overrides: str):
+    is_sft = path.parent.name == "sft"
+    recipe = [f"--config-path={path.parent}", f"--config-name={path.stem}"]
+    return (load_sft if is_sft else load_ppo)([*recipe, *overrides])
+
+
+def test_there_are_recipes():
+    names = {path.stem for path in RECIPES}
+    assert {"grpo", "ppo_gae", "dr_grpo", "grpo_kl_loss", "curriculum", "chat"} <= names
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(ROOT / "recipes")))
+def test_a_recipe_loads_and_fits_together(path):
+    model = "model.path" if path.parent.name == "sft" else "actor_rollout_ref.model.path"
+    loaded = load(path, "data.train_files=train.parquet", f"{model}=some/model")
+    config = loaded.config
+    if isinstance(config, SFTConfig):
+        notices = finalise_sft(config, loaded.explicit)
+    else:
+        notices = finalise(config, loaded.explicit, needs_of(config))
+    unread = [notice for notice in [*loaded.notices, *notices] if notice.startswith(("no effect", "unused"))]
+    assert not unread, "a recipe sets no key that nobody reads"
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(ROOT / "recipes")))
+def test_a_recipe_is_sparse(path):
+    loaded = load(path)
+    known = keys_of(type(loaded.config))
+    assert loaded.explicit, "the recipe was not found, or is empty"
+    same = [name for name in sorted(loaded.explicit) if read(loaded.config, name) == known[name].default]
+    assert not same, f"{path.name} sets keys to their defaults; remove them"
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(ROOT / "recipes")))
+def test_a_recipe_says_what_it_is_and_how_to_run_it(path):
+    first, second = path.read_text().splitlines()[:2]
+    assert first.startswith("# ") and first.endswith("."), "the first line says what the recipe is, in a sentence"
+    words = second.split()
+    assert words[:2] == ["#", "burnish"] and words[2] in ("ppo", "sft")
+    assert path.stem in second, "the second line is a command with the recipe"
