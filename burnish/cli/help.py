@@ -12,8 +12,8 @@ from burnish.config.values import allowed, show
 from burnish.errors import ConfigError
 
 WIDTH, COLUMN = 118, 54  # of the text, and where the meaning of a key starts
-PLAN = "  --plan              print the derived batch sizes and the memory they take, and stop"
 FLAGS = """\
+  --plan              print the derived batch sizes and the memory they take, and stop
   --config-name NAME  start from the recipe NAME.yaml, here or in --config-path FOLDER
   --cfg job           print the whole configuration, and stop
   --multirun          one run per value of key=a,b
@@ -32,7 +32,6 @@ def explain(command: str, summary: str, config: str, words: list[str]) -> str:
         f"usage: burnish {command} [key=value …] [flags]",
         "",
         "flags:",
-        *([PLAN] if command == "ppo" else []),
         FLAGS,
         "",
         f"keys with {' or '.join(words)} in their name" if words else "keys (default in brackets)",

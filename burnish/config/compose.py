@@ -67,7 +67,8 @@ def _as_hydra_wants_it(command: Command) -> Iterator[None]:
             os.environ.pop("HYDRA_FULL_ERROR")
             if full_error is not None:
                 os.environ["HYDRA_FULL_ERROR"] = full_error
-    command.notices += list(dict.fromkeys(str(warning.message) for warning in caught))
+    said = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]  # Hydra's own
+    command.notices += list(dict.fromkeys(said))
 
 
 def _take_back(given: dict[str, Any], command: Command) -> None:

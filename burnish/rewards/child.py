@@ -53,11 +53,16 @@ class Child(asyncio.SubprocessProtocol):
         """A child that has loaded the function. Failed: it could not, with the reason."""
         path = os.pathsep.join(entry for entry in sys.path if entry)  # what is importable here is importable there
         environment = {**os.environ, "PYTHONPATH": path}
+        command = (sys.executable, "-m", "burnish.rewards.process")
+        loop = asyncio.get_running_loop()
+        starting = asyncio.ensure_future(
+            loop.subprocess_exec(cls, *command, stderr=None, env=environment, start_new_session=True)
+        )
         try:
-            _, child = await asyncio.get_running_loop().subprocess_exec(
-                cls, sys.executable, "-m", "burnish.rewards.process",
-                stderr=None, env=environment, start_new_session=True,
-            )  # fmt: skip
+            _, child = await asyncio.shield(starting)
+        except asyncio.CancelledError:  # asyncio loses track of a process whose start is cancelled halfway
+            await (await starting)[1].kill()
+            raise
         except OSError as error:
             raise Failed(f"a scoring process could not be started: {error}") from None
         try:
@@ -183,6 +188,7 @@ class Child(asyncio.SubprocessProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         code = self._transport.get_returncode()
+        self._transport.close()
         self._fail_waiting(Failed(f"the scoring process died: {describe_exit(code)}"))
         self.gone.set_result(None)
 

@@ -47,6 +47,7 @@ class ScorePool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._slots: asyncio.Semaphore | None = None
+        self._calls: set[asyncio.Task[Any]] = set()
         self._broken: str | None = None
         self._opening = asyncio.Lock()
         self._closed = False
@@ -95,9 +96,18 @@ class ScorePool:
                 self._thread = threading.Thread(target=self._loop.run_forever, name="burnish-rewards", daemon=True)
                 self._thread.start()
                 atexit.register(self.close)
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
+            return asyncio.run_coroutine_threadsafe(self._call(work), self._loop)
 
     # From here on everything runs on the pool's own loop.
+
+    async def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        self._calls.add(task)
+        try:
+            return await work
+        finally:
+            self._calls.discard(task)
 
     async def _score(self, request: ScoreRequest) -> ScoreResult:
         error, seconds = "", 0.0
@@ -141,11 +151,11 @@ class ScorePool:
         return self._slots
 
     async def _end(self) -> None:
-        ours = asyncio.current_task()
-        tasks = [task for task in asyncio.all_tasks() if task is not ours]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        calls = list(self._calls)  # asyncio has tasks of its own on this loop, which must end by themselves
+        for call in calls:
+            if not call.cancelling():  # one that its caller gave up is ending its child, which must not be cut short
+                call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
         await asyncio.gather(*(worker.close() for worker in self._workers))
 
 

@@ -54,14 +54,20 @@ class Scoring:
 
     @classmethod
     def from_config(cls, config: "PPOConfig") -> "Scoring":
-        custom, reward = config.custom_reward_function, config.reward
+        reward = config.reward
         return cls(
-            FunctionSpec(custom.path, custom.name, dict(custom.reward_kwargs)),
+            cls.spec_of(config),
             num_workers=reward.num_workers,
             timeout=reward.timeout,
             retries=reward.retries,
             reward_fn_key=config.data.reward_fn_key,
         )
+
+    @staticmethod
+    def spec_of(config: "PPOConfig") -> FunctionSpec:
+        """The function that a configuration names."""
+        custom = config.custom_reward_function
+        return FunctionSpec(custom.path, custom.name, dict(custom.reward_kwargs))
 
     def validate(self) -> None:
         """ConfigError where the function cannot be loaded or called. A custom one is tried in a child process."""

@@ -20,7 +20,7 @@ from burnish.data.order import Order
 from burnish.protocol import DataProto
 from burnish.rollout.base import Sampling
 from burnish.tracking.timer import timed
-from burnish.trainer.score import score
+from burnish.trainer.score import score, scores_at_once
 
 
 class Experience:
@@ -40,6 +40,7 @@ class Experience:
         self.dataset, self.order = dataset, order
         self.policy, self.manager, self.needs = policy, manager, needs
         self.sampling = training_sampling(config.actor_rollout_ref.rollout)
+        self.at_once = scores_at_once(manager, config)
         self.end = end
         self.position = 0
 
@@ -55,7 +56,7 @@ class Experience:
         with timed(metrics, "update_weights"):
             self.policy.update_weights(step - 1)
         with timed(metrics, "gen"):
-            batch = prompts.union(self.policy.generate_sequences(prompts, self.sampling, "train"))
+            batch = prompts.union(self.policy.generate_sequences(prompts, self.sampling, "train", self.at_once))
         with timed(metrics, "reward"):
             return score(batch, self.manager, self.config.reward, metrics, needs_groups=self.needs.groups)
 

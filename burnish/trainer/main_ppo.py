@@ -2,7 +2,7 @@
 
 import sys
 
-from burnish.cli.errors import guard
+from burnish.cli.main import main as burnish
 from burnish.config.load import PPO, Loaded, run
 from burnish.config.ppo import PPOConfig
 
@@ -19,4 +19,4 @@ def _task(loaded: Loaded[PPOConfig]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(guard(main, sys.argv[1:]))
+    sys.exit(burnish(["ppo", *sys.argv[1:]]))

@@ -122,13 +122,13 @@ class PPOTrainer:
                             batch = batch.union(self.critic.compute_values(batch))
                     with timed(metrics, "adv"):
                         batch = self.credit(batch, metrics)
+                    metrics |= self.describe(batch)
                     if self.critic:
                         with timed(metrics, "update_critic"):
                             self.note_updates("critic", self.critic.update_critic(batch, self.step), metrics)
                     if self.step > trainer.critic_warmup:
                         with timed(metrics, "update_actor"):
                             self.note_updates("actor", self.policy.update_actor(batch, self.step), metrics)
-                    metrics |= self.describe(batch)
                     if self.validator and is_due(trainer.test_freq, self.step, self.total_steps):
                         with timed(metrics, "testing"):
                             metrics |= self.validator(self.step)
@@ -161,6 +161,10 @@ class PPOTrainer:
         """Add the metrics of a role's optimiser steps; stop the run when too many in a row could not be applied."""
         bad = updates.get(f"{role}/bad_step", [])
         metrics.update(reduce_metrics({name: values for name, values in updates.items() if name != f"{role}/bad_step"}))
+        if any(bad):
+            count = int(sum(bad))
+            metrics["failures/bad_steps"] = metrics.get("failures/bad_steps", 0) + count
+            self.tracker.event("bad_step", step=self.step, role=role, updates=count)
         for was_bad in bad:
             self.bad_steps = self.bad_steps + 1 if was_bad else 0
             if self.bad_steps >= self.config.trainer.max_bad_steps:
@@ -168,10 +172,6 @@ class PPOTrainer:
                     f"{role}: loss or gradient was NaN or infinite in {self.bad_steps} updates in a row, up to step "
                     f"{self.step}. Lower the learning rate, or see rollouts/{self.step}.jsonl in the run folder"
                 )
-        if any(bad):
-            count = int(sum(bad))
-            metrics["failures/bad_steps"] = metrics.get("failures/bad_steps", 0) + count
-            self.tracker.event("bad_step", step=self.step, role=role, updates=count)
 
     def describe(self, batch: DataProto) -> dict[str, float]:
         """What the batch looked like; its samples go to the run folder."""

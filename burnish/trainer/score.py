@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from burnish.config import PPOConfig
 from burnish.config.reward import RewardConfig
 from burnish.errors import RewardError
 from burnish.protocol import DataProto
 from burnish.rewards.failures import apply_policy
+from burnish.rewards.scoring import Scoring
 
 
 def score(
@@ -33,6 +35,12 @@ def score(
     batch.batch["token_level_scores"] = scores
     batch.non_tensor_batch["reward_info"] = _rows(answer.get("reward_extra_info") or {}, len(batch))
     return batch
+
+
+def scores_at_once(manager: Any, config: PPOConfig) -> bool:
+    """Whether the workers can score for this manager: it takes results, and its function is the configured one."""
+    function = getattr(getattr(manager, "compute_score", None), "spec", None)
+    return getattr(manager, "takes_results", False) and function == Scoring.spec_of(config)
 
 
 def _checked(scores: Any, mask: torch.Tensor, manager: str) -> torch.Tensor:

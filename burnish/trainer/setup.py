@@ -34,16 +34,15 @@ def run(loaded: Loaded[PPOConfig]) -> None:
     """One job of `burnish ppo`: check, say what will happen, train."""
     config = loaded.config
     if loaded.flags.print_config:
-        finalise(config, loaded.explicit, needs_of(config))
+        tell(loaded.notices + finalise(config, loaded.explicit, needs_of(config)))
         print(to_yaml(config))
         return
     rows, facts = prepare(loaded)
+    tell(loaded.notices)
     if loaded.flags.plan:
         print(plan_table(config, rows, facts))
         return
     print(explain(config, loaded.explicit))
-    for notice in loaded.notices:
-        log.info(notice)
     trainer = build(config)
     trainer.init_workers()
     trainer.fit()
@@ -58,6 +57,12 @@ def prepare(loaded: Loaded[PPOConfig]) -> tuple[int, ModelFacts]:
     check_model(config, facts)
     loaded.notices += plan_micro_batches(config, facts, device_memory(config.trainer.device))
     return rows, facts
+
+
+def tell(notices: list[str]) -> None:
+    """Say what was renamed, switched on, planned, or has no effect."""
+    for notice in notices:
+        log.info(notice)
 
 
 def device_memory(kind: str) -> int | None:

@@ -23,7 +23,7 @@ from burnish.rollout.base import Sampling
 from burnish.tracking import RunFolder
 from burnish.trainer.experience import training_sampling
 from burnish.trainer.report import sample_rows
-from burnish.trainer.score import score
+from burnish.trainer.score import score, scores_at_once
 
 
 class Validator:
@@ -42,6 +42,7 @@ class Validator:
         self.policy, self.manager = policy, manager
         self.tokenizer, self.folder = tokenizer, folder
         self.sampling = validation_sampling(config.actor_rollout_ref.rollout)
+        self.at_once = scores_at_once(manager, config)
 
     def __call__(self, step: int) -> dict[str, float]:
         """The figures at this step."""
@@ -49,7 +50,7 @@ class Validator:
         self.policy.update_weights(step)
         batches = []
         for prompts in self._prompts():
-            answered = prompts.union(self.policy.generate_sequences(prompts, self.sampling, "val"))
+            answered = prompts.union(self.policy.generate_sequences(prompts, self.sampling, "val", self.at_once))
             batches.append(score(answered, self.manager, self.config.reward, metrics, needs_groups=False))
         samples = [row for batch in batches for row in sample_rows(batch, self.tokenizer)]
         self.folder.write_validation(step, samples)

@@ -26,7 +26,6 @@ from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.protocol import DataProto
 from burnish.rewards.contract import ScoreResult
 from burnish.rewards.failures import stop_early
-from burnish.rewards.managers import find_manager
 from burnish.rewards.scoring import Scoring
 from burnish.rollout import make_engine
 from burnish.rollout.base import Sampling
@@ -57,9 +56,7 @@ class ActorRolloutRefWorker(Worker):
         self.policy_loss = policy_loss(actor.policy_loss.loss_mode)
         self.scoring = Scoring.from_config(self.config)
         self.engine = make_engine(rollout.name, module, self.tokenizer, rollout)
-        manager, _ = find_manager(self.config)
-        score = self._score if getattr(manager, "takes_results", False) else None
-        self.runner = TrajectoryRunner(self.engine, self.tokenizer, self.config, score)
+        self.runner = TrajectoryRunner(self.engine, self.tokenizer, self.config)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def update_weights(self, version: int) -> None:
@@ -67,11 +64,13 @@ class ActorRolloutRefWorker(Worker):
         self.engine.publish(None, version)
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
-    def generate_sequences(self, prompts: DataProto, sampling: Sampling, namespace: str) -> DataProto:
-        """Run one trajectory per row and score each as it finishes; adds the rollout columns and `score_result`.
+    def generate_sequences(self, prompts: DataProto, sampling: Sampling, namespace: str, score: bool) -> DataProto:
+        """Run one trajectory per row; adds the rollout columns and `score_result`.
 
-        `namespace` keeps the noise of training and validation apart.
+        namespace   keeps the noise of training and validation apart
+        score       score each trajectory as it finishes, with the configured function; otherwise the results are None
         """
+        self.runner.score = self._score if score else None
         rows = [dict(zip(prompts.non_tensor_batch, values, strict=True)) for values in _rows(prompts)]
         self.expected = len(rows)
         self.scored: list[tuple[int, ScoreResult]] = []

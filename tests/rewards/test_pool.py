@@ -319,6 +319,14 @@ def test_close_ends_calls_in_flight_and_is_final(make_pool, request_of):
         pool.submit(request_of())
 
 
+def test_close_does_not_wait_for_a_child_that_is_starting(make_pool, request_of):
+    """asyncio connects a child's pipes in tasks of its own; when these were cancelled, the end never came."""
+    pool = make_pool("import time; time.sleep(60)\ndef compute_score(): return 1", num_workers=2)
+    futures = [pool.submit(request_of("a")) for _ in range(3)]
+    pool.close()  # raises where it takes longer than CLOSE_SECONDS
+    assert all(future.cancelled() for future in futures)
+
+
 def test_a_fork_does_not_end_the_children(reward_file):
     path = reward_file("import os\ndef compute_score(): return os.getpid()")
     program = """

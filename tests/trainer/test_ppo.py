@@ -85,13 +85,12 @@ def test_kill_9_and_resume_is_the_same_run(job, reward, train, metrics_of, algor
     common = [*algorithm, "trainer.save_freq=1", "data.val_files=null", "trainer.total_training_steps=6"]
     train(*common, "trainer.default_local_dir=whole")
     command = [sys.executable, "-m", "burnish.trainer.main_ppo", *job, *common, "trainer.default_local_dir=killed"]
-    environment = os.environ | {"PYTHONPATH": str(Path(burnish.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    process = subprocess.Popen(command, start_new_session=True)
     wait_for(lambda: Path("killed/global_step_3").exists(), process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not Path("killed/global_step_6").exists(), "the run was over before it could be killed"
-    subprocess.run(command, env=environment, check=True)
+    subprocess.run(command, check=True)
     assert metrics_of("whole") == metrics_of("killed")
     one, other = (load_file(f"{run}/global_step_6/actor/model.safetensors") for run in ("whole", "killed"))
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -210,6 +209,8 @@ def test_a_nan_gradient_is_not_applied_and_ends_the_run(build_trainer, monkeypat
         trainer.fit()
     after = dict(trainer.policy.worker.actor.module.named_parameters())
     assert all(torch.equal(before[name], after[name]) for name in before)
+    assert Path("run/rollouts/1.jsonl").exists(), "the message names it"
+    assert '"bad_step"' in Path("run/events.jsonl").read_text()
 
 
 def test_a_checkpoint_of_another_model_is_refused(train, tmp_path):
@@ -225,3 +226,18 @@ def test_training_goes_on_from_a_checkpoint_folder(train):
     train(*GRPO, "trainer.total_training_steps=1")
     train(*GRPO, "actor_rollout_ref.model.path=run/global_step_1", "trainer.default_local_dir=stage2")
     assert Path("stage2/global_step_3/model.safetensors").exists()
+
+
+def test_a_reward_manager_of_ones_own_is_used(build_trainer, metrics_of):
+    """What is handed to the constructor scores, whatever the configuration names."""
+    from burnish.rewards.managers.naive import NaiveRewardManager
+
+    trainer = build_trainer(*GRPO, "trainer.total_training_steps=1", "data.val_files=null")
+    own = NaiveRewardManager(trainer.tokenizer, 0, compute_score=lambda solution_str: 7.0)
+    trainer = type(trainer)(
+        trainer.config, trainer.tokenizer, trainer.role_worker_mapping, trainer.resource_pool_manager,
+        trainer.worker_group_cls, reward_fn=own,
+    )  # fmt: skip
+    trainer.init_workers()
+    trainer.fit()
+    assert metrics_of("run")[0]["critic/score/mean"] == 7.0
