@@ -1,0 +1,360 @@
+"""The lines that users type (the "Training" section of the commands page), run as they are written.
+
+A line keeps its text; only what it leaves open is filled in: `…` by a value, `~` and names by small files of that
+place, and sizes that it does not give by small ones. Where its parts exist it trains to a checkpoint that transformers
+loads; where a part comes later it ends with exit code 2 and the name of that part.
+"""
+
+import importlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from burnish.cli.errors import guard
+from burnish.data.files import write_parquet
+from burnish.models.tiny import write_tiny_model
+
+ROOT = Path(__file__).parents[1]
+RUN = Path("outputs/burnish/run")  # where a run goes that names no folder
+MAIN = "python3 -m burnish.trainer.main_ppo"
+
+PPO = r"""
+    PYTHONUNBUFFERED=1 python3 -m burnish.trainer.main_ppo data.train_files=train.parquet data.val_files=test.parquet \
+        data.train_batch_size=16 data.max_prompt_length=512 data.max_response_length=256 \
+        actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B-Instruct actor_rollout_ref.actor.optim.lr=1e-6 \
+        actor_rollout_ref.actor.ppo_mini_batch_size=4 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 \
+        actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8 actor_rollout_ref.rollout.tensor_model_parallel_size=1 \
+        actor_rollout_ref.rollout.gpu_memory_utilization=0.4 actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4 \
+        critic.model.path=Qwen/Qwen2.5-0.5B-Instruct critic.optim.lr=1e-5 critic.ppo_micro_batch_size_per_gpu=4 \
+        algorithm.kl_ctrl.kl_coef=0.001 trainer.logger=console trainer.val_before_train=False trainer.n_gpus_per_node=1 \
+        trainer.nnodes=1 trainer.save_freq=10 trainer.test_freq=10 trainer.total_epochs=3
+"""  # noqa: E501
+VLLM = r"""
+    python3 -m burnish.trainer.main_ppo algorithm.adv_estimator=grpo data.train_files="['~/data/gsm8k/train.parquet']" \
+        data.val_files="['~/data/gsm8k/test.parquet']" actor_rollout_ref.model.path=~/models/Qwen2.5-7B-Instruct \
+        actor_rollout_ref.rollout.name=vllm trainer.total_epochs=3 trainer.logger='["tensorboard"]'
+"""
+GRPO = """… algorithm.adv_estimator=grpo algorithm.group_size=4 data.train_files="['…']" actor_rollout_ref.model.path=…
+    trainer.total_epochs=10"""
+GAE = """… algorithm.adv_estimator=gae algorithm.gamma=1.0 algorithm.lam=0.95 critic.enable=true critic.optim.lr=1e-5
+    data.train_files="['…']" actor_rollout_ref.model.path=…"""
+CUSTOM_REWARD = """… custom_reward_function.path=my_reward.py custom_reward_function.name=compute_score
+    reward_model.reward_manager=naive …"""
+KL = """… data.reward_fn_key=data_source algorithm.kl_penalty=0.01 actor_rollout_ref.rollout.temperature=0.7
+    actor_rollout_ref.rollout.top_p=0.9 …"""
+WEIGHTS = "… data.train_files=\"['a.parquet','b.parquet','c.parquet']\" data.dataset_weights=[0.5,0.3,0.2] …"
+STAGE_2 = """… data.train_files="['curriculum/stage2_medium.parquet']"
+    actor_rollout_ref.model.path=outputs/stage1/checkpoint-xxx …"""
+WANDB = """… trainer.logger='["wandb"]' trainer.project_name=my_project trainer.run_name=exp1
+    trainer.log_generation_samples=true …"""
+
+LATER = {
+    "… algorithm.adv_estimator=rloo …": "algorithm.adv_estimator=rloo",
+    "… algorithm.adv_estimator=remax …": "algorithm.adv_estimator=remax",
+    "… algorithm.adv_estimator=reinforce_plus_plus …": "algorithm.adv_estimator=reinforce_plus_plus",
+    "… reward_model.reward_manager=prime reward_model.sandbox_fusion.url='http://…/run' "
+    "reward_model.sandbox_fusion.max_concurrent=128 …": "the reward manager prime",
+    "… reward_model.enable=True reward_model.model.path=~/models/rm reward_model.model.input_tokenizer=… "
+    "reward_model.micro_batch_size=64 …": "reward models",
+    "… actor_rollout_ref.actor.lora.enable=true actor_rollout_ref.actor.lora.r=16 "
+    "actor_rollout_ref.actor.lora.lora_alpha=32 "
+    'actor_rollout_ref.actor.lora.target_modules=\'["q_proj","v_proj","k_proj","o_proj"]\' …': "LoRA",
+    "… --config-path=examples/sglang_multiturn/config actor_rollout_ref.rollout.name=sglang "
+    "actor_rollout_ref.rollout.agent_loop=tool_agent_loop tool_config_path=….yaml …": "package sglang",
+    "… do_search=true max_turns=4 retriever.url=http://127.0.0.1:8000/retrieve retriever.topk=3 "
+    "data.max_start_length=2048 data.max_obs_length=500 actor_rollout_ref.actor.state_masking=true "
+    "actor_rollout_ref.rollout.n_agent=5 …": "the search agent",
+    "… model_engine=megatron …": "Megatron-core",
+    "… actor_rollout_ref.actor.strategy=megatron …": "Megatron-core",
+}
+GENERATION = r"""
+    python3 -m burnish.trainer.main_generation data.path=test.parquet data.n_samples=5 data.output_path=out.parquet data.batch_size=128 \
+        model.path=~/models/m rollout.temperature=1.0 rollout.top_k=50 rollout.top_p=0.7 rollout.prompt_length=1536 rollout.response_length=512
+"""  # noqa: E501
+EVAL = r"""
+    python3 -m burnish.trainer.main_eval data.path=out.parquet data.prompt_key=prompt data.response_key=responses \
+        data.data_source_key=data_source data.reward_model_key=reward_model custom_reward_function.path=my_reward.py
+"""
+
+OPEN = {  # what stands for `…` where a line leaves a value open
+    "['…']": "['train.parquet']",
+    "http://…/run": "http://127.0.0.1:9/run",
+    "….yaml": "tools.yaml",
+    "=…": "=~/models/Qwen2.5-7B-Instruct",
+}
+SMALL = {
+    "data.train_files": "train.parquet",
+    "actor_rollout_ref.model.path": "~/models/Qwen2.5-7B-Instruct",
+    "data.train_batch_size": "16",
+    "data.max_prompt_length": "64",
+    "data.max_response_length": "8",
+    "trainer.total_epochs": "1",
+    "trainer.device": "cpu",
+}
+
+
+def complete(line: str) -> str:
+    """The line as a shell takes it: what it leaves open filled in, and small sizes where it names none."""
+    for open_value, value in OPEN.items():
+        line = line.replace(open_value, value)
+    line = re.sub(r"^…", MAIN, line.strip()).removesuffix("…")
+    # Newlines in the shorter lines above are for reading only.
+    line = re.sub(r"\s*\\?\n\s*", " ", line)
+    given = {word.partition("=")[0] for word in shlex.split(line)}
+    return " ".join([line, *(f"{key}={value}" for key, value in SMALL.items() if key not in given)])
+
+
+@pytest.fixture(scope="session")
+def place_model(tmp_path_factory):
+    return write_tiny_model(tmp_path_factory.mktemp("commands") / "model", context=4096)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, place_model):
+    """A home and a working directory in which every name of the lines is real."""
+    home, here = tmp_path / "home", tmp_path / "here"
+    models = [home / "models/Qwen2.5-7B-Instruct", home / "models/m", here / "Qwen/Qwen2.5-0.5B-Instruct"]
+    for folder in models:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.symlink_to(place_model)
+    for name, count in {"train": 16, "test": 2}.items():
+        for folder in (home / "data/gsm8k", here):
+            write_parquet(gsm8k_rows(count), folder / f"{name}.parquet")
+    for name in ("a", "b", "c"):
+        write_parquet(gsm8k_rows(8, opening=f"{name}: "), here / f"{name}.parquet")
+    write_parquet(gsm8k_rows(4), here / "curriculum/stage2_medium.parquet")
+    (here / "my_reward.py").write_text(
+        "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
+        "    return {'score': len(solution_str) + 100 * int(ground_truth), 'acc': 0.5}\n"
+    )
+    (here / "tools.yaml").write_text("tools: []\n")
+    recipe = here / "examples/sglang_multiturn/config/gsm8k_multiturn_grpo.yaml"
+    recipe.parent.mkdir(parents=True)
+    recipe.write_text("algorithm: {adv_estimator: grpo}\n")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(here)
+    return here
+
+
+def gsm8k_rows(count: int, opening: str = "") -> list[dict]:
+    return [
+        {
+            "data_source": "openai/gsm8k",
+            "prompt": [{"role": "user", "content": f"{opening}{i} apples and 2 more?"}],
+            "ability": "math",
+            "reward_model": {"style": "rule", "ground_truth": str(i + 2)},
+            "extra_info": {"split": "train", "index": i},
+        }
+        for i in range(count)
+    ]
+
+
+@pytest.fixture
+def run(place, monkeypatch, capsys):
+    """Run a line in this process as its module's entry point does; returns (exit code, stdout, stderr)."""
+
+    def run_line(line: str, *overrides: str) -> tuple[int, str, str]:
+        words = shlex.split(complete(line))
+        while "=" in words[0]:
+            monkeypatch.setenv(*words.pop(0).split("=", 1))
+        assert words[:2] == ["python3", "-m"]
+        code = guard(importlib.import_module(words[2]).main, [*words[3:], *overrides])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run_line
+
+
+@pytest.fixture
+def train(run):
+    """Run a line that must train; returns what it said."""
+
+    def train_line(line: str, *overrides: str) -> str:
+        code, out, err = run(line, *overrides)
+        assert code == 0, err
+        assert "Traceback" not in err
+        return out + err
+
+    return train_line
+
+
+@pytest.fixture
+def shell(place, tmp_path):
+    """Run a line in bash, in a process of its own, with `python3` and `burnish` on the PATH."""
+    entry = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["burnish"]
+    module, function = entry.split(":")
+    scripts = tmp_path / "bin"
+    scripts.mkdir()
+    (scripts / "python3").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    (scripts / "burnish").write_text(f"#!{sys.executable}\nimport sys\nfrom {module} import {function}\n"
+                                     f"sys.exit({function}())\n")  # fmt: skip
+    for script in scripts.iterdir():
+        script.chmod(0o755)
+    environment = os.environ | {"PATH": f"{scripts}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+
+    def run_line(line: str) -> subprocess.CompletedProcess:
+        return subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True, timeout=240)
+
+    return run_line
+
+
+def metrics(folder: Path = RUN) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def rollouts(folder: Path = RUN) -> list[dict]:
+    files = sorted((folder / "rollouts").glob("*.jsonl"), key=lambda file: int(file.stem))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def assert_loads(folder: Path) -> None:
+    """transformers takes the checkpoint as it is, and the policy inside it."""
+    for path in (folder, folder / "actor"):
+        model = AutoModelForCausalLM.from_pretrained(path)
+        assert model.config.model_type == "qwen2"
+
+
+def test_ppo_with_a_critic(shell):
+    done = shell(f"{PPO.strip()} trainer.device=cpu")
+    assert done.returncode == 0, done.stderr
+    lines = metrics()
+    assert [line["step"] for line in lines] == [1, 2, 3], "16 rows in batches of 16, three times"
+    assert "val-core/openai/gsm8k/reward/mean@1" in lines[-1] and "critic/vf_loss" in lines[-1]
+    assert lines[-1]["response_length/max"] <= 256
+    assert "algorithm.use_kl_in_reward=true, because algorithm.kl_ctrl.kl_coef=0.001 is set" in done.stderr
+    assert "critic/score/mean" in done.stdout, "the console shows the figures users look for"
+    assert_loads(RUN / "global_step_3")
+    assert (RUN / "global_step_3/critic/config.json").is_file()
+
+
+def test_grpo_takes_4_samples_and_says_so(train):
+    """The same line with an engine that is there."""
+    said = train(VLLM.replace("actor_rollout_ref.rollout.name=vllm", ""))
+    assert "actor_rollout_ref.rollout.n=4: grpo compares the responses to one prompt" in said
+    groups = Counter(row["uid"] for row in rollouts())
+    assert len(groups) == 3 * 16 and set(groups.values()) == {4}
+    assert_loads(RUN / "global_step_3")
+    assert_tensorboard_shows("critic/score/mean", steps=[1, 2, 3])
+
+
+def assert_tensorboard_shows(name: str, steps: list[int]) -> None:
+    """What `tensorboard --logdir=./outputs` would find."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    [file] = Path("outputs").rglob("events.out.tfevents.*")
+    assert file.parent == RUN / "tensorboard"
+    events = EventAccumulator(str(file.parent))
+    events.Reload()
+    assert [event.step for event in events.Scalars(name)] == steps
+
+
+def test_the_engine_that_is_not_there(shell):
+    done = shell(VLLM)
+    assert done.returncode == 2
+    assert done.stderr.startswith("burnish: error: not available yet: ") and "Traceback" not in done.stderr
+    assert "package vllm" in done.stderr and "actor_rollout_ref.rollout.name=vllm" in done.stderr
+    assert re.search(r"\bhf\b", done.stderr), "the engine that is there"
+
+
+def test_short_form(shell):
+    """`burnish X …` is the short form of every module."""
+    line = complete(GRPO).replace(MAIN, "burnish ppo").replace("total_epochs=10", "total_epochs=2")
+    done = shell(line)
+    assert done.returncode == 0, done.stderr
+    assert_loads(RUN / "global_step_2")
+
+
+def test_grpo_with_a_group_size(train):
+    said = train(GRPO)
+    assert "algorithm.group_size is read as actor_rollout_ref.rollout.n=4" in said
+    assert [line["step"] for line in metrics()] == list(range(1, 11))
+    assert set(Counter(row["uid"] for row in rollouts()).values()) == {4}
+    assert_loads(RUN / "global_step_10")
+
+
+def test_gae(train):
+    train(GAE)
+    assert metrics()[-1]["critic/lr"] == pytest.approx(1e-5)
+    assert_loads(RUN / "global_step_1")
+    assert (RUN / "global_step_1/critic/model.safetensors").is_file()
+
+
+def test_custom_reward_function(train):
+    train(CUSTOM_REWARD)
+    rows = rollouts()
+    assert len(rows) == 16
+    for row in rows:
+        length = row["score"] - 100 * int(row["ground_truth"])
+        assert 0 <= length <= 8, "a token of the small model is at most one character"
+        assert row["reward_info"]["acc"] == 0.5
+    assert_loads(RUN / "global_step_1")
+
+
+def test_kl_penalty_as_a_number(train):
+    said = train(KL)
+    assert "algorithm.kl_penalty is read as algorithm.kl_ctrl.kl_coef=0.01" in said
+    [line] = metrics()
+    assert line["actor/reward_kl_penalty_coeff"] == pytest.approx(0.01) and "actor/reward_kl_penalty" in line
+    assert_loads(RUN / "global_step_1")
+
+
+def test_weights_of_files(train):
+    train(WEIGHTS, "trainer.total_training_steps=4")
+    groups = {row["uid"]: row["prompt"] for row in rollouts()}
+    drawn = Counter(re.search(r"([abc]): \d+ apples", prompt)[1] for prompt in groups.values())
+    assert sum(drawn.values()) == 64
+    for name, share in {"a": 0.5, "b": 0.3, "c": 0.2}.items():
+        assert abs(drawn[name] / 64 - share) < 0.1, drawn
+    assert_loads(RUN / "global_step_4")
+
+
+def test_the_next_stage_starts_from_a_checkpoint(train, place):
+    train(GAE, "trainer.default_local_dir=outputs/stage1", "actor_rollout_ref.actor.optim.lr=1e-2")
+    stage1 = (place / "outputs/stage1/global_step_1").rename(place / "outputs/stage1/checkpoint-xxx")
+    train(STAGE_2, "actor_rollout_ref.actor.optim.lr=1e-12")
+    assert_loads(RUN / "global_step_1")
+    start, end = (AutoModelForCausalLM.from_pretrained(path) for path in (stage1, RUN / "global_step_1"))
+    for name, weight in start.state_dict().items():
+        assert (weight - end.state_dict()[name]).abs().max() < 1e-6, f"{name} is not that of the checkpoint"
+
+
+def test_a_logger_without_its_package(run, monkeypatch, place):
+    monkeypatch.setenv("BURNISH_LOGGING_LEVEL", "DEBUG")
+    monkeypatch.setattr("burnish.tracking.tracker.is_installed", lambda package: False)
+    code, _, err = run(WANDB)
+    assert code == 2 and "Traceback" not in err
+    assert "trainer.logger=wandb: the package wandb is not installed" in err
+    assert "pip install burnish[wandb]" in err
+    assert not list(place.rglob("global_step_*"))
+
+
+def test_run_and_project_names_place_the_run(train):
+    """The same line with a logger that is there."""
+    said = train(WANDB.replace("wandb", "console"), "data.val_files=test.parquet")
+    assert_loads(Path("outputs/my_project/exp1/global_step_1"))
+    assert "--- sample 1 of openai/gsm8k ---" in said, "trainer.log_generation_samples shows validation answers"
+
+
+@pytest.mark.parametrize("line", LATER, ids=lambda line: shlex.split(line)[1])
+def test_lines_whose_part_comes_later(run, line, place):
+    code, _, err = run(line)
+    assert code == 2
+    assert err.startswith("burnish: error: not available yet: ") and "Traceback" not in err
+    assert LATER[line] in err
+    assert not (place / "outputs").exists()
+
+
+@pytest.mark.parametrize(("line", "command"), [(GENERATION, "burnish generate"), (EVAL, "burnish eval")])
+def test_entry_points_that_come_later(shell, line, command):
+    done = shell(line)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(f"burnish: error: not available yet: {command}")

@@ -1,0 +1,40 @@
+"""The same jobs on a GPU: the loop, checkpoints and resume on a CUDA device."""
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.gpu
+GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3"]
+PPO = ["algorithm.adv_estimator=gae", "algorithm.kl_ctrl.kl_coef=0.01"]
+
+
+@pytest.mark.parametrize("algorithm", [GRPO, PPO], ids=["grpo", "ppo"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_run_on_the_gpu(build_trainer, metrics_of, algorithm, dtype):
+    model = [f"actor_rollout_ref.model.dtype={dtype}", f"critic.model.dtype={dtype}"]
+    trainer = build_trainer(*algorithm, *model[: 1 + (algorithm is PPO)], "trainer.device=cuda", "trainer.save_freq=2")
+    assert next(trainer.policy.worker.actor.module.parameters()).device.type == "cuda"
+    trainer.fit()
+    lines = metrics_of("run")
+    assert [line["step"] for line in lines] == [0, 1, 2, 3] and lines[1]["actor/grad_norm"] > 0
+    limit = 1e-5 if dtype == "float32" else 0.05  # probabilities of the sampled tokens, rollout against training pass
+    assert all(line["training/rollout_probs_diff_max"] < limit for line in lines[1:])
+
+
+def test_resume_on_the_gpu(train, metrics_of):
+    common = [*GRPO, "trainer.device=cuda", "data.val_files=null", "trainer.save_freq=1", "trainer.deterministic=True"]
+    train(*common, "trainer.total_training_steps=4", "trainer.default_local_dir=whole")
+    train(*common, "trainer.total_training_steps=2", "trainer.default_local_dir=parts")
+    train(*common, "trainer.total_training_steps=4", "trainer.default_local_dir=parts")
+    for one, other in zip(metrics_of("whole"), metrics_of("parts"), strict=True):
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
+
+
+def test_gpu_and_cpu_agree(train, metrics_of):
+    for device in ("cpu", "cuda"):
+        place = [f"trainer.device={device}", f"trainer.default_local_dir={device}"]
+        train(*GRPO, *place, "trainer.total_training_steps=1")
+    cpu, gpu = (metrics_of(device)[1] for device in ("cpu", "cuda"))
+    assert torch.cuda.is_available()
+    assert gpu["actor/entropy"] == pytest.approx(cpu["actor/entropy"], rel=1e-3)
+    assert gpu["response_length/mean"] == cpu["response_length/mean"]
