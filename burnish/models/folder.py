@@ -63,16 +63,21 @@ def _check(folder: Path, text: str, weights: bool) -> None:
     if not (folder / "config.json").is_file():
         raise ModelError(f"{where}: no config.json; model.path must name a Hugging Face model folder")
     if weights and not any(match for pattern in WEIGHTS for match in folder.glob(pattern)):
-        raise ModelError(f"{where}: config.json is there but no weights (looked for {', '.join(WEIGHTS)})")
+        raise ModelError(
+            f"{where}: config.json is there but no weights (looked for {', '.join(WEIGHTS)}); copy them there, or name "
+            "another folder"
+        )
 
 
 def _from_hub(text: str, weights: bool) -> Path:
     if not HUB_ID.fullmatch(text) or text in (".", ".."):
-        raise ModelError(f"model.path={text}: there is no such folder")
+        raise ModelError(
+            f"model.path={text}: there is no such folder; name a model folder or a hub id such as Qwen/Qwen2.5-0.5B"
+        )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    wanted = None if weights else ["*.json", "*.model", "*.txt"]
+    wanted = None if weights else ["*.json", "*.model", "*.txt", "*.jinja"]
     ignored = ["*.msgpack", "*.h5", "*.onnx", "*.gguf", "original/*"]
     try:
         return Path(snapshot_download(text, allow_patterns=wanted, ignore_patterns=ignored))

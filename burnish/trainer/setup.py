@@ -19,6 +19,7 @@ from burnish.controller.local import LocalWorkerGroup
 from burnish.controller.worker import pick_device
 from burnish.data.files import describe
 from burnish.models.facts import ModelFacts, read_model_facts
+from burnish.models.folder import resolve_path
 from burnish.models.loading import load_tokenizer
 from burnish.rewards.managers import load_manager
 from burnish.rewards.scoring import Scoring
@@ -78,6 +79,7 @@ def build(config: PPOConfig) -> PPOTrainer:
     scoring = Scoring.from_config(config)
     scoring.validate()
     model = config.actor_rollout_ref.model
+    resolve_path(model.path)  # weights that are not there are told before the data is read
     tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
     workers: dict[str, type[Worker]] = {Role.ActorRolloutRef: ActorRolloutRefWorker}
     if config.critic.enable:
