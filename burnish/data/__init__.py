@@ -7,7 +7,6 @@ dataset.py   the rows of a run, checked before training starts
 order.py     which row comes when: a pure function of (seed, position); mixing and curriculum
 custom.py    users' own dataset and sampler classes
 collate.py   rows to a DataProto
-balance.py   sequences to even shares, and to micro-batches within a token budget
 sft.py       supervised examples with a loss mask, packed
 shares.py    whole numbers in given proportions
 tasks/       makers of data

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from burnish.config.sft import SFTDataConfig
-from burnish.data.balance import first_fit
 from burnish.data.chat import ChatRenderer, Message, to_messages, truncate, without_nulls
 from burnish.data.files import Row, at, columns, lookup, read_rows
 from burnish.data.order import Order
-from burnish.data.shares import largest_remainder
+from burnish.data.shares import first_fit, largest_remainder
 from burnish.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
