@@ -8,6 +8,6 @@ order.py     which row comes when: a pure function of (seed, position); mixing a
 custom.py    users' own dataset and sampler classes
 collate.py   rows to a DataProto
 sft.py       supervised examples with a loss mask, packed
-shares.py    whole numbers in given proportions
+shares.py    shares of whole numbers: mixing, packing
 tasks/       makers of data
 """
