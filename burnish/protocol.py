@@ -57,7 +57,7 @@ class DataProto:
     def __post_init__(self) -> None:
         if self.batch is not None and self.batch.batch_dims != 1:
             raise ValueError(f"batch must have one batch dimension, (B,), not {tuple(self.batch.batch_size)}")
-        self.non_tensor_batch = {name: _object_column(values) for name, values in self.non_tensor_batch.items()}
+        self.non_tensor_batch = {name: object_column(values) for name, values in self.non_tensor_batch.items()}
         for name, column in self.non_tensor_batch.items():
             if len(column) != len(self):
                 raise ValueError(f"column {name!r} has {len(column)} rows where the others have {len(self)}")
@@ -100,7 +100,7 @@ class DataProto:
         for name in source.keys():  # noqa: SIM118 (a TensorDict iterates over its rows)
             value = source.get(name)
             if isinstance(value, NonTensorStack):
-                columns[name] = _object_column(value.tolist())
+                columns[name] = object_column(value.tolist())
             elif isinstance(value, NonTensorData):
                 facts[name] = value.data
             else:
@@ -432,7 +432,7 @@ def _kind(value: object) -> str:
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
-def _object_column(values: Any) -> np.ndarray:
+def object_column(values: Any) -> np.ndarray:
     """An object array with one entry for each row; a list of lists stays one list for each row."""
     if isinstance(values, np.ndarray) and values.ndim:
         return values.astype(object, copy=False)
@@ -548,5 +548,5 @@ def _from_json(value: Any) -> Any:
     if "$dict" in value:
         return {_from_json(key): _from_json(item) for key, item in value["$dict"]}
     if "$array" in value:
-        return _object_column(_from_json(value["$array"])).astype(value["dtype"]).reshape(value["shape"])
+        return object_column(_from_json(value["$array"])).astype(value["dtype"]).reshape(value["shape"])
     return {key: _from_json(item) for key, item in value.items()}

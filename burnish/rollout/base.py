@@ -57,11 +57,6 @@ class Sampling:
     def greedy(self) -> bool:
         return self.temperature == 0
 
-    @property
-    def truncated(self) -> bool:
-        """True where tokens outside a top-k/top-p/min-p set cannot be drawn (training warns about it)."""
-        return not self.greedy and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
-
     def to_params(self) -> dict[str, Any]:
         """The dictionary an agent loop receives; without the seed, which belongs to the request."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "seed"}

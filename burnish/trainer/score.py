@@ -13,7 +13,7 @@ import torch
 from burnish.config import PPOConfig
 from burnish.config.reward import RewardConfig
 from burnish.errors import RewardError
-from burnish.protocol import DataProto
+from burnish.protocol import DataProto, object_column
 from burnish.rewards.failures import apply_policy
 from burnish.rewards.scoring import Scoring
 
@@ -26,7 +26,7 @@ def score(
         uids = batch.non_tensor_batch["uid"]
         results = manager.score(batch)
         keep, report = apply_policy(results, uids, needs_groups, config.max_failure_ratio, config.on_error)
-        batch.non_tensor_batch["score_result"] = _objects(report.results)
+        batch.non_tensor_batch["score_result"] = object_column(report.results)
         batch = batch[keep]
         for name, value in report.metrics().items():
             metrics[name] = metrics.get(name, 0.0) + value
@@ -66,10 +66,4 @@ def _rows(columns: dict[str, Any], count: int) -> np.ndarray:
     for name, values in columns.items():
         if len(values) != count:
             raise RewardError(f"reward_extra_info[{name!r}] has {len(values)} values for {count} samples")
-    return _objects([{name: values[i] for name, values in columns.items()} for i in range(count)])
-
-
-def _objects(values: list) -> np.ndarray:
-    array = np.empty(len(values), dtype=object)
-    array[:] = values
-    return array
+    return object_column([{name: values[i] for name, values in columns.items()} for i in range(count)])

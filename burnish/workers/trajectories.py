@@ -7,7 +7,6 @@ log-probs are the engine's own.
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
 from burnish.agents.runner import Trajectory
@@ -37,7 +36,7 @@ def to_batch(trajectories: Sequence[Trajectory], pad_token_id: int, *, log_probs
         "num_turns": [output.num_turns for output in outputs],
         "finish_reason": [output.extra_fields.get("finish_reason") for output in outputs],
     }
-    return DataProto.from_dict(tensors, non_tensors={name: _objects(column) for name, column in columns.items()})
+    return DataProto.from_dict(tensors, non_tensors=columns)
 
 
 def _pad(rows: Sequence[Sequence[float]], value: float, *, left: bool = False) -> torch.Tensor:
@@ -47,9 +46,3 @@ def _pad(rows: Sequence[Sequence[float]], value: float, *, left: bool = False) -
         if len(row):
             table[i, slice(width - len(row), None) if left else slice(len(row))] = torch.tensor(row, dtype=table.dtype)
     return table
-
-
-def _objects(column: list) -> np.ndarray:
-    array = np.empty(len(column), dtype=object)
-    array[:] = column
-    return array

@@ -23,4 +23,6 @@ def test_first_fit_holds_everything_once_within_the_budget(lengths, budget):
 def test_largest_remainder_is_exact_and_within_one_of_the_share(weights, total):
     shares = largest_remainder(weights, total)
     assert sum(shares) == total
-    assert all(abs(share - weight / sum(weights) * total) < 1.001 for share, weight in zip(shares, weights, strict=True))
+    assert all(
+        abs(share - weight / sum(weights) * total) < 1.001 for share, weight in zip(shares, weights, strict=True)
+    )

@@ -50,12 +50,6 @@ def test_values_are_checked(name, value, allowed):
         Sampling(**{name: value})
 
 
-def test_truncated_says_whether_tokens_are_excluded():
-    assert not Sampling().truncated
-    assert not Sampling(temperature=0, top_k=5).truncated
-    assert all(Sampling(**kind).truncated for kind in ({"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1}))
-
-
 def test_request_seed_depends_on_every_part():
     base = (1, "train", 2, 3, 4)
     others = [
