@@ -289,18 +289,6 @@ class DataProto:
     def _become(self, other: "DataProto") -> None:
         self.batch, self.non_tensor_batch = other.batch, other.non_tensor_batch
 
-    def unfold_column_chunks(self, n_split: int, split_keys: Iterable[str]) -> "DataProto":
-        """Cut tensor columns (B, n·L) into (B·n, L); the others repeat each row n times, so that rows line up."""
-        cut = _known(split_keys, self._tensor_names(), "batch")
-        parts: dict[str, torch.Tensor] = {}
-        for name in cut:
-            tensor = self._tensors()[name]
-            if tensor.ndim < 2 or tensor.shape[1] % n_split:
-                raise ValueError(f"column {name!r} of shape {tuple(tensor.shape)} does not divide into {n_split} parts")
-            parts[name] = tensor.reshape(-1, tensor.shape[1] // n_split, *tensor.shape[2:])
-        longer = self.select([name for name in self._tensor_names() if name not in cut]).repeat(n_split)
-        return longer.union(DataProto.from_dict(parts))
-
     def make_iterator(
         self, mini_batch_size: int, epochs: int, shuffle: bool = False, seed: int | None = None
     ) -> Iterator["DataProto"]:
@@ -396,23 +384,6 @@ def pad_dataproto_to_divisor(data: DataProto, size_divisor: int) -> tuple[DataPr
 def unpad_dataproto(data: DataProto, pad_size: int) -> DataProto:
     """Drop the last `pad_size` rows."""
     return data.slice(0, len(data) - pad_size) if pad_size else data
-
-
-def fold_batch_dim(data: DataProto, new_batch_size: int) -> DataProto:
-    """(B, ...) becomes (new_batch_size, B / new_batch_size, ...) in every column."""
-    if new_batch_size < 1 or len(data) % new_batch_size:
-        raise ValueError(f"{len(data)} rows do not fold into {new_batch_size}")
-    shape = (new_batch_size, len(data) // new_batch_size)
-    tensors = {name: tensor.reshape(*shape, *tensor.shape[1:]) for name, tensor in data._tensors().items()}
-    columns = {name: column.reshape(*shape, *column.shape[1:]) for name, column in data.non_tensor_batch.items()}
-    return DataProto.from_dict(tensors, columns, data.meta_info)
-
-
-def unfold_batch_dim(data: DataProto) -> DataProto:
-    """(A, C, ...) becomes (A·C, ...) in every column: undoes `fold_batch_dim`."""
-    tensors = {name: tensor.flatten(0, 1) for name, tensor in data._tensors().items()}
-    columns = {name: column.reshape(-1, *column.shape[2:]) for name, column in data.non_tensor_batch.items()}
-    return DataProto.from_dict(tensors, columns, data.meta_info)
 
 
 def join_metrics(metrics: Iterable[Mapping[str, Any] | Sequence[Mapping[str, Any]]]) -> dict[str, list[Any]]:

@@ -53,7 +53,8 @@ ONLY_IN = {
 TORCH_FREE = (
     "errors.py", "config", "sandbox", "tracking", "dashboard", "cli", "search/client.py", "rewards/scores",
     "rewards/process.py", "algorithms/__init__.py", "algorithms/advantages/__init__.py",
-    "algorithms/losses/__init__.py", "trainer/__init__.py", "trainer/main_ppo.py",
+    "algorithms/losses/__init__.py", "algorithms/needs.py", "models/facts.py", "models/folder.py",
+    "trainer/__init__.py", "trainer/main_ppo.py", "trainer/sft_trainer.py",
 )  # fmt: skip
 
 
@@ -132,6 +133,40 @@ def test_light_parts_import_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", program, *modules], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+NEEDED = {
+    "ppo": ["data.train_files=a.parquet", "actor_rollout_ref.model.path=m"],
+    "sft": ["data.train_files=a.parquet", "model.path=m"],
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "keys", "message"),
+    [
+        ("sft", ["data.trian_files=x"], "did you mean 'data.train_files'"),
+        ("sft", ["data.prompt_key=question"], "data.prompt_key and data.response_key go together"),
+        ("ppo", ["algorithm.adv_estimator=rloo"], "not available yet: "),
+        ("ppo", ["algorithm.adv_estimator=gro"], "algorithm.adv_estimator=gro"),
+        (
+            "ppo",
+            ["data.train_batch_size=10", "actor_rollout_ref.actor.ppo_mini_batch_size=3"],
+            "data.train_batch_size=10 is not a multiple of",
+        ),
+    ],
+)
+def test_mistakes_in_keys_are_told_without_torch(command, keys, message):
+    program = (
+        "import sys\n"
+        "from burnish.cli.main import main\n"
+        "code = main(sys.argv[1:])\n"
+        "print(sorted({'torch', 'tensordict', 'transformers'} & set(sys.modules)))\n"
+        "sys.exit(code)\n"
+    )
+    words = [sys.executable, "-c", program, command, *NEEDED[command], *keys]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and message in done.stderr, done.stderr
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from burnish.algorithms.needs import needs_of
 from burnish.config import SFTConfig, finalise, finalise_sft, load_ppo, load_sft
 from burnish.config.key import keys_of, read
-from burnish.trainer.credit import needs_of
 
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted((ROOT / "recipes").rglob("*.yaml"))

@@ -76,8 +76,8 @@ def register_agent_loop(name: str, cls: type[AgentLoopBase]) -> None:
     _registered[name] = cls
 
 
-def find_loop(name: str) -> type[AgentLoopBase]:
-    """The class of a loop; `X_agent_loop` means `X_agent`."""
+def find_loop(name: str, key: str = "agent_name") -> type[AgentLoopBase]:
+    """The class of a loop; `X_agent_loop` means `X_agent`. `key` is the column or configuration key that named it."""
     for spelling in (name, name.removesuffix("_loop")):
         if spelling in _registered:
             return _registered[spelling]
@@ -85,9 +85,10 @@ def find_loop(name: str) -> type[AgentLoopBase]:
             module, class_name = BUILT_IN[spelling].split(":")
             return getattr(import_module(module), class_name)
         if spelling in LATER:
-            raise NotAvailable(LATER[spelling], f"This version has {_known()}.")
+            raise NotAvailable(f"{LATER[spelling]} ({key}={name})", f"This version has {_known()}")
     raise ConfigError(
-        f"there is no agent loop {name!r}; this version has {_known()} (not available yet: {', '.join(LATER)}). "
+        f"{key}={name}: there is no such agent loop; this version has {_known()} "
+        f"(not available yet: {', '.join(LATER)}). "
         "Register your own with @register, or name its file in actor_rollout_ref.rollout.agent.agent_loop_config_path"
     )
 

@@ -2,23 +2,27 @@
 
 Every row becomes one task in one event loop: its agent loop runs, its output is checked, and it is scored at once while
 the others go on generating. A task waits for the rollout engine, for what its loop awaits, and for the scorer;
-`deadline_s` bounds all of it. Results come in the order of the rows and do not depend on the order of finishing. The
-first failure ends the run, naming the trajectory.
+`deadline_s` bounds all of it: past it the waiting tasks are cancelled and named. (A loop that blocks the thread, or
+catches its cancellation, cannot be ended from here.) Results come in the order of the rows and do not depend on the
+order of finishing. The first failure ends the run, naming the trajectory.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import copy
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from burnish.agents.base import AgentLoopOutput, find_loop
 from burnish.agents.server import ServerManager
-from burnish.agents.user_loops import load_user_loops
+from burnish.agents.user_loops import SECTION, user_loops
 from burnish.config import PPOConfig
 from burnish.data.chat import ChatRenderer, to_messages
 from burnish.errors import AgentError, DeadlineError, UserError
 from burnish.rollout.base import Completion, RolloutEngine, Sampling
 
+T = TypeVar("T")
 Score = Callable[[dict[str, Any], AgentLoopOutput, str], Awaitable[Any]]
 
 
@@ -33,19 +37,27 @@ class Trajectory:
     completions: list[Completion] = field(default_factory=list)  # the engine's own record, by turn
 
 
-class TrajectoryRunner:
-    """Runs agent loops over `engine`; `score(row, output, text)` is awaited for each as it finishes."""
+@dataclass(frozen=True)
+class Call:
+    """What all trajectories of one call have in common."""
 
-    def __init__(self, engine: RolloutEngine, tokenizer: Any, config: PPOConfig, score: Score | None = None):
-        agent = config.actor_rollout_ref.rollout.agent
+    sampling: Sampling
+    namespace: str
+    seed: int
+    score: Score | None = None
+
+
+class TrajectoryRunner:
+    """Runs agent loops over `engine`."""
+
+    def __init__(self, engine: RolloutEngine, tokenizer: Any, config: PPOConfig):
         self.engine = engine
         self.tokenizer = tokenizer
         self.config = config
-        self.score = score
         self.chat = ChatRenderer(tokenizer, config.data.apply_chat_template_kwargs)
-        self.user_loops = load_user_loops(agent.agent_loop_config_path) if agent.agent_loop_config_path else {}
-        self.default_loop = agent.default_agent_loop
-        find_loop(self.default_loop)  # a name that does not exist is told before anything runs
+        self.user_loops = user_loops(config)
+        self.default_loop = config.actor_rollout_ref.rollout.agent.default_agent_loop
+        find_loop(self.default_loop, f"{SECTION}.default_agent_loop")  # a wrong name is told before anything runs
 
     def run(
         self,
@@ -54,31 +66,26 @@ class TrajectoryRunner:
         *,
         namespace: str,
         seed: int,
+        score: Score | None = None,
         deadline_s: float | None = None,
     ) -> list[Trajectory]:
         """One trajectory per row, in the order of the rows. A row has `uid`, `sample` and `raw_prompt`.
 
-        `namespace` keeps the noise of training and validation apart.
+        `namespace` keeps the noise of training and validation apart. `score(row, output, text)` is awaited for each
+        trajectory as it finishes. Works inside a running event loop too, as in a notebook, which it blocks.
         """
-        return asyncio.run(self.run_async(rows, sampling, namespace=namespace, seed=seed, deadline_s=deadline_s))
+        call = Call(sampling, namespace, seed, score)
+        return run_to_end(self.run_async(rows, call, deadline_s))
 
     async def run_async(
-        self,
-        rows: Sequence[dict[str, Any]],
-        sampling: Sampling,
-        *,
-        namespace: str,
-        seed: int,
-        deadline_s: float | None = None,
+        self, rows: Sequence[dict[str, Any]], call: "Call", deadline_s: float | None = None
     ) -> list[Trajectory]:
-        """`run`, for callers that are inside an event loop."""
+        """`run`, for callers that await it."""
         limit = self.config.data.max_response_length
-        sampling = replace(sampling, max_tokens=min(sampling.max_tokens or limit, limit))
+        sampling = replace(call.sampling, max_tokens=min(call.sampling.max_tokens or limit, limit))
+        call = replace(call, sampling=sampling)
         stages = ["starting"] * len(rows)  # what each trajectory waits for, to be told when it waits too long
-        tasks = [
-            asyncio.create_task(self._one(i, row, sampling, namespace, seed, stages), name=_who(row))
-            for i, row in enumerate(rows)
-        ]
+        tasks = [asyncio.create_task(self._one(i, row, call, stages), name=_who(row)) for i, row in enumerate(rows)]
         if not tasks:
             return []
         try:
@@ -96,18 +103,17 @@ class TrajectoryRunner:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _one(
-        self, position: int, row: dict[str, Any], sampling: Sampling, namespace: str, seed: int, stages: list[str]
-    ) -> Trajectory:
+    async def _one(self, position: int, row: dict[str, Any], call: "Call", stages: list[str]) -> Trajectory:
         name = row.get("agent_name") or self.default_loop
+        uid, sample = int(row["uid"]), int(row["sample"])
         server = ServerManager(
-            self.engine, sampling, namespace=namespace, seed=seed, uid=int(row["uid"]), sample=int(row["sample"])
+            self.engine, call.sampling, namespace=call.namespace, seed=call.seed, uid=uid, sample=sample
         )
         try:
             make = self.user_loops.get(name) or find_loop(name)
             loop = make(config=self.config, server_manager=server, tokenizer=self.tokenizer, chat=self.chat)
             stages[position] = f"in agent loop {name}"
-            returned = await loop.run(sampling.to_params(), **self._arguments(row))
+            returned = await loop.run(call.sampling.to_params(), **self._arguments(row))
             output = self._finished(returned, server.completions)
         except UserError:
             raise  # says itself what to mend
@@ -115,17 +121,18 @@ class TrajectoryRunner:
             raise AgentError(f"agent loop {name} failed for {_who(row)}: {type(error).__name__}: {error}") from error
         text = self.tokenizer.decode(output.policy_ids, skip_special_tokens=True)
         trajectory = Trajectory(row, output, text, completions=server.completions)
-        if self.score is not None:
+        if call.score is not None:
             stages[position] = "being scored"
-            trajectory.score_result = await self.score(row, output, text)
+            trajectory.score_result = await call.score(row, output, text)
         return trajectory
 
     def _arguments(self, row: dict[str, Any]) -> dict[str, Any]:
-        """The row as a loop receives it."""
+        """The row as a loop receives it: a copy, because rows of a group share what is inside them."""
         if "sampling_params" in row:
             raise AgentError("the row has a column named sampling_params, which is an argument of run; rename it")
         turns = self.config.actor_rollout_ref.rollout.multi_turn.max_assistant_turns or self.config.max_turns
-        return {"max_turns": turns, **row, "messages": to_messages(row["raw_prompt"])}
+        own = copy.deepcopy(row)
+        return {"max_turns": turns, **own, "messages": to_messages(own["raw_prompt"])}
 
     def _finished(self, output: Any, completions: list[Completion]) -> AgentLoopOutput:
         """The checked output with log-probs filled in, cut to `data.max_response_length`."""
@@ -140,6 +147,16 @@ class TrajectoryRunner:
         reason = "length" if cut is not output else completions[-1].finish_reason if completions else None
         cut.extra_fields.setdefault("finish_reason", reason)
         return cut
+
+
+def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine; in a thread of its own where an event loop already runs in this one."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(asyncio.run, work).result()
 
 
 def _recorded_log_probs(output: AgentLoopOutput, completions: list[Completion]) -> list[float]:

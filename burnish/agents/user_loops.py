@@ -1,23 +1,43 @@
 """Loops named in the YAML file of `rollout.agent.agent_loop_config_path`.
 
-The file is a list of entries `{name: my_agent, _target_: package.module.MyAgent}`, or with `_target_: file.py:MyAgent`;
-a relative file is looked for beside the YAML file, then in the working directory. Other keys of an entry go to the
-class's constructor.
+The file is a list of entries `{name: my_agent, _target_: package.module.MyAgent}`, or with `_target_: file.py:MyAgent`
+(config/user_code.py has all forms); a relative file is looked for beside the YAML file, then in the working directory.
+Other keys of an entry go to the class's constructor.
+
+`check_names` asks, before anything is loaded, whether every loop that a run will look for is there.
 """
 
-import importlib.util
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from burnish.agents.base import AgentLoopBase, register_agent_loop
+from burnish.agents.base import AgentLoopBase, find_loop, register_agent_loop
+from burnish.config import PPOConfig
+from burnish.config.user_code import load_target
 from burnish.errors import AgentError, ConfigError
 
-KEY = "actor_rollout_ref.rollout.agent.agent_loop_config_path"
+SECTION = "actor_rollout_ref.rollout.agent"
+KEY = f"{SECTION}.agent_loop_config_path"
+
+
+def check_names(names: Iterable[str | None], config: PPOConfig) -> None:
+    """ConfigError (NotAvailable for one that comes later) where there is no loop of one of these names, which rows have
+    as `agent_name`, or of the default name. None stands for the default."""
+    own = user_loops(config)
+    wanted = {config.actor_rollout_ref.rollout.agent.default_agent_loop: f"{SECTION}.default_agent_loop"}
+    wanted |= {name: "agent_name" for name in names if name is not None}
+    for name, key in wanted.items():
+        if name not in own:
+            find_loop(name, key)
+
+
+def user_loops(config: PPOConfig) -> dict[str, Callable[..., AgentLoopBase]]:
+    """What makes the loops of the configured file, by name; none where there is no file."""
+    path = config.actor_rollout_ref.rollout.agent.agent_loop_config_path
+    return load_user_loops(path) if path else {}
 
 
 def load_user_loops(path: str | Path) -> dict[str, Callable[..., AgentLoopBase]]:
@@ -39,39 +59,24 @@ def _load_entry(entry: Any, position: int, file: Path) -> tuple[str, Callable[..
     name, target = entry["name"], entry.get("_target_")
     if not isinstance(target, str):
         raise ConfigError(f"{where} ({name}): _target_ is missing; write package.module.Class or file.py:Class")
+    cls = load_target(_beside(target, file.parent, f"{where} ({name})"), f"{where} ({name}): _target_")
     try:
-        cls = _import_class(target, file.parent)
         register_agent_loop(name, cls)
-    except (ImportError, AttributeError, OSError, SyntaxError, ValueError, AgentError) as error:
+    except AgentError as error:
         raise ConfigError(f"{where} ({name}): _target_={target}: {error}") from error
     arguments = {key: value for key, value in entry.items() if key not in ("name", "_target_")}
     return name, partial(cls, **arguments) if arguments else cls
 
 
-def _import_class(target: str, folder: Path) -> Any:
-    if ".py:" in target:
-        file_name, _, class_name = target.rpartition(":")
-        return getattr(_import_file(Path(file_name).expanduser(), folder), class_name)
-    module_name, _, class_name = target.rpartition(".")
-    if not module_name:
-        raise ValueError("expected package.module.Class or file.py:Class")
-    return getattr(importlib.import_module(module_name), class_name)
-
-
-def _import_file(file: Path, folder: Path) -> Any:
-    found = next((place for place in (folder / file, file) if place.is_file()), None)
+def _beside(target: str, folder: Path, where: str) -> str:
+    """The target with a relative file's full path, where it is one."""
+    file, colon, cls = target.rpartition(":")
+    if not file.endswith(".py"):
+        return target
+    path = Path(file).expanduser()
+    found = next((place for place in (folder / path, path) if place.is_file()), None)
     if found is None:
-        raise FileNotFoundError(f"there is no file {file} in {folder.absolute()} or the working directory")
-    name = f"burnish_user_{found.resolve().as_posix().strip('/').replace('/', '_').removesuffix('.py')}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, found)
-    assert spec is not None and spec.loader is not None  # a .py file always has both
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]  # a half-run module must not be found next time
-        raise
-    return module
+        raise ConfigError(
+            f"{where}: _target_={target}: there is no file {file} in {folder.absolute()} or the working directory"
+        )
+    return f"{found}{colon}{cls}"

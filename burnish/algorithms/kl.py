@@ -113,15 +113,10 @@ class AdaptiveKL:
 
 
 def kl_controller(config: "KLControlConfig") -> KLController:
-    """The controller that `algorithm.kl_ctrl` describes."""
-    if config.kl_coef < 0:
-        raise ConfigError(f"algorithm.kl_ctrl.kl_coef={config.kl_coef} must not be negative")
+    """The controller that `algorithm.kl_ctrl` describes; its numbers are checked where keys are read."""
     if config.type == "fixed":
         return FixedKL(config.kl_coef)
     if config.type == "adaptive":
-        for name in ("horizon", "target_kl"):
-            if getattr(config, name) <= 0:
-                raise ConfigError(f"algorithm.kl_ctrl.{name}={getattr(config, name)} must be above 0")
         return AdaptiveKL(config.kl_coef, config.target_kl, config.horizon)
     raise ConfigError(f"algorithm.kl_ctrl.type={config.type} is unknown: there is fixed and adaptive")
 

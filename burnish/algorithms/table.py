@@ -2,17 +2,18 @@
 
 `advantages` and `losses` each hold one `Table`. Built-in entries are import paths, so that a name can be checked and
 its needs read before anything heavy is loaded. A user adds an entry with the table's decorator, or none at all: a
-value such as `my.module:function` is imported as it stands, and what it needs is read off its `needs` attribute.
+value such as `my.module:function` or `my_loss.py:function` is imported as it stands, and what it needs is read off its
+`needs` attribute.
 """
 
 import difflib
-import importlib
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from burnish.config.needs import Needs
+from burnish.config.user_code import load_target
 from burnish.errors import ConfigError, NotAvailable
 
 NOTHING = Needs()
@@ -74,13 +75,7 @@ class Table:
         )
 
     def _import(self, path: str) -> Function:
-        module_name, _, attribute = path.partition(":")
-        try:
-            function = getattr(importlib.import_module(module_name), attribute)
-        except ImportError as error:
-            raise ConfigError(f"{self.key}={path}: cannot import {module_name!r} ({error})") from error
-        except AttributeError as error:
-            raise ConfigError(f"{self.key}={path}: the module {module_name!r} has no {attribute!r}") from error
+        function: Function = load_target(path, self.key)
         self._check_signature(function, path)
         return function
 

@@ -9,8 +9,9 @@ Consumes, per sample, its data source, the id of its question and the numbers it
     …/std                             the spread of the same over the draws
 
 with k = 2, 4, 8, … and N. Questions are then averaged, each key over the questions that have it. A drawn tie goes to
-the answer that came first. Draws are seeded per statistic, so a figure depends on nothing but its own samples, and the
-program's own random state is left alone.
+the answer that came first. Predictions that cannot be hashed (lists, dicts) are the same where they print the same.
+Draws are seeded per statistic, so a figure depends on nothing but its own samples, and the program's own random state
+is left alone.
 """
 
 from collections import defaultdict
@@ -84,7 +85,7 @@ def process_validation_metrics(
     }
 
 
-def question_statistics(values: Sequence[float], predictions: Sequence[Hashable] | None, seed: int) -> Statistics:
+def question_statistics(values: Sequence[float], predictions: Sequence[Any] | None, seed: int) -> Statistics:
     """The statistics of one question's N samples."""
     numbers = np.asarray(values, dtype=np.float64)
     n = len(numbers)
@@ -119,11 +120,20 @@ def bootstrap(n: int, k: int, draw: Draw, seed: int, draws: int = DRAWS) -> tupl
     return float(np.mean(values)), float(np.std(values))
 
 
-def majority(numbers: np.ndarray, predictions: Sequence[Hashable], drawn: np.ndarray) -> np.ndarray:
+def majority(numbers: np.ndarray, predictions: Sequence[Any], drawn: np.ndarray) -> np.ndarray:
     """For each row of positions, the value of the first one whose prediction is the most frequent in that row."""
     codes: dict[Hashable, int] = {}
-    code = np.array([codes.setdefault(prediction, len(codes)) for prediction in predictions])[drawn]  # (draws, k)
+    keys = [_hashable(prediction) for prediction in predictions]
+    code = np.array([codes.setdefault(key, len(codes)) for key in keys])[drawn]  # (draws, k)
     votes = np.zeros((len(drawn), len(codes)), dtype=np.int64)
     np.add.at(votes, (np.arange(len(drawn))[:, None], code), 1)
     winner = np.take_along_axis(votes, code, axis=1).argmax(-1)  # the first of equals
     return numbers[np.take_along_axis(drawn, winner[:, None], axis=1)[:, 0]]
+
+
+def _hashable(prediction: Any) -> Hashable:
+    try:
+        hash(prediction)
+    except TypeError:
+        return repr(prediction)
+    return prediction

@@ -71,6 +71,7 @@ def learn(seed: int, folder: Path, options: argparse.Namespace) -> Result:
     loaded = load_ppo(overrides)
     setup.prepare(loaded)
     trainer = setup.build(loaded.config)
+    trainer.tracker.folder.write_recipe(loaded.given)
     trainer.init_workers()
     trainer.fit()
 

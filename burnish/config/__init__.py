@@ -10,13 +10,13 @@
     finalise.py  derived defaults and cross-checks (rules/), once the estimator's needs (needs.py) are known
     checks.py    files and model against the configuration
     plan.py      the arithmetic of a step and micro-batches that fit; memory.py estimates what a run takes
-    explain.py   what is printed and kept
+    explain.py   what is printed and kept, and the recipe of a run
 
 No file here imports torch; Hydra is imported by the functions that call it.
 """
 
 from burnish.config.checks import check_files, check_model
-from burnish.config.explain import explain, to_yaml
+from burnish.config.explain import explain, to_recipe, to_yaml
 from burnish.config.finalise import finalise, finalise_sft
 from burnish.config.load import PPO, SFT, Flags, Loaded, Schema, load, load_ppo, load_sft, run
 from burnish.config.memory import estimate_memory
@@ -48,6 +48,7 @@ __all__ = [
     "plan_numbers",
     "plan_table",
     "run",
+    "to_recipe",
     "to_yaml",
     "total_steps",
 ]

@@ -2,10 +2,11 @@
 
 `build(given, root, ...)` takes the sparse, nested mapping that Hydra composed from recipe and command line. It rewrites
 other spellings, refuses what is unsupported or unknown, converts every value, refuses what is not available yet, and
-hands on a plain dataclass tree with the set of keys that were set and what the user should be told. All mistakes of one
-kind are reported together.
+hands on a plain dataclass tree with the keys that were set and what the user should be told. All mistakes of one kind
+are reported together.
 """
 
+import copy
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,11 +24,16 @@ Config = TypeVar("Config")
 
 @dataclass
 class Built(Generic[Config]):
-    """A configuration, the keys that were set in it, and what to tell the user."""
+    """A configuration, the keys that were set in it with their values, and what to tell the user."""
 
     config: Config
-    explicit: frozenset[str]
+    given: dict[str, Any]
     notices: list[str]
+
+    @property
+    def explicit(self) -> frozenset[str]:
+        """The names of the keys that were set."""
+        return frozenset(self.given)
 
 
 def build(
@@ -43,12 +49,11 @@ def build(
     refuse_unknown(flat, known)
     values = convert_all(resolve(flat, known), known)
     refuse_unavailable(values, known)
-    explicit = keys_that_were_set(values, known, typed)
-    notices += describe_inert(explicit, known)
+    notices += describe_inert(frozenset(values), known)
     config = root()
     for name, value in values.items():
-        write(config, name, value)
-    return Built(config, explicit, notices)
+        write(config, name, copy.deepcopy(value))
+    return Built(config, values, notices)
 
 
 def flatten(given: Mapping[str, Any], known: Mapping[str, KnownKey], prefix: str = "") -> dict[str, Any]:
@@ -166,15 +171,6 @@ def missing_capability(known: KnownKey, value: Any) -> str | None:
     if isinstance(later, Mapping):
         return later.get(value) if isinstance(value, str) else None
     return None if later is None or value == known.default or value in known.about.now else later
-
-
-def keys_that_were_set(
-    values: Mapping[str, Any], known: Mapping[str, KnownKey], typed: frozenset[str]
-) -> frozenset[str]:
-    """All keys in `values`; but of a whole configuration (config.yaml of a run) only what differs from the defaults."""
-    if len(values) < len(known):
-        return frozenset(values)
-    return frozenset(name for name in values if values[name] != known[name].default or _is_typed(name, typed))
 
 
 def describe_inert(explicit: frozenset[str], known: Mapping[str, KnownKey]) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import burnish
+from burnish.config.explain import RESOLVED
 from burnish.errors import ConfigError, NotAvailable
 
 HERE = "the working directory"
@@ -92,9 +93,21 @@ def _choose_recipe(command: Command, path: str | None, name: str | None, builtin
             + (f" (recipes there: {', '.join(there)})" if there else "")
         )
         name = builtin
+    if name != builtin:
+        _refuse_resolved(folder / f"{name}.yaml")
     command.config_name = name
     command.options += ["--config-path", str(folder)]
     return folder
+
+
+def _refuse_resolved(recipe: Path) -> None:
+    """What `to_yaml` wrote sets every key, also those that follow from others: an override would collide with them."""
+    with recipe.open(encoding="utf-8", errors="replace") as lines:
+        if lines.readline().rstrip("\n") != RESOLVED:
+            return
+    beside = recipe.with_name("recipe.yaml").is_file()
+    remedy = "use --config-name=recipe, the keys that the run was given" if beside else "keep the keys that you set"
+    raise ConfigError(f"{recipe}: a resolved configuration, with every key filled in, is not a recipe; {remedy}")
 
 
 def _find_folder(path: str | None) -> Path:

@@ -21,8 +21,8 @@ class CurriculumConfig:
 class CustomClassConfig:
     """A user's own dataset class."""
 
-    path: str | None = key(None, "Python file with the class", reader="data/dataset.py", path=True)
-    name: str | None = key(None, "name of the class in that file", reader="data/dataset.py")
+    path: str | None = key(None, "Python file or module with the class", reader="data/dataset.py", path=True)
+    name: str | None = key(None, "name of the class in it", reader="data/dataset.py")
 
 
 @dataclass

@@ -1,10 +1,13 @@
-"""The configuration in words: the short form that is printed, and the full YAML that is kept."""
+"""The configuration in words: the short form that is printed, the full YAML that is kept, and the recipe of a run."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from burnish.config.key import keys_of, read
 from burnish.config.values import show
+
+RESOLVED = "# Every key of a run, with what follows from other keys filled in. To run it again, use recipe.yaml."
 
 
 def explain(config: Any, explicit: frozenset[str] = frozenset()) -> str:
@@ -25,7 +28,20 @@ def explain(config: Any, explicit: frozenset[str] = frozenset()) -> str:
 
 
 def to_yaml(config: Any) -> str:
-    """Every key with its value, as YAML that --config-name reads back."""
+    """Every key with its value. To be read, not to be run again: in here nothing tells what was set from what follows.
+
+    The first line says so; `command.py` refuses a recipe that begins with it.
+    """
     from omegaconf import OmegaConf
 
-    return OmegaConf.to_yaml(OmegaConf.create(dataclasses.asdict(config)))
+    return f"{RESOLVED}\n{OmegaConf.to_yaml(OmegaConf.create(dataclasses.asdict(config)))}"
+
+
+def to_recipe(given: Mapping[str, Any]) -> str:
+    """The keys that were set, by dotted name, as a recipe: it reproduces the run, and takes overrides."""
+    from omegaconf import OmegaConf
+
+    recipe = OmegaConf.create({})
+    for name, value in given.items():
+        OmegaConf.update(recipe, name, value, force_add=True)
+    return OmegaConf.to_yaml(recipe)

@@ -1,10 +1,12 @@
 """The way in: from `argv` to configuration objects.
 
-`run(argv, schema, task)` is what an entry point calls: it composes and checks every job of the command before the first
-one starts, then calls `task(loaded)` for each. `load_ppo(argv)` and `load_sft(argv)` are the same for one job.
+`run(argv, schema, finish, task)` is what an entry point calls: it composes, finishes and checks every job of the
+command before the first one starts, then calls `task(loaded)` for each. `load_ppo(argv)` and `load_sft(argv)` load one
+job, for programs that finish it themselves.
 """
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -12,10 +14,13 @@ from typing import Any, Generic, TypeVar
 from burnish.config.aliases import ALIASES, SFT_ALIASES, Rewrite
 from burnish.config.build import build, complaint
 from burnish.config.command import Command, Flags, parse_command
+from burnish.config.explain import to_yaml
 from burnish.config.key import keys_of
 from burnish.config.ppo import PPOConfig
 from burnish.config.sft import SFTConfig
 from burnish.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 Config = TypeVar("Config", bound=Any)
 
@@ -36,21 +41,50 @@ SFT = Schema("sft", "sft_trainer", SFTConfig, SFT_ALIASES)
 
 @dataclass
 class Loaded(Generic[Config]):
-    """One job: its configuration, the keys that a user or recipe set, what to tell the user, and the flags."""
+    """One job: its configuration, the keys that a user or recipe set (as they were set), what to tell the user, flags.
+
+    `given` stays as it is while the configuration is finished, so that it reproduces the job: it is what recipe.yaml of
+    a run holds.
+    """
 
     config: Config
-    explicit: frozenset[str]
+    given: dict[str, Any]
     notices: list[str] = field(default_factory=list)
     flags: Flags = field(default_factory=Flags)
 
+    @property
+    def explicit(self) -> frozenset[str]:
+        """The names of the keys that were set."""
+        return frozenset(self.given)
 
-def run(argv: list[str], schema: Schema[Config], task: Callable[[Loaded[Config]], None]) -> None:
-    """Load every job of a command line, then run `task` on each."""
+    def tell(self) -> None:
+        """Say what was renamed, switched on, planned, or has no effect."""
+        for notice in self.notices:
+            log.info("%s", notice)
+
+
+def run(
+    argv: list[str],
+    schema: Schema[Config],
+    finish: Callable[[Config, frozenset[str]], list[str]],
+    task: Callable[[Loaded[Config]], None],
+) -> None:
+    """Load and finish every job of a command line, then run `task` on each; `--cfg job` prints it instead.
+
+    `finish(config, explicit)` fills what follows from other keys, refuses what cannot work, and returns notices.
+    """
     if "--help" in argv or "-h" in argv:
         print(f"usage: section.key=value … [--plan] [--cfg job]; `burnish {schema.name} --help` lists every key")
         return
-    for loaded in load(argv, schema):
-        task(loaded)
+    jobs = load(argv, schema)
+    for loaded in jobs:
+        loaded.notices += finish(loaded.config, loaded.explicit)
+    for loaded in jobs:
+        if loaded.flags.print_config:
+            loaded.tell()
+            print(to_yaml(loaded.config), end="")
+        else:
+            task(loaded)
 
 
 def load_ppo(argv: list[str]) -> Loaded[PPOConfig]:
@@ -73,7 +107,7 @@ def load(argv: list[str], schema: Schema[Config]) -> list[Loaded[Config]]:
     for given in compose_jobs(command):
         built = build(given, schema.root, schema.aliases, frozenset(command.typed))
         notices = list(dict.fromkeys(command.notices + built.notices))
-        jobs.append(Loaded(built.config, built.explicit, notices, command.flags))
+        jobs.append(Loaded(built.config, built.given, notices, command.flags))
     return _with_own_folders(jobs)
 
 
@@ -95,11 +129,11 @@ def _with_own_folders(jobs: list[Loaded[Config]]) -> list[Loaded[Config]]:
         return jobs
     for number, job in enumerate(jobs):
         trainer = job.config.trainer
-        trainer.experiment_name = f"{trainer.experiment_name}-{number}"
+        trainer.experiment_name = job.given["trainer.experiment_name"] = f"{trainer.experiment_name}-{number}"
         if trainer.default_local_dir:
             trainer.default_local_dir = f"{trainer.default_local_dir}/{number}"
+            job.given["trainer.default_local_dir"] = trainer.default_local_dir
         job.notices.append(f"job {number} of {len(jobs)} is called {trainer.experiment_name}")
-        job.explicit |= {"trainer.experiment_name"}
     return jobs
 
 

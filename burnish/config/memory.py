@@ -1,8 +1,15 @@
 """How much memory a run needs on one device, estimated from the model's sizes before anything is loaded.
 
-An estimate, not a promise: it counts what grows with the model and the batch (weights, gradients, Adam's moments, KV
-cache, logits, activations) and leaves out what is small or varies (buffers of libraries, fragmentation). Generation and
-training take turns, so the peak is what is always there plus the larger of the two.
+An estimate, not a promise: it counts what grows with the model and the batch, and leaves out what is small or varies
+(buffers of libraries, fragmentation). In bytes, for P parameters in a type of w bytes:
+
+    always     weights w·P; where w is not 4, float32 masters 4·P; Adam's moments 8·P; the same for a critic; and the
+               reference w·P
+    training   gradients in float32 4·P and, where w is not 4, those of one pass w·P, before they are added up; the
+               logits of one chunk of response tokens; the activations of one pass, padded to its longest sequence
+    sampling   the KV cache
+
+Sampling and training take turns, and so do actor and critic, so the peak is what is always there plus the larger turn.
 """
 
 import os
@@ -13,8 +20,12 @@ from typing import Protocol
 from burnish.config.ppo import PPOConfig
 
 BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
+FLOAT32 = 4
+LOGITS_AT_A_TIME = 2**25  # CHUNK_ELEMENTS in engine/forward.py: more tokens are computed in chunks of this size
 LOGIT_COPIES = 3  # logits, their log-softmax and its gradient, in float32
-LAYER_ACTIVATIONS = 18  # values per token and hidden unit that one decoder layer keeps for its backward pass
+# Values per token that one decoder layer keeps for its backward pass: this often the hidden size (norms, queries, keys,
+# values, attention, residuals) and this often the feed-forward's (gate, its activation, up, their product).
+KEPT_HIDDEN, KEPT_INTERMEDIATE = 11, 4
 
 
 class ModelSizes(Protocol):
@@ -26,6 +37,8 @@ class ModelSizes(Protocol):
     def layers(self) -> int: ...
     @property
     def hidden(self) -> int: ...
+    @property
+    def intermediate(self) -> int: ...
     @property
     def vocab(self) -> int: ...
     @property
@@ -39,40 +52,47 @@ class Memory:
     """Bytes by what they hold."""
 
     weights: int
-    gradients: int
+    masters: int
     moments: int
     reference: int
     critic: int
-    kv_cache: int
+    gradients: int
     logits: int
     activations: int
+    kv_cache: int
 
     @property
     def always(self) -> int:
         """What is there during the whole step."""
-        return self.weights + self.gradients + self.moments + self.reference + self.critic
+        return self.weights + self.masters + self.moments + self.reference + self.critic
+
+    @property
+    def training(self) -> int:
+        """What one pass of training adds."""
+        return self.gradients + self.logits + self.activations
 
     @property
     def peak(self) -> int:
-        """What is always there, plus generation or one pass of training, whichever is larger."""
-        return self.always + max(self.kv_cache, self.logits + self.activations)
+        """What is always there, plus sampling or one pass of training, whichever is larger."""
+        return self.always + max(self.kv_cache, self.training)
 
 
 def estimate_memory(config: PPOConfig, facts: ModelSizes, micro_batch: int) -> Memory:
     """The memory of a run whose passes hold `micro_batch` sequences of full length."""
-    width = BYTES[config.actor_rollout_ref.model.dtype]
-    model = facts.parameters * width
-    tokens = micro_batch * longest(config)
+    actor, critic = BYTES[config.actor_rollout_ref.model.dtype], BYTES[config.critic.model.dtype]
+    trained = (actor, critic) if config.critic.enable else (actor,)
     uses_reference = config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward
+    logits = min(micro_batch * config.data.max_response_length * facts.vocab, LOGITS_AT_A_TIME)
     return Memory(
-        weights=model,
-        gradients=model,
-        moments=2 * model,
-        reference=model if uses_reference else 0,
-        critic=4 * facts.parameters * BYTES[config.critic.model.dtype] if config.critic.enable else 0,
+        weights=facts.parameters * actor,
+        masters=facts.parameters * _master(actor),
+        moments=facts.parameters * 2 * FLOAT32,
+        reference=facts.parameters * actor if uses_reference else 0,
+        critic=facts.parameters * (critic + _master(critic) + 2 * FLOAT32) if config.critic.enable else 0,
+        gradients=facts.parameters * max(FLOAT32 + (width if _master(width) else 0) for width in trained),
+        logits=logits * FLOAT32 * LOGIT_COPIES,
+        activations=micro_batch * longest(config) * _activations_per_token(config, facts),
         kv_cache=sequences_at_a_time(config) * longest(config) * _kv_per_token(config, facts),
-        logits=tokens * facts.vocab * 4 * LOGIT_COPIES,
-        activations=tokens * _activations_per_token(config, facts),
     )
 
 
@@ -103,6 +123,11 @@ def gib(count: float) -> str:
     return f"{count:.0f} B"
 
 
+def _master(width: int) -> int:
+    """Bytes of a parameter's float32 copy, which the optimiser steps on; a float32 parameter is its own."""
+    return 0 if width == FLOAT32 else FLOAT32
+
+
 def _kv_per_token(config: PPOConfig, facts: ModelSizes) -> int:
     return 2 * facts.layers * facts.kv_heads * facts.head_dim * BYTES[config.actor_rollout_ref.model.dtype]
 
@@ -110,7 +135,6 @@ def _kv_per_token(config: PPOConfig, facts: ModelSizes) -> int:
 def _activations_per_token(config: PPOConfig, facts: ModelSizes) -> int:
     """With gradient checkpointing only each layer's input is kept, and one layer at a time is recomputed."""
     model = config.actor_rollout_ref.model
-    values = facts.layers * LAYER_ACTIVATIONS
-    if model.enable_gradient_checkpointing:
-        values = facts.layers + LAYER_ACTIVATIONS
-    return values * facts.hidden * BYTES[model.dtype]
+    layer = KEPT_HIDDEN * facts.hidden + KEPT_INTERMEDIATE * facts.intermediate
+    kept = facts.layers * facts.hidden + layer if model.enable_gradient_checkpointing else facts.layers * layer
+    return kept * BYTES[model.dtype]

@@ -34,7 +34,9 @@ class ModelConfig:
         reader="models/loading.py",
         choices=("auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"),
     )
-    use_remove_padding: bool = key(True, "train without padding", inert="sequences are always packed without padding")
+    use_remove_padding: bool = key(
+        True, "train without padding", inert="a pass is padded to its longest sequence; padding is masked"
+    )
     enable_gradient_checkpointing: bool = key(
         True, "recompute activations in the backward pass to save memory", reader="models/loading.py"
     )

@@ -15,8 +15,9 @@ class OptimConfig:
     lr: float = key(1e-6, "learning rate after the warm-up", reader=READER, low=0)
     betas: list[float] = key([0.9, 0.999], "decay rates of Adam's two moments", reader=READER)
     weight_decay: float = key(0.01, "decoupled weight decay", reader=READER, low=0)
-    lr_warmup_steps: int = key(-1, "optimiser steps of linear warm-up; -1: by the ratio", reader=READER, low=-1)
-    lr_warmup_steps_ratio: float = key(0.0, "share of all steps spent warming up", reader=READER, low=0, high=1)
+    # A step of the schedule is a training step, one batch, however many updates it has.
+    lr_warmup_steps: int = key(-1, "training steps of linear warm-up; -1: by the ratio", reader=READER, low=-1)
+    lr_warmup_steps_ratio: float = key(0.0, "share of training steps spent warming up", reader=READER, low=0, high=1)
     lr_scheduler_type: str = key(
         "constant", "schedule after the warm-up", reader=READER, choices=("constant", "cosine")
     )

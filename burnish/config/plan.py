@@ -7,7 +7,16 @@ Consumes a finalised configuration, the number of training rows and the model's 
 import math
 from typing import NamedTuple
 
-from burnish.config.memory import Memory, ModelSizes, estimate_memory, gib, host_memory, longest, sequences_at_a_time
+from burnish.config.memory import (
+    LOGITS_AT_A_TIME,
+    Memory,
+    ModelSizes,
+    estimate_memory,
+    gib,
+    host_memory,
+    longest,
+    sequences_at_a_time,
+)
 from burnish.config.ppo import PPOConfig
 
 USABLE = 0.9  # share of the memory that may be planned with
@@ -43,11 +52,12 @@ def plan_table(config: PPOConfig, rows: int | None, facts: ModelSizes | None) ->
 
 def plan_micro_batch(config: PPOConfig, facts: ModelSizes, memory_bytes: int) -> int:
     """Sequences per pass that fit beside what is always there; at least 1, and no more than gains speed."""
-    empty, one = estimate_memory(config, facts, 0), estimate_memory(config, facts, 1)
-    free = memory_bytes * USABLE - empty.always
-    fitting = int(free // (one.logits + one.activations))
     per_update = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
-    return max(1, min(fitting, per_update, ENOUGH_TOKENS // longest(config)))
+    for size in range(min(per_update, ENOUGH_TOKENS // longest(config)), 1, -1):
+        memory = estimate_memory(config, facts, size)
+        if memory.always + memory.training <= memory_bytes * USABLE:
+            return size
+    return 1
 
 
 def plan_micro_batches(config: PPOConfig, facts: ModelSizes, memory_bytes: int | None = None) -> list[str]:
@@ -125,20 +135,23 @@ def _memory(config: PPOConfig, facts: ModelSizes) -> list[PlanLine]:
     memory = estimate_memory(config, facts, micro)
     dtype = config.actor_rollout_ref.model.dtype.replace("auto", "float32")
     pass_size = f"{micro} sequences of {longest(config)} tokens"
+    gradients = f"in float32, and those of one pass in {dtype}" if memory.masters else "in float32"
+    logits = f"{facts.vocab:,} per response token, at most {LOGITS_AT_A_TIME:,} at a time"
     table = [
         ("weights", memory.weights, f"{facts.parameters:,} parameters in {dtype}"),
-        ("gradients", memory.gradients, "as large as the weights"),
-        ("Adam's moments", memory.moments, "two per parameter"),
+        ("masters", memory.masters, "the weights in float32, which the optimiser steps on"),
+        ("Adam's moments", memory.moments, "two per parameter, in float32"),
         ("reference", memory.reference, "a second copy, for the KL term"),
-        ("critic", memory.critic, "weights, gradients and moments of its own"),
-        ("KV cache", memory.kv_cache, f"{sequences_at_a_time(config)} sequences of {longest(config)} tokens"),
-        ("logits", memory.logits, f"{pass_size}, {facts.vocab:,} entries each"),
+        ("critic", memory.critic, "weights, masters and moments of its own"),
+        ("gradients", memory.gradients, gradients),
+        ("logits", memory.logits, logits),
         ("activations", memory.activations, pass_size),
+        ("KV cache", memory.kv_cache, f"{sequences_at_a_time(config)} sequences of {longest(config)} tokens"),
     ]
     lines = [PlanLine(f"memory: {name}", gib(size), how) for name, size, how in table if size]
     return [*lines, PlanLine("estimated peak memory", gib(memory.peak), _peak(memory))]
 
 
 def _peak(memory: Memory) -> str:
-    larger = "the KV cache" if memory.kv_cache > memory.logits + memory.activations else "one training pass"
+    larger = "the KV cache" if memory.kv_cache > memory.training else "one training pass"
     return f"{gib(memory.always)} throughout, plus {larger}"

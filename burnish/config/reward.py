@@ -70,7 +70,7 @@ class RewardModelConfig:
 class CustomRewardFunctionConfig:
     """A user's own compute_score."""
 
-    path: str | None = key(None, "Python file with the function", reader=SCORING, path=True)
+    path: str | None = key(None, "Python file or module with the function", reader=SCORING, path=True)
     name: str = key("compute_score", "name of the function", reader=SCORING)
     reward_kwargs: dict[str, Any] = key({}, "further arguments for the function", reader=SCORING)
 
@@ -97,7 +97,7 @@ class RewardConfig:
 class RewardManagerModuleConfig:
     """A user's own reward manager."""
 
-    path: str | None = key(None, "Python file with the class", reader=MANAGERS, path=True)
+    path: str | None = key(None, "Python file or module with the class", reader=MANAGERS, path=True)
     name: str | None = key(None, "name of the class; null: reward_manager.name", reader=MANAGERS)
 
 
@@ -106,7 +106,7 @@ class RewardManagerConfig:
     """Another way to choose the reward manager."""
 
     source: str = key(
-        "register", "by its name here, or from a Python file", reader=MANAGERS, choices=("register", "importlib")
+        "register", "by its name here, or from a file or module", reader=MANAGERS, choices=("register", "importlib")
     )
     name: str | None = key(None, "name of the manager; null: reward_model.reward_manager", reader=MANAGERS)
     module: RewardManagerModuleConfig = section(RewardManagerModuleConfig)

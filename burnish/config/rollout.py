@@ -56,7 +56,7 @@ class AgentConfig:
     )
     default_agent_loop: str = key("single_turn_agent", "loop for rows without agent_name", reader="agents/runner.py")
     agent_loop_config_path: str | None = key(
-        None, "YAML file that names a user's own loops", reader="agents/runner.py", path=True
+        None, "YAML file that names a user's own loops", reader="agents/user_loops.py", path=True
     )
 
 
@@ -132,7 +132,9 @@ class RolloutConfig:
     log_prob_max_token_len_per_gpu: int = key(None, "tokens per micro-batch; null: as the actor", reader=ACTOR, low=1)
     stop: list[str] = key([], "strings that end a response", reader=EXPERIENCE)
     stop_token_ids: list[int] = key([], "tokens that end a response, besides the model's own", reader=EXPERIENCE)
-    timeout: float | None = key(None, "seconds for one generation", later="a time limit for one generation")
+    timeout: float | None = key(
+        None, "seconds for all trajectories of one batch; null: no limit", reader=ACTOR, above=0
+    )
     val_kwargs: ValKwargs = section(ValKwargs)
     multi_turn: MultiTurnConfig = section(MultiTurnConfig, later=MULTI_TURN)
     agent: AgentConfig = section(AgentConfig)

@@ -10,7 +10,7 @@ from burnish.config.optim import ClippedOptimConfig
 from burnish.config.trainer import TRACKED, TRACKER, RunConfig
 
 SFT_DATA = "data/sft.py"
-SFT = "trainer/sft_trainer.py"
+SFT = "trainer/sft.py"
 
 
 @dataclass
@@ -26,9 +26,11 @@ class SFTDataConfig:
     truncation: str = key("error", "what to do with a longer one", reader=SFT_DATA, choices=TRUNCATION)
     train_batch_size: int = key(256, "examples per optimiser step", reader=SFT, low=1)
     micro_batch_size_per_gpu: int | None = key(
-        None, "examples per forward and backward pass; null: planned from memory", reader=SFT, low=1
+        None, "examples per forward and backward pass; null: 16384 tokens at max_length", reader=SFT, low=1
     )
-    packing: bool = key(True, "concatenate examples instead of padding them", reader=SFT)
+    packing: bool = key(
+        True, "fill a pass with micro_batch_size_per_gpu × max_length tokens, instead of so many examples", reader=SFT
+    )
     shuffle: bool = key(True, "draw rows in random order", reader=SFT)
     seed: int = key(1, "seed of the order of rows", reader=SFT, low=0)
     train_max_samples: int = key(-1, "training rows used; -1: all", reader=SFT, low=-1)

@@ -8,6 +8,6 @@ order.py     which row comes when: a pure function of (seed, position); mixing a
 custom.py    users' own dataset and sampler classes
 collate.py   rows to a DataProto
 sft.py       supervised examples with a loss mask, packed
-shares.py    shares of whole numbers: mixing, packing
+shares.py    shares of whole numbers, for mixing
 tasks/       makers of data
 """

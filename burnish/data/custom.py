@@ -1,4 +1,4 @@
-"""Users' own dataset and sampler classes, loaded from a Python file and held to a small protocol.
+"""Users' own dataset and sampler classes, loaded from a Python file or module and held to a small protocol.
 
 `data.custom_cls.{path,name}`: a dataset is constructed as `cls(files, tokenizer, config)`, with the keywords
 `max_samples` and `check` where its signature takes them. It has `__len__` and `__getitem__(i) -> dict`; a row has the
@@ -13,14 +13,10 @@ Resuming asks for a position that no one asked for before, so an order that chan
 """
 
 import copy
-import importlib.util
 import inspect
 import itertools
 import logging
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from burnish.config.data import DataConfig
@@ -29,36 +25,6 @@ from burnish.data.row import complete_row, refuse_media
 from burnish.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)
-
-
-def load_class(path: str, name: str | None, key: str) -> type:
-    """The class `name` of the Python file `path`; `key` is the configuration section that asked for it."""
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise ConfigError(f"{key}: file not found: {path} (working directory: {Path.cwd()})")
-    if not name:
-        raise ConfigError(f"{key}: {path} is given, but not which class of it; set its name too")
-    module = _load_module(file, key)
-    found = getattr(module, name, None)
-    if not inspect.isclass(found):
-        classes = [n for n, v in vars(module).items() if inspect.isclass(v) and v.__module__ == module.__name__]
-        raise ConfigError(f"{key}: {path} has no class '{name}'; it has: {', '.join(classes) or 'none'}")
-    return found
-
-
-def _load_module(file: Path, key: str) -> ModuleType:
-    name = "burnish_custom_" + "".join(c if c.isalnum() else "_" for c in str(file.resolve()))
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{key}: {file} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # classes find their module there (dataclasses, pickling)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as exc:  # a user's file may raise anything
-        del sys.modules[name]
-        raise ConfigError(f"{key}: {file} cannot be imported: {type(exc).__name__}: {exc}") from exc
-    return module
 
 
 def _accepted(cls: type, keywords: dict[str, Any]) -> dict[str, Any]:
@@ -142,6 +108,10 @@ class CustomDataset:
         """The value of row `i` at a dotted path; None where there is none."""
         return lookup(self[i], key)
 
+    def agent_names(self) -> set[str]:
+        """None is known beforehand: rows of a user's class are made as they are drawn."""
+        return set()
+
     def where(self, i: int) -> str:
         """How messages name row `i`."""
         return f"dataset {self.name}, row {i} (the first is 0)"
@@ -156,14 +126,13 @@ class CustomOrder:
 
     def __init__(self, cls: type, dataset: Any, config: DataConfig):
         self.name = cls.__name__
-        self.notices: list[str] = []
         if not hasattr(cls, "__len__") or not (hasattr(cls, "index") or hasattr(cls, "__iter__")):
             raise ConfigError(f"data.sampler: {self.name} needs __len__, and either index(position) or __iter__")
         self._sampler = _construct(cls, "data.sampler", (dataset, config), {})
         self._rows = len(dataset)
-        self.epoch_length: int = len(self._sampler)
-        if self.epoch_length < 1:
-            raise ConfigError(f"data.sampler: {self.name} has an epoch of {self.epoch_length} positions")
+        self._epoch_length: int = len(self._sampler)
+        if self._epoch_length < 1:
+            raise ConfigError(f"data.sampler: {self.name} has an epoch of {self._epoch_length} positions")
         self._positional = hasattr(cls, "index")
         self._epochs: dict[int, list[int]] = {}
         if not self._positional and self._iterate(0) != self._iterate(0):
@@ -173,22 +142,22 @@ class CustomOrder:
             )
 
     def __len__(self) -> int:
-        return self.epoch_length
+        return self._epoch_length
 
     def epoch(self, position: int) -> int:
         """The epoch a position belongs to."""
-        return position // self.epoch_length
+        return position // self._epoch_length
 
     def start(self, epoch: int) -> int:
         """The first position of an epoch."""
-        return epoch * self.epoch_length
+        return epoch * self._epoch_length
 
     def index(self, position: int) -> int:
         """The row at a position."""
         if self._positional:
             row = self._sampler.index(position)
         else:
-            epoch, offset = divmod(position, self.epoch_length)
+            epoch, offset = divmod(position, self._epoch_length)
             if epoch not in self._epochs:
                 self._epochs = {epoch: self._iterate(epoch)}
             row = self._epochs[epoch][offset]
@@ -201,9 +170,9 @@ class CustomOrder:
     def _iterate(self, epoch: int) -> list[int]:
         if hasattr(self._sampler, "set_epoch"):
             self._sampler.set_epoch(epoch)
-        rows = list(itertools.islice(iter(self._sampler), self.epoch_length))
-        if len(rows) < self.epoch_length:
+        rows = list(itertools.islice(iter(self._sampler), self._epoch_length))
+        if len(rows) < self._epoch_length:
             raise ConfigError(
-                f"data.sampler: {self.name} has the length {self.epoch_length} but gives {len(rows)} rows per epoch"
+                f"data.sampler: {self.name} has the length {self._epoch_length} but gives {len(rows)} rows per epoch"
             )
         return rows

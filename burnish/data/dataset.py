@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from burnish.config.data import DataConfig
+from burnish.config.user_code import load_class
 from burnish.data.chat import ChatRenderer
-from burnish.data.custom import CustomDataset, load_class
+from burnish.data.custom import CustomDataset
 from burnish.data.files import Row, at, columns, lookup, read_rows
 from burnish.data.row import complete_row, find_prompt_key, kept_name, refuse_media
 from burnish.data.shares import largest_remainder
@@ -49,9 +50,10 @@ def _make(
     max_samples: int,
     check: Check | None,
 ) -> "RLDataset | CustomDataset":
-    if not config.custom_cls.path:
+    chosen = config.custom_cls
+    if not chosen.path:
         return RLDataset(files, tokenizer, config, max_samples=max_samples, check=check)
-    cls = load_class(config.custom_cls.path, config.custom_cls.name, "data.custom_cls")
+    cls = load_class(chosen.path, chosen.name, "data.custom_cls.path", "data.custom_cls.name")
     return CustomDataset(cls, files, tokenizer, config, max_samples=max_samples, check=check)
 
 
@@ -95,6 +97,10 @@ class RLDataset:
         """The value of row `i` at a dotted path, e.g. `extra_info.difficulty`; None where there is none."""
         return lookup(self._rows[i], key)
 
+    def agent_names(self) -> set[str]:
+        """The agent loops that rows ask for by `agent_name`."""
+        return {row["agent_name"] for row in self._rows} - {None}
+
     def where(self, i: int) -> str:
         """How messages name row `i`."""
         return at(self.files[self.source(i)], self._origin[i])
@@ -123,13 +129,14 @@ class RLDataset:
 
     def _check_columns(self, file: str, table: list[Row]) -> None:
         names = columns(table)
-        if find_prompt_key(dict.fromkeys(names, True), self.config.prompt_key) is None:
+        prompt = find_prompt_key(dict.fromkeys(names, True), self.config.prompt_key)
+        if prompt is None:
             raise DataError(
                 f"{file}: no column '{self.config.prompt_key}'; the columns are {', '.join(names)}. "
                 "Name the one with the prompts in data.prompt_key"
             )
         for name in names:
-            if kept_name(name) != name and not (name == "prompts" and self.config.prompt_key not in names):
+            if name != prompt and kept_name(name) != name:
                 self._say(f"{file}: column '{name}' is kept as '{kept_name(name)}'; training uses that name itself")
 
     def _complete(self, row: Row, where: str, check: Check | None) -> Row:

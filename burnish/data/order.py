@@ -26,7 +26,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from burnish.config.data import DataConfig
-from burnish.data.custom import CustomOrder, load_class
+from burnish.config.user_code import load_class
+from burnish.data.custom import CustomOrder
 from burnish.data.shares import largest_remainder
 from burnish.errors import ConfigError, DataError
 
@@ -54,16 +55,11 @@ class Rows(Protocol):
 def make_order(dataset: Rows, config: DataConfig) -> "Order | CustomOrder":
     """The order of training rows that a configuration asks for."""
     if config.sampler.class_path:
-        cls = load_class(config.sampler.class_path, config.sampler.class_name, "data.sampler")
+        keys = ("data.sampler.class_path", "data.sampler.class_name")
+        cls = load_class(config.sampler.class_path, config.sampler.class_name, *keys)
         return CustomOrder(cls, dataset, config)
-    stages, notices = None, list[str]()
-    if config.curriculum.key or config.curriculum.stages:
-        stages, notices = read_stages(dataset, config)
-    order = Order(dataset.source_sizes, config.seed, config.shuffle, config.dataset_weights, stages)
-    for notice in notices:
-        log.info(notice)
-    order.notices += notices
-    return order
+    stages = read_stages(dataset, config) if config.curriculum.key or config.curriculum.stages else None
+    return Order(dataset.source_sizes, config.seed, config.shuffle, config.dataset_weights, stages)
 
 
 class Order:
@@ -83,7 +79,6 @@ class Order:
         stages: Sequence[Stage] | None = None,
     ):
         self.seed, self.shuffle = seed, shuffle
-        self.notices: list[str] = []
         weights = _checked_weights(weights, sizes, renormalise=stages is not None)
         stages = stages or [Stage(range(sum(sizes)))]
         self._pools = [_pools(np.asarray(stage.rows, dtype=np.int64), sizes, weights) for stage in stages]
@@ -93,13 +88,9 @@ class Order:
             raise DataError(f"there are no rows to draw from (rows per source: {list(sizes)})")
         self._cache: dict[int, np.ndarray] = {}
 
-    @property
-    def epoch_length(self) -> int:
+    def __len__(self) -> int:
         """Positions in the first epoch; without a curriculum, in every epoch."""
         return self._lengths[0]
-
-    def __len__(self) -> int:
-        return self.epoch_length
 
     def index(self, position: int) -> int:
         """The row at a position."""
@@ -159,8 +150,8 @@ class Order:
         return np.concatenate(parts) if parts else pool[:0]
 
 
-def read_stages(dataset: Rows, config: DataConfig) -> tuple[list[Stage], list[str]]:
-    """The stages of `data.curriculum` with the rows that fall into them, and what is worth telling."""
+def read_stages(dataset: Rows, config: DataConfig) -> list[Stage]:
+    """The stages of `data.curriculum` with the rows that fall into them."""
     key, wanted = config.curriculum.key, config.curriculum.stages
     if not key or not wanted:
         raise ConfigError("data.curriculum needs both key (a field of the rows) and stages")
@@ -179,8 +170,9 @@ def read_stages(dataset: Rows, config: DataConfig) -> tuple[list[Stage], list[st
             raise ConfigError(f"data.curriculum.stages[{i}]: no row has '{key}' in {values}; the values are {there}")
         stages.append(Stage(rows, epochs))
     unused = sum(not any(value in values for values, _ in plans) for value in found)
-    notices = [f"{unused} of {len(found)} rows are in no stage of data.curriculum and never drawn"] if unused else []
-    return stages, notices
+    if unused:
+        log.info("%d of %d rows are in no stage of data.curriculum and never drawn", unused, len(found))
+    return stages
 
 
 def _stage_plan(stage: Any, number: int) -> tuple[list[Any], int]:

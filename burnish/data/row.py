@@ -11,12 +11,18 @@ from burnish.data.chat import to_messages
 from burnish.data.files import Row, lookup
 from burnish.errors import DataError, NotAvailable
 
-# Columns that training itself puts into the batch. A file's column of such a name is kept as `row_<name>`.
-TAKEN = frozenset(
-    "prompts responses input_ids attention_mask position_ids response_mask rollout_log_probs old_log_probs "
-    "ref_log_prob entropys values rollout_is_weights token_level_scores token_level_rewards advantages returns "
-    "reward_baselines uid sample".split()
-)
+# What a run itself adds to a batch, stage by stage, and the arguments of an agent loop's `run` besides the row.
+_ADDED = {
+    "the prompt stream": "uid sample",
+    "rollout": "prompts responses input_ids attention_mask position_ids response_mask rollout_log_probs num_turns "
+    "num_tool_calls truncated finish_reason policy_version agent_metrics",
+    "reward": "score_result rm_scores token_level_scores reward_info reward_baselines",
+    "log-probs": "old_log_probs entropys sum_pi_squared ref_log_prob values",
+    "credit": "token_level_rewards advantages returns rollout_is_weights",
+    "agent loops": "self sampling_params messages",
+}
+# A file's column of such a name is kept as `row_<name>`.
+TAKEN = frozenset(name for names in _ADDED.values() for name in names.split())
 
 DEFAULT_REWARD = {"style": "rule", "ground_truth": None}
 NO_SOURCE = "unknown"

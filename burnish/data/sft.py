@@ -1,11 +1,8 @@
 """Supervised examples: rows to token ids with a loss mask, and batches of them as a function of the step.
 
 Consumes files with a `messages` column, or with a prompt and a response column, and optionally a `tools` column; hands
-on `PackedRow`s. Loss is on the assistant's tokens only, each turn's end included (`chat.py`).
-
-Packing is a matter of layout: a step has the same examples with it and without it. Packed, several share a row of
-at most `max_length` tokens; `segment_ids` tell them apart and `position_ids` start anew, so that no example attends
-to another.
+on `SFTExample`s. Loss is on the assistant's tokens only, each turn's end included (`chat.py`). How many examples one
+pass of the model holds is the trainer's business: a step has the same examples however it is cut.
 """
 
 import json
@@ -20,7 +17,7 @@ from burnish.config.sft import SFTDataConfig
 from burnish.data.chat import ChatRenderer, Message, to_messages, truncate, without_nulls
 from burnish.data.files import Row, at, columns, lookup, read_rows
 from burnish.data.order import Order
-from burnish.data.shares import first_fit, largest_remainder
+from burnish.data.shares import largest_remainder
 from burnish.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -38,24 +35,6 @@ class SFTExample:
 
     def __len__(self) -> int:
         return len(self.ids)
-
-
-@dataclass(frozen=True)
-class PackedRow:
-    """One or more examples end to end. `segment_ids` counts them from 0; `position_ids` count within each."""
-
-    ids: np.ndarray  # (L,)
-    loss_mask: np.ndarray  # (L,)
-    position_ids: np.ndarray  # (L,)
-    segment_ids: np.ndarray  # (L,)
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @property
-    def cu_seqlens(self) -> np.ndarray:
-        """Where each example starts, and the end: (examples + 1,)."""
-        return np.append(np.flatnonzero(self.position_ids == 0), len(self.ids))
 
 
 class SFTDataset:
@@ -147,55 +126,28 @@ class SFTDataset:
 class SFTBatches:
     """Batches as a function of the step: step s has positions s·batch_size and on of the stream of examples."""
 
-    def __init__(
-        self,
-        dataset: SFTDataset,
-        batch_size: int,
-        *,
-        seed: int,
-        shuffle: bool = True,
-        packing: bool = True,
-        max_length: int | None = None,
-    ):
+    def __init__(self, dataset: SFTDataset, batch_size: int, *, seed: int, shuffle: bool = True):
         self.dataset, self.batch_size = dataset, batch_size
-        self.room = (max_length or dataset.config.max_length) if packing else 0
         self._order = Order([len(dataset)], seed, shuffle)
 
     def __len__(self) -> int:
         """Steps per epoch. The stream does not stop at an epoch's end, so no example is left out."""
         return max(1, len(self.dataset) // self.batch_size)
 
-    def batch(self, step: int) -> list[PackedRow]:
-        """The rows of a step."""
+    def batch(self, step: int) -> list[SFTExample]:
+        """The examples of a step."""
         positions = range(step * self.batch_size, (step + 1) * self.batch_size)
-        return pack([self.dataset[self._order.index(p)] for p in positions], self.room)
+        return [self.dataset[self._order.index(p)] for p in positions]
 
     def epoch(self, step: int) -> int:
         """The epoch in which a step starts."""
         return self._order.epoch(step * self.batch_size)
 
-    def once(self) -> Iterator[list[PackedRow]]:
+    def once(self) -> Iterator[list[SFTExample]]:
         """Every example exactly once, in file order: what a validation pass goes through."""
         for start in range(0, len(self.dataset), self.batch_size):
             stop = min(start + self.batch_size, len(self.dataset))
-            yield pack([self.dataset[i] for i in range(start, stop)], self.room)
-
-
-def pack(examples: Sequence[SFTExample], max_length: int) -> list[PackedRow]:
-    """Examples end to end in rows of at most `max_length` tokens, longest first; 0 gives each its own row."""
-    lengths = [len(example) for example in examples]
-    rows = first_fit(lengths, max_length) if max_length else [[i] for i in range(len(examples))]
-    return [_join([examples[i] for i in row]) for row in rows]
-
-
-def _join(examples: Sequence[SFTExample]) -> PackedRow:
-    lengths = [len(example) for example in examples]
-    return PackedRow(
-        ids=np.concatenate([example.ids for example in examples]).astype(np.int64),
-        loss_mask=np.concatenate([example.loss_mask for example in examples]).astype(np.int64),
-        position_ids=np.concatenate([np.arange(length) for length in lengths]),
-        segment_ids=np.repeat(np.arange(len(examples)), lengths),
-    )
+            yield [self.dataset[i] for i in range(start, stop)]
 
 
 def _field_messages(row: Row, key: str) -> list[Message]:

@@ -6,5 +6,6 @@ forward.py    log-probs, entropy and values of packed sequences
 optim.py      optimiser, learning-rate schedule, gradient clipping
 trainable.py  `Trainable`: a module with its optimiser: infer, update, save, load
 state.py      the files a `Trainable` leaves and how they are checked on the way back
+seeding.py    the seed, and deterministic algorithms where they are asked for
 flops.py      work per token and the peaks that MFU is measured against
 """

@@ -43,28 +43,21 @@ class MicroBatch:
         return cls(max_tokens=tokens) if by_tokens else cls(max_sequences=sequences)
 
     def cut(self, lengths: Sequence[int] | np.ndarray) -> list[np.ndarray]:
-        return micro_batches(lengths, max_sequences=self.max_sequences, max_tokens=self.max_tokens)
+        """Split rows so that each part holds at most `max_sequences` rows, padded to at most `max_tokens` tokens.
 
-
-def micro_batches(
-    lengths: Sequence[int] | np.ndarray, *, max_sequences: int | None = None, max_tokens: int | None = None
-) -> list[np.ndarray]:
-    """Split rows so that each part holds at most `max_sequences` rows and `max_tokens` tokens.
-
-    Only a single sequence longer than the budget exceeds it, alone in its part. Without a budget rows keep their
-    order. With one, rows go in by falling length, so that a part's sequences are about equally long: the padded call
-    of the plain path then wastes little.
-    """
-    sizes = np.asarray(lengths, dtype=np.int64)
-    most = max_sequences or max(len(sizes), 1)
-    if max_tokens is None:
-        return [np.arange(i, min(i + most, len(sizes))) for i in range(0, len(sizes), most)]
-    parts: list[list[int]] = []
-    tokens = 0
-    for row in np.argsort(-sizes, kind="stable").tolist():
-        if not parts or tokens + sizes[row] > max_tokens or len(parts[-1]) == most:
-            parts.append([])
-            tokens = 0
-        parts[-1].append(row)
-        tokens += int(sizes[row])
-    return [np.array(sorted(part), dtype=np.int64) for part in parts]
+        A pass pads its rows to the longest of them, so a part costs rows × longest. Only a single sequence longer
+        than the budget exceeds it, alone in its part. Without a budget rows keep their order. With one, rows go in
+        by falling length, so that a part's sequences are about equally long and padding wastes little.
+        """
+        sizes = np.asarray(lengths, dtype=np.int64)
+        most = self.max_sequences or max(len(sizes), 1)
+        if self.max_tokens is None:
+            return [np.arange(i, min(i + most, len(sizes))) for i in range(0, len(sizes), most)]
+        parts: list[list[int]] = []
+        for row in np.argsort(-sizes, kind="stable").tolist():
+            fits = parts and len(parts[-1]) < most
+            if fits and (len(parts[-1]) + 1) * sizes[parts[-1][0]] <= self.max_tokens:  # the first row is the longest
+                parts[-1].append(row)
+            else:
+                parts.append([row])
+        return [np.array(sorted(part), dtype=np.int64) for part in parts]

@@ -52,7 +52,7 @@ def peak_flops(device: torch.device | str) -> float | None:
     return next((peak * 1e12 for part, peak in PEAK_TFLOPS.items() if part in name), None)
 
 
-def mfu(flops: float, seconds: float, device: torch.device | str, world_size: int = 1) -> float | None:
+def mfu(flops: float, seconds: float, device: torch.device | str) -> float | None:
     """Model FLOP utilisation: the share of the peak that useful work reached; None where no peak is known."""
     peak = peak_flops(device)
-    return None if peak is None or seconds <= 0 else flops / seconds / (peak * world_size)
+    return None if peak is None or seconds <= 0 else flops / seconds / peak

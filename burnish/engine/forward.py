@@ -50,12 +50,12 @@ def log_probs(
 
 def values(module: "PreTrainedModel", packed: Packed) -> Tensor:
     """The critic's figure before each response token, (B, R)."""
-    per_token = module(**_inputs(module, packed)).logits[..., 0]  # (B, L)
+    per_token = module(**_inputs(packed)).logits[..., 0]  # (B, L)
     return packed.to_response(packed.from_padded(per_token).float())
 
 
-def _inputs(module: "PreTrainedModel", packed: Packed) -> dict[str, Tensor | bool]:
-    input_ids, attention_mask = packed.padded(module.config.pad_token_id or 0)
+def _inputs(packed: Packed) -> dict[str, Tensor | bool]:
+    input_ids, attention_mask = packed.padded()
     position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
     return {
         "input_ids": input_ids,
@@ -67,7 +67,7 @@ def _inputs(module: "PreTrainedModel", packed: Packed) -> dict[str, Tensor | boo
 
 def _states(module: "PreTrainedModel", packed: Packed) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """What predicts each response token (N, H), and the function from it to logits."""
-    inputs = _inputs(module, packed)
+    inputs = _inputs(packed)
     config = module.config
     if any(getattr(config, name, plain) not in (None, plain) for name, plain in LOGIT_SETTINGS.items()):
         logits = module(**inputs).logits  # (B, L, V)

@@ -1,7 +1,7 @@
 """Sequences without padding: what every engine call takes.
 
 Consumes the padded columns of a batch (prompts left-padded, responses right-padded) and hands on a `Packed`: all
-tokens of all sequences in one line, with the offsets where sequences start. `Packed.to_response` brings a figure per
+tokens of all sequences in one line, with the sequences' lengths. `Packed.to_response` brings a figure per
 token back to the batch's (B, R) shape.
 
 Notation: B sequences, R response width, T tokens in all, L the longest sequence, N response tokens in all.
@@ -19,24 +19,22 @@ class Packed:
     """B sequences in one line of T tokens."""
 
     input_ids: Tensor  # (T,)
-    position_ids: Tensor  # (T,) counts from 0 in each sequence
-    cu_seqlens: Tensor  # (B+1,) int64; sequence i is [cu_seqlens[i], cu_seqlens[i+1])
+    lengths: Tensor  # (B,) of the sequences, in the order of the line
     source: Tensor  # (N,) the position before each response token: what predicts it
     present: Tensor  # (B, R) bool: the response token exists; N of them are true, in the order of `source`
-
-    @property
-    def lengths(self) -> Tensor:  # (B,)
-        return self.cu_seqlens.diff()
 
     @property
     def targets(self) -> Tensor:  # (N,)
         """The response tokens themselves."""
         return self.input_ids[self.source + 1]
 
-    def padded(self, pad_token_id: int = 0) -> tuple[Tensor, Tensor]:
-        """Right-padded ids and attention mask, both (B, L), for a plain HF call."""
+    def padded(self) -> tuple[Tensor, Tensor]:
+        """Right-padded ids and attention mask, both (B, L), for a plain HF call.
+
+        Padding is masked, so its id means nothing; 0 is one that every vocabulary has.
+        """
         real = self._real()
-        input_ids = self.input_ids.new_full(real.shape, pad_token_id)
+        input_ids = self.input_ids.new_zeros(real.shape)
         input_ids[real] = self.input_ids
         return input_ids, real.long()
 
@@ -51,9 +49,6 @@ class Packed:
     def scatter(self, values: Tensor) -> Tensor:
         """A figure per response token (N,) as (B, R); 0 where there is no token."""
         return values.new_zeros(self.present.shape).masked_scatter(self.present, values)
-
-    def to(self, device: torch.device | str) -> "Packed":
-        return Packed(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
 
     def _real(self) -> Tensor:  # (B, L)
         columns = torch.arange(int(self.lengths.max()), device=self.input_ids.device)
@@ -71,12 +66,7 @@ def pack(batch: Mapping[str, Tensor]) -> Packed:
     ends = attention.flatten().cumsum(0).view_as(attention)  # (B, P+R), 1 + the packed index of each real token
     return Packed(
         input_ids=batch["input_ids"][attention],
-        position_ids=(attention.cumsum(-1) - 1)[attention],
-        cu_seqlens=_offsets(lengths),
+        lengths=lengths,
         source=ends[:, -present.shape[1] :][present] - 2 if present.shape[1] else ends.new_zeros(0),
         present=present,
     )
-
-
-def _offsets(lengths: Tensor) -> Tensor:
-    return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])

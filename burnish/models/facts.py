@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from burnish.errors import ModelError
-from burnish.models.folder import resolve_path
+from burnish.models.folder import resolve_path, safetensors_files
 
 BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
 
@@ -27,6 +27,7 @@ class ModelFacts:
     heads: int
     kv_heads: int
     head_dim: int
+    intermediate: int
     vocab: int
     parameters: int
 
@@ -43,6 +44,7 @@ def read_model_facts(path: str | Path) -> ModelFacts:
         "heads": heads,
         "kv_heads": text.get("num_key_value_heads") or heads,
         "head_dim": text.get("head_dim") or hidden // heads,
+        "intermediate": int(text.get("intermediate_size") or text.get("n_inner") or 4 * hidden),
         "vocab": _first(text, folder, "vocab_size"),
     }
     context = next((text[k] for k in ("max_position_embeddings", "n_positions", "seq_length") if text.get(k)), None)
@@ -69,10 +71,13 @@ def _first(config: dict[str, Any], folder: Path, *names: str) -> int:
 
 
 def _count_safetensors(folder: Path) -> int:
-    """Elements of all tensors, from the header that opens each file."""
+    """Elements of all tensors of the model, from the header that opens each file; 0 where a file is not there."""
+    files = safetensors_files(folder)
+    if not all(file.is_file() for file in files):
+        return 0
     return sum(
         math.prod(entry["shape"])
-        for file in sorted(folder.glob("*.safetensors"))
+        for file in files
         for name, entry in _safetensors_header(file).items()
         if name != "__metadata__"
     )
@@ -99,6 +104,6 @@ def _estimate(config: dict[str, Any], sizes: dict[str, int]) -> int:
     """Attention, a gated feed-forward and the embeddings; norms and biases are too small to matter."""
     hidden = sizes["hidden"]
     attention = hidden * sizes["head_dim"] * 2 * (sizes["heads"] + sizes["kv_heads"])
-    feed_forward = 3 * hidden * int(config.get("intermediate_size") or 4 * hidden)
+    feed_forward = 3 * hidden * sizes["intermediate"]
     embeddings = sizes["vocab"] * hidden * (1 if config.get("tie_word_embeddings") else 2)
     return sizes["layers"] * (attention + feed_forward) + embeddings

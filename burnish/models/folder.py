@@ -5,6 +5,7 @@ A path is a folder of ours or of anyone's, a `global_step_N` (or the run folder 
 """
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -14,7 +15,9 @@ from pathlib import Path
 from burnish.errors import ModelError
 
 LATEST = "latest_checkpointed_iteration.txt"
-WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+WEIGHTS = "*.safetensors, pytorch_model*.bin"
+INDEX = "model.safetensors.index.json"
+TRAINING_STATE = ("optimizer.safetensors", "rng.safetensors")  # beside the weights in a checkpoint (engine/state.py)
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -41,6 +44,18 @@ def resolve_path(path: str | Path, *, weights: bool = True) -> Path:
     return folder
 
 
+def safetensors_files(folder: Path) -> list[Path]:
+    """The model's weights: the files that its index names, or all but a checkpoint's training state."""
+    index = folder / INDEX
+    if not index.is_file():
+        return sorted(file for file in folder.glob("*.safetensors") if file.name not in TRAINING_STATE)
+    try:
+        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        return [folder / name for name in sorted(set(names))]
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ModelError(f"{index}: not readable as an index of weights ({error})") from error
+
+
 def check_tokenizer(folder: Path) -> None:
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):
         raise ModelError(
@@ -62,9 +77,14 @@ def _check(folder: Path, text: str, weights: bool) -> None:
     where = f"{folder}" if str(folder) == text else f"{folder} (from model.path={text})"
     if not (folder / "config.json").is_file():
         raise ModelError(f"{where}: no config.json; model.path must name a Hugging Face model folder")
-    if weights and not any(match for pattern in WEIGHTS for match in folder.glob(pattern)):
+    if not weights or any(folder.glob("pytorch_model*.bin")):
+        return
+    files = safetensors_files(folder)
+    if missing := [file.name for file in files if not file.is_file()]:
+        raise ModelError(f"{where}: {INDEX} names {', '.join(missing)}, which is not there; copy the model again")
+    if not files:
         raise ModelError(
-            f"{where}: config.json is there but no weights (looked for {', '.join(WEIGHTS)}); copy them there, or name "
+            f"{where}: config.json is there but no weights (looked for {WEIGHTS}); copy them there, or name "
             "another folder"
         )
 

@@ -3,7 +3,6 @@
     contract.py   what crosses the boundaries: ScoreRequest, ScoreResult, FunctionSpec, and what a score may be
     scores/       one built-in scorer per file, no torch
     routing.py    which scorer a data source has, and whether a row holds what that scorer reads
-    loading.py    loads a user's function or class from a file or module
     function.py   checks that a scoring function can be called, and calls it
     process.py    the child process that runs user functions
     child.py      one such child as the parent sees it

@@ -5,8 +5,8 @@ estimator compares samples of one prompt, a group that lost samples stays while 
 `max_failure_ratio` of the step's samples failing raises a RewardError with the distinct causes.
 `reward.on_error=zero` keeps failed samples with score 0; they are counted all the same, also towards that ratio.
 
-Pure functions over lists and numpy arrays. The trainer calls `apply_policy` once per step, and `stop_early` while the
-step's trajectories come in.
+Functions over lists and numpy arrays, and one counter. The trainer calls `apply_policy` once per step; a `FailureWatch`
+is told of each result while the step's trajectories come in.
 """
 
 import re
@@ -30,7 +30,6 @@ class FailureReport:
     failed: int
     dropped_samples: int  # failed ones, and those whose group became too small
     dropped_groups: int
-    causes: str  # the distinct errors in words, "" where nothing failed
 
     def metrics(self) -> dict[str, float]:
         return {
@@ -55,10 +54,9 @@ def apply_policy(
         raise ValueError(f"{len(results)} results for {len(uids)} uids")
     failed = np.array([result.error is not None for result in results], dtype=bool)  # (B,)
     stop_early(results, uids, len(results), max_failure_ratio)
-    causes = describe_causes(results, uids)
     if on_error == "zero":
         filled = [replace(r, score=0.0) if r.error is not None else r for r in results]
-        return np.ones(len(results), dtype=bool), FailureReport(filled, int(failed.sum()), 0, 0, causes)
+        return np.ones(len(results), dtype=bool), FailureReport(filled, int(failed.sum()), 0, 0)
     keep = ~failed
     lost: set[Hashable] = set()
     if needs_groups:
@@ -67,13 +65,32 @@ def apply_policy(
         lost = {uid for uid in hit if left[uid] < 2}
         keep &= np.array([uid not in lost for uid in uids], dtype=bool)
     if len(results) and not keep.any():
-        raise RewardError(f"none of the {len(results)} samples of the step could be used\n{causes}")
-    return keep, FailureReport(list(results), int(failed.sum()), int((~keep).sum()), len(lost), causes)
+        raise RewardError(
+            f"none of the {len(results)} samples of the step could be used\n{describe_causes(results, uids)}"
+        )
+    return keep, FailureReport(list(results), int(failed.sum()), int((~keep).sum()), len(lost))
 
 
 def too_many(failed: int, total: int, max_failure_ratio: float) -> bool:
     """Whether `failed` of a step's `total` samples is more than the ratio allows."""
     return failed > max_failure_ratio * total + 1e-9
+
+
+class FailureWatch:
+    """Counts the failures of a step of `total` samples as they come in; a constant cost for each sample."""
+
+    def __init__(self, total: int, max_failure_ratio: float):
+        self.total, self.max_failure_ratio = total, max_failure_ratio
+        self.failed: list[tuple[Hashable, ScoreResult]] = []
+
+    def add(self, uid: Hashable, result: ScoreResult) -> None:
+        """RewardError as soon as more samples have failed than the whole step may lose."""
+        if result.error is None:
+            return
+        self.failed.append((uid, result))
+        if too_many(len(self.failed), self.total, self.max_failure_ratio):
+            uids, results = zip(*self.failed, strict=True)
+            stop_early(results, uids, self.total, self.max_failure_ratio)
 
 
 def stop_early(

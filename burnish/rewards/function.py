@@ -10,10 +10,12 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from burnish.config.user_code import listed, load_object, nearest, user_traceback
 from burnish.errors import ConfigError, NotAvailable
 from burnish.rewards.contract import (
     BATCH_PARAMETERS,
@@ -23,7 +25,6 @@ from burnish.rewards.contract import (
     ScoreResult,
     checked_result,
 )
-from burnish.rewards.loading import listed, load_object, nearest, user_traceback
 
 _EXPECTED = f"compute_score({', '.join(PARAMETERS)}=None, **kwargs): any subset of these names"
 
@@ -87,7 +88,8 @@ def score_here(function: ScoreFunction, request: ScoreRequest, label: str) -> Sc
     try:
         value = function(request)
         if inspect.iscoroutine(value):
-            value = asyncio.run(value)
+            with ThreadPoolExecutor(max_workers=1) as thread:  # an event loop may run in this one, as in a notebook
+                value = thread.submit(asyncio.run, value).result()
         score, info = checked_result(value, label)
     except Exception:  # noqa: BLE001  the boundary of user code: a failing sample is data
         error = failure_text()

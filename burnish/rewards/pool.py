@@ -68,6 +68,10 @@ class ScorePool:
         except Failed as error:
             raise ConfigError(str(error)) from None
 
+    def rest(self) -> None:
+        """End the children; the next request starts fresh ones."""
+        self._run(self._end_children()).result(CLOSE_SECONDS)
+
     def close(self) -> None:
         """End all children and wait for them. Calls in flight are cancelled; the pool cannot be used again."""
         if os.getpid() != self._owner:  # a fork has neither the thread nor a say over the children
@@ -156,6 +160,9 @@ class ScorePool:
             if not call.cancelling():  # one that its caller gave up is ending its child, which must not be cut short
                 call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
+        await self._end_children()
+
+    async def _end_children(self) -> None:
         await asyncio.gather(*(worker.close() for worker in self._workers))
 
 

@@ -35,6 +35,10 @@ class LoopOutput(Protocol):
     extra_fields: dict[str, Any]
 
 
+#: What a reward function learns about the trajectory in `extra_info`; in a batch, the columns of the same names.
+FACTS = ("num_turns", "num_tool_calls", "truncated")
+
+
 class Scoring:
     """Scores responses with the custom function, or with the scorer of their data source."""
 
@@ -73,6 +77,7 @@ class Scoring:
         """ConfigError where the function cannot be loaded or called. A custom one is tried in a child process."""
         if self.spec.path is not None:
             self.pool.check()
+            self.pool.rest()  # where it is not this process that scores, nothing shall be left idle
             return
         options = scorer_options()
         for name in self.spec.reward_kwargs:
@@ -95,17 +100,10 @@ class Scoring:
     async def score(self, row: Mapping[str, Any], output: LoopOutput, text: str) -> ScoreResult:
         """Score one finished trajectory: by the reward its agent loop gave, where it gave one, else by the function."""
         source = data_source_of(row, self.reward_fn_key)
-        if output.turn_rewards is not None:
-            turns = tuple(output.turn_rewards)
-            return ScoreResult(math.fsum(turns), data_source=source, turn_rewards=turns)
-        if output.reward_score is not None:
-            return ScoreResult(output.reward_score, data_source=source)
-        facts = {
-            "num_turns": output.num_turns,
-            "num_tool_calls": output.metrics.get("num_tool_calls", 0),
-            "truncated": output.extra_fields.get("finish_reason") == "length",
-        }
-        return await self.score_request(self.request_for(row, text, facts))
+        given = loop_result(output, source)
+        if given is not None:
+            return given
+        return await self.score_request(self.request_for(row, text, facts_of(output)))
 
     async def score_request(self, request: ScoreRequest) -> ScoreResult:
         """Score one response. A failure comes back inside the result."""
@@ -140,13 +138,32 @@ class Scoring:
         return self.spec.path is None and scorer_for(request.data_source).quick
 
 
+def facts_of(output: LoopOutput) -> dict[str, Any]:
+    """The FACTS of a finished trajectory."""
+    return {
+        "num_turns": output.num_turns,
+        "num_tool_calls": output.metrics.get("num_tool_calls", 0),
+        "truncated": output.extra_fields.get("finish_reason") == "length",
+    }
+
+
+def loop_result(output: LoopOutput, data_source: str) -> ScoreResult | None:
+    """The reward that the agent loop itself gave its trajectory, None where it gave none."""
+    if output.turn_rewards is not None:
+        turns = tuple(output.turn_rewards)
+        return ScoreResult(math.fsum(turns), data_source=data_source, turn_rewards=turns)
+    if output.reward_score is not None:
+        return ScoreResult(output.reward_score, data_source=data_source)
+    return None
+
+
 def request_for(
     row: Mapping[str, Any], response_text: str, facts: Mapping[str, Any], reward_fn_key: str = "data_source"
 ) -> ScoreRequest:
     """The request for one response to `row`. `response_text` is the policy's own text only.
 
-    `extra_info` holds the row's, the other fields of its `reward_model`, and on top the facts of the trajectory:
-    `num_turns`, `num_tool_calls`, `truncated`, and `prompt` (the row's messages, unless the facts have one).
+    `extra_info` holds the row's, the other fields of its `reward_model`, and on top the FACTS of the trajectory and
+    `prompt` (the row's messages, unless the facts have one).
     """
     reward_model = dict(row.get("reward_model") or {})
     ground_truth = reward_model.pop("ground_truth", None)

@@ -1,9 +1,12 @@
-"""Draw one token per row from a batch of logits, on the logits' device.
+"""Draw one token per row from a batch of logits, on the logits' device but for the one case below.
 
 Consumes logits (B, V), the rows' `Sampling` and one uniform number per row; hands back token ids and log-probs. The
 draw is the inverse of the cumulative distribution in token-id order, in float64, so it needs one number per token and
 does not depend on the other rows. Order of truncation: temperature, top-k, top-p of what top-k left, min-p.
 The vocabulary is sorted only for rows that ask for top-k or top-p.
+
+torch promises no deterministic cumulative sum of floating numbers on a GPU. Where deterministic algorithms are asked
+for, truncation and draw therefore run on the CPU: slower, and the same tokens as there for the same log-probs.
 """
 
 from collections.abc import Sequence
@@ -30,11 +33,12 @@ def _sample_rows(logits: Tensor, samplings: Sequence[Sampling], noise: Tensor) -
     scale = torch.tensor([s.temperature or 1.0 for s in samplings], dtype=torch.float32, device=logits.device)
     log_probs = torch.log_softmax(logits.float() / scale[:, None], dim=-1)  # (B, V)
     ids = log_probs.argmax(dim=-1)  # (B,)
-    drawn = torch.tensor([i for i, s in enumerate(samplings) if not s.greedy], dtype=torch.long, device=logits.device)
-    if len(drawn):
-        probabilities = log_probs[drawn].double().exp()
-        _truncate(probabilities, [s for s in samplings if not s.greedy])
-        ids[drawn] = _invert(probabilities, noise.to(logits.device, torch.float64)[drawn])
+    drawn = [i for i, s in enumerate(samplings) if not s.greedy]
+    if drawn:
+        place = "cpu" if torch.are_deterministic_algorithms_enabled() else logits.device
+        probabilities = log_probs[drawn].to(place).double().exp()
+        _truncate(probabilities, [samplings[i] for i in drawn])
+        ids[drawn] = _invert(probabilities, noise[drawn].to(place, torch.float64)).to(ids.device)
     return ids, log_probs.gather(1, ids[:, None]).squeeze(1)
 
 

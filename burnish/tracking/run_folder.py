@@ -1,6 +1,7 @@
 """The run folder: all that a run leaves on disk, and all that the dashboard and reports read.
 
-    config.yaml                    the resolved configuration
+    config.yaml                    the resolved configuration, to be read
+    recipe.yaml                    the keys that the run was given, to run it again
     metrics.jsonl, events.jsonl    written by `Tracker`
     rollouts/<step>.jsonl          training samples, one line each
     validation/<step>.jsonl        validation samples
@@ -12,7 +13,6 @@ Samples are written in the background (`background.py`), so that training does n
 is raised by the next call, never hidden.
 """
 
-import dataclasses
 import itertools
 import logging
 import os
@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from burnish.config.explain import to_recipe, to_yaml
 from burnish.errors import CheckpointError, ConfigError
 from burnish.tracking.background import BackgroundWriter
 from burnish.tracking.disk import disk_problem, json_line, write_atomically
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CONFIG_FILE = "config.yaml"
+CONFIG_FILE, RECIPE_FILE = "config.yaml", "recipe.yaml"
 LEFT_BY_A_RUN = (
-    "metrics.jsonl", "rollouts", "validation", "tensorboard", "global_step_*", "latest_checkpointed_iteration.txt",
+    CONFIG_FILE, RECIPE_FILE, "metrics.jsonl", "events.jsonl", "rollouts", "validation", "tensorboard",
+    "global_step_*", "latest_checkpointed_iteration.txt",
 )  # fmt: skip
 
 
@@ -40,6 +42,10 @@ class RunFolder:
     """Makes the folder (a ConfigError if it cannot be written) and writes what belongs in it.
 
     `rollouts` and `validation` put the samples elsewhere (`trainer.rollout_data_dir`, `trainer.validation_data_dir`).
+    Such a folder may be shared by runs: samples are written there, and nothing in it is moved or removed.
+
+    A run calls one of `begin`, `resume` and `append` before it writes; config.yaml and recipe.yaml appear with that
+    call, so that those of an earlier run are moved aside with the rest of it.
     """
 
     def __init__(
@@ -52,20 +58,32 @@ class RunFolder:
         )
         self._writer = BackgroundWriter()
         self._begun = False
+        self._about: dict[str, str] = {}  # file name → text, until the run begins
 
     @classmethod
     def of(cls, trainer: "TrainerConfig") -> "RunFolder":
         """The folder that `trainer.default_local_dir` and its two companions name."""
         return cls(trainer.default_local_dir, rollouts=trainer.rollout_data_dir, validation=trainer.validation_data_dir)
 
-    def write_config(self, config: Any) -> Path:
-        """Write config.yaml from a dataclass or a mapping."""
-        from omegaconf import OmegaConf
+    def write_config(self, config: Any) -> None:
+        """Write config.yaml: every key of a finished configuration."""
+        self._write_about(CONFIG_FILE, to_yaml(config))
 
-        content = dict(config) if isinstance(config, Mapping) else dataclasses.asdict(config)
-        path = self.path / CONFIG_FILE
-        write_atomically(path, [OmegaConf.to_yaml(OmegaConf.create(content))])
-        return path
+    def write_recipe(self, given: Mapping[str, Any]) -> None:
+        """Write recipe.yaml: the keys that were set, by dotted name (`Loaded.given`)."""
+        self._write_about(RECIPE_FILE, to_recipe(given))
+
+    def _write_about(self, name: str, text: str) -> None:
+        self._about[name] = text
+        if self._begun:
+            self._start()
+
+    def _start(self) -> None:
+        """The folder is the run's own from here on."""
+        self._begun = True
+        for name, text in self._about.items():
+            write_atomically(self.path / name, [text])
+        self._about.clear()
 
     def write_rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """Queue the training samples of a step; the rows belong to the writer from now on."""
@@ -80,12 +98,20 @@ class RunFolder:
         self._writer.submit(lambda: write_atomically(path, map(json_line, rows)), str(path))
 
     def resume(self, step: int) -> None:
-        """The run goes on after `step`: samples of later steps are removed, for they are made again."""
-        self._begun = True
-        for folder in (self.rollouts, self.validation):
-            for path in folder.glob("*.jsonl"):
+        """The run goes on after `step`: samples of later steps are removed, for they are made again.
+
+        Those in a folder that the run was given (`trainer.rollout_data_dir`) stay, and are replaced one by one.
+        """
+        self._start()
+        for folder in ("rollouts", "validation"):
+            for path in (self.path / folder).glob("*.jsonl"):
                 if path.stem.isdecimal() and int(path.stem) > step:
                     path.unlink(missing_ok=True)
+
+    def append(self) -> None:
+        """Write beside what is there: nothing is removed, moved or, as config.yaml would be, replaced."""
+        self._about = {name: text for name, text in self._about.items() if not (self.path / name).exists()}
+        self._start()
 
     def begin(self) -> None:
         """A run from step 0: what an earlier run left is moved to `previous-<k>/`, so that two runs never mix.
@@ -94,10 +120,12 @@ class RunFolder:
         """
         if self._begun:
             return
-        self._begun = True
         left = [path for pattern in LEFT_BY_A_RUN for path in sorted(self.path.glob(pattern))]
-        if not left:
-            return
+        if left:
+            self._move_aside(left)
+        self._start()
+
+    def _move_aside(self, left: list[Path]) -> None:
         aside = next(p for k in itertools.count(1) if not (p := self.path / f"previous-{k}").exists())
         try:
             aside.mkdir()

@@ -73,6 +73,10 @@ class Tracker:
             backend.resume(step)
         self.event("resume", step=step)
 
+    def append(self) -> None:
+        """Add to what is in the folder, as a validation of a finished run does: nothing is forgotten or moved."""
+        self.folder.append()
+
     def start(self) -> None:
         """A run from step 0: what an earlier run left in the folder is moved aside. The first `log` does it too."""
         self.folder.begin()

@@ -13,9 +13,8 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 
@@ -25,7 +24,6 @@ log = logging.getLogger(__name__)
 
 LATEST = "latest_checkpointed_iteration.txt"
 MANIFEST = "manifest.json"
-STATE = "data/trainer.json"
 STEP_FOLDER = re.compile(r"global_step_(\d+)")
 
 
@@ -55,17 +53,24 @@ class CheckpointStore:
     def latest(self) -> Path | None:
         """The newest complete checkpoint: the one the pointer names, else the newest that verifies.
 
-        One that is damaged is passed over with a warning that names it.
+        One that is damaged is passed over with a warning that names it. Where there are some and all are damaged, that
+        is an error: to start over silently would throw a run away.
         """
-        pointer = self.root / LATEST
+        pointer, damaged = self.root / LATEST, None
         named = [self.root / f"global_step_{pointer.read_text().strip()}"] if pointer.exists() else []
         for folder in dict.fromkeys([*named, *reversed(self._folders())]):
             try:
                 verify(folder)
             except CheckpointError as error:
                 log.warning("not resuming from it: %s", error)
+                damaged = error
             else:
                 return folder
+        if damaged is not None:
+            raise CheckpointError(
+                f"{self.root} has checkpoints, but none is whole ({damaged}). Restore one, or start over with "
+                "trainer.resume_mode=disable"
+            )
         return None
 
     def to_resume(self, mode: str, path: str | None) -> Path | None:
@@ -136,27 +141,6 @@ def verify(folder: Path) -> None:
                 f"checkpoint {folder} is truncated: {name} {state}. Copy it again, or resume from an earlier step "
                 f"with trainer.resume_mode=resume_path trainer.resume_from_path=…"
             )
-
-
-def write_state(folder: Path, state: Mapping[str, Any]) -> None:
-    """Where the controller of `burnish ppo` stands, as JSON."""
-    (folder / STATE).parent.mkdir()
-    (folder / STATE).write_text(json.dumps(state, indent=1))
-
-
-def read_state(folder: Path, names: Iterable[str]) -> dict[str, Any]:
-    """What `write_state` wrote; CheckpointError unless every one of `names` is in it."""
-    path = folder / STATE
-    try:
-        state: dict[str, Any] = json.loads(path.read_text())
-        missing = [name for name in names if name not in state]
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{folder} is not a checkpoint of `burnish ppo`: it has no {STATE}") from error
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} is damaged ({error}); resume from another step") from error
-    if missing:
-        raise CheckpointError(f"{path} is damaged (no {', '.join(missing)} in it); resume from another step")
-    return state
 
 
 def link_model_files(folder: Path, source: str) -> None:

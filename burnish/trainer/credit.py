@@ -5,21 +5,21 @@ is in the reward), `advantages` and `returns`. Which estimator does it is the co
 none.
 """
 
-from burnish.algorithms import advantages, losses
+from burnish.algorithms import advantages
 from burnish.algorithms.advantages.inputs import AdvantageInputs
 from burnish.algorithms.kl import apply_kl_penalty, kl_controller
-from burnish.config import PPOConfig
 from burnish.config.algorithm import AlgorithmConfig
-from burnish.config.needs import Needs
 from burnish.protocol import DataProto
+
+COLUMNS = {"log_prob": "old_log_probs", "entropy": "entropys"}  # outputs of the log-prob pass that have their own name
 
 
 class Credit:
     """The estimator and the KL controller of a run. The controller's state is part of the checkpoint."""
 
-    def __init__(self, config: AlgorithmConfig, needs: Needs):
+    def __init__(self, config: AlgorithmConfig):
         self.config = config
-        self.needs = needs
+        self.needs = advantages.needs_of(config.adv_estimator)
         self.estimator = advantages.estimator(config.adv_estimator)
         self.controller = kl_controller(config.kl_ctrl)
 
@@ -43,15 +43,9 @@ class Credit:
             uids=batch.non_tensor_batch["uid"],
             config=self.config,
             values=columns["values"] if self.needs.critic else None,
-            outputs={name: columns[name] for name in self.needs.outputs},
+            outputs={name: columns[COLUMNS.get(name, name)] for name in self.needs.outputs},
             old_log_probs=columns["old_log_probs"],
         )
         advantage, returns = self.estimator(inputs)
         credit = {"token_level_rewards": rewards, "advantages": advantage, "returns": returns}
         return batch.union(DataProto.from_dict(credit))
-
-
-def needs_of(config: PPOConfig) -> Needs:
-    """What the chosen estimator and loss ask of the run."""
-    loss_mode = config.actor_rollout_ref.actor.policy_loss.loss_mode
-    return advantages.needs_of(config.algorithm.adv_estimator) | losses.needs_of(loss_mode)

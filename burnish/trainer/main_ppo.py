@@ -2,20 +2,24 @@
 
 import sys
 
+from burnish.algorithms.needs import needs_of
 from burnish.cli.main import main as burnish
-from burnish.config.load import PPO, Loaded, run
-from burnish.config.ppo import PPOConfig
+from burnish.config import PPO, Loaded, PPOConfig, finalise, run
 
 
 def main(argv: list[str]) -> None:
     """Run every job of the command line."""
-    run(argv, PPO, _task)
+    run(argv, PPO, _finish, _train)
 
 
-def _task(loaded: Loaded[PPOConfig]) -> None:
-    from burnish.trainer.setup import run as run_job  # torch only once the command line is known to be right
+def _finish(config: PPOConfig, explicit: frozenset[str]) -> list[str]:
+    return finalise(config, explicit, needs_of(config))
 
-    run_job(loaded)
+
+def _train(loaded: Loaded[PPOConfig]) -> None:
+    from burnish.trainer.setup import run as train  # torch only once the keys are known to be right
+
+    train(loaded)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,14 @@ import contextlib
 import logging
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from burnish.agents import check_names
 from burnish.algorithms.metrics import data_metrics, lengths, reduce_metrics, throughput_metrics, timing_metrics
+from burnish.algorithms.needs import needs_of
 from burnish.config import PPOConfig
 from burnish.controller import ClassWithInitArgs, ResourcePoolManager, Role, Worker, WorkerGroup
 from burnish.data.dataset import train_dataset, val_dataset
@@ -22,11 +26,12 @@ from burnish.errors import BadStepError, NotAvailable
 from burnish.protocol import DataProto
 from burnish.tracking import RunFolder, Tracker
 from burnish.tracking.timer import timed
-from burnish.trainer.checkpoint import CheckpointStore, link_model_files, read_state, step_of, write_state
-from burnish.trainer.credit import Credit, needs_of
+from burnish.trainer.checkpoint import CheckpointStore, link_model_files, step_of
+from burnish.trainer.credit import Credit
 from burnish.trainer.due import is_due
 from burnish.trainer.experience import Experience
 from burnish.trainer.report import entropy_metrics, mismatch_metrics, sample_rows
+from burnish.trainer.state import check_same_run, read_state, run_facts, write_state
 from burnish.trainer.validate import Validator
 
 log = logging.getLogger(__name__)
@@ -62,19 +67,23 @@ class PPOTrainer:
         check = getattr(reward_fn, "check_row", None)
         self.train_rows = train_dataset(config.data, tokenizer, check)
         self.val_rows = val_dataset(config.data, tokenizer, check)
+        check_names(self.train_rows.agent_names() | (self.val_rows.agent_names() if self.val_rows else set()), config)
         self.order = make_order(self.train_rows, config.data)
-        trainer = config.trainer
-        prompts = self.order.start(trainer.total_epochs)
-        self.total_steps = trainer.total_training_steps or math.ceil(prompts / config.data.train_batch_size)
-        self.end = None if trainer.total_training_steps else prompts
-
-        self.credit = Credit(config.algorithm, self.needs)
-        folder = RunFolder.of(trainer)
-        self.tracker = Tracker(trainer, folder, total_steps=self.total_steps)
+        self.credit = Credit(config.algorithm)
+        trainer, folder = config.trainer, RunFolder.of(config.trainer)
         self.store = CheckpointStore(folder.path, keep=trainer.max_actor_ckpt_to_keep)
+        self.run_facts = run_facts(config, len(self.train_rows))
         self.resume_from = self.store.to_resume(trainer.resume_mode, trainer.resume_from_path)
-        self.step = 0
-        self.bad_steps = 0
+        self.step, position = 0, 0
+        if self.resume_from is not None:
+            state = read_state(self.resume_from)
+            check_same_run(self.resume_from, state["run"], self.run_facts)
+            self.step, position = step_of(self.resume_from), state["experience"]["position"]
+        self.end = None if trainer.total_training_steps else self.order.start(trainer.total_epochs)
+        left = 0 if self.end is None else math.ceil((self.end - position) / config.data.train_batch_size)
+        self.total_steps = trainer.total_training_steps or self.step + max(left, 0)
+        self.tracker = Tracker(trainer, folder, total_steps=self.total_steps, config=asdict(config))
+        self.bad_steps = {"actor": 0, "critic": 0}  # updates in a row that could not be applied
 
     def init_workers(self) -> None:
         """Make the worker groups and load their models."""
@@ -82,6 +91,7 @@ class PPOTrainer:
         manager.check_devices(self.worker_group_cls.available_devices(self.config.trainer.device))
         groups: dict[str, WorkerGroup] = {}
         for name, pool in manager.pools.items():
+            pool.device = self.config.trainer.device
             classes = {
                 role: ClassWithInitArgs(self.role_worker_mapping[role], self.config, self.total_steps)
                 for role in manager.roles_of(name)
@@ -113,7 +123,7 @@ class PPOTrainer:
                 with timed(metrics, "step"):
                     batch = self.experience.draw(self.step, metrics)
                     with timed(metrics, "old_log_prob"):
-                        batch = batch.union(self.policy.compute_log_prob(batch, self.needs.outputs))
+                        batch = batch.union(self.policy.compute_log_prob(batch, self.credit.needs.outputs))
                     if self.reads_reference:
                         with timed(metrics, "ref"):
                             batch = batch.union(self.policy.compute_ref_log_prob(batch))
@@ -144,14 +154,17 @@ class PPOTrainer:
         """Go on from a checkpoint where there is one; validate first where that is asked for."""
         trainer = self.config.trainer
         self.tracker.folder.write_config(self.config)
-        folder = self.resume_from
-        if folder is None:
-            self.tracker.start()
+        if self.resume_from is not None:
+            self.load(self.resume_from)
+            log.info("going on from %s: step %d of %d", self.resume_from, self.step, self.total_steps)
+        if trainer.val_only:
+            self.tracker.append()
+        elif self.resume_from is not None:
+            self.tracker.resume(self.step)
         else:
-            self.load(folder)
-            log.info("going on from %s: step %d of %d", folder, self.step, self.total_steps)
+            self.tracker.start()
         metrics: dict[str, float] = {}
-        if self.validator and (trainer.val_only or (trainer.val_before_train and folder is None)):
+        if self.validator and (trainer.val_only or (trainer.val_before_train and self.resume_from is None)):
             with timed(metrics, "testing"):
                 metrics |= self.validator(self.step)
             self.tracker.log(metrics, self.step)
@@ -166,10 +179,10 @@ class PPOTrainer:
             metrics["failures/bad_steps"] = metrics.get("failures/bad_steps", 0) + count
             self.tracker.event("bad_step", step=self.step, role=role, updates=count)
         for was_bad in bad:
-            self.bad_steps = self.bad_steps + 1 if was_bad else 0
-            if self.bad_steps >= self.config.trainer.max_bad_steps:
+            self.bad_steps[role] = in_a_row = self.bad_steps[role] + 1 if was_bad else 0
+            if in_a_row >= self.config.trainer.max_bad_steps:
                 raise BadStepError(
-                    f"{role}: loss or gradient was NaN or infinite in {self.bad_steps} updates in a row, up to step "
+                    f"{role}: loss or gradient was NaN or infinite in {in_a_row} updates in a row, up to step "
                     f"{self.step}. Lower the learning rate, or see rollouts/{self.step}.jsonl in the run folder"
                 )
 
@@ -179,13 +192,15 @@ class PPOTrainer:
         if every > 0 and self.step % every == 0:
             self.tracker.folder.write_rollouts(self.step, sample_rows(batch, self.tokenizer))
         accuracy = [info.get("acc") for info in batch.non_tensor_batch["reward_info"]]
+        is_number = all(isinstance(value, Real) for value in accuracy)
         return (
             data_metrics(
                 batch.batch,
                 max_prompt_length=self.config.data.max_prompt_length,
                 max_response_length=self.config.data.max_response_length,
-                accuracy=None if None in accuracy else [float(value) for value in accuracy],
+                accuracy=accuracy if is_number else None,
                 num_turns=batch.non_tensor_batch["num_turns"].tolist(),
+                tool_call_counts=batch.non_tensor_batch["num_tool_calls"].tolist(),
             )
             | entropy_metrics(batch)
             | mismatch_metrics(batch)
@@ -213,6 +228,7 @@ class PPOTrainer:
                 "experience": self.experience.state_dict(),
                 "kl": self.credit.controller.state_dict(),
                 "bad_steps": self.bad_steps,
+                "run": self.run_facts,
             }
             write_state(folder, state)
 
@@ -222,15 +238,13 @@ class PPOTrainer:
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint as if the run had never stopped."""
-        state = read_state(folder, ("experience", "kl", "bad_steps"))
+        state = read_state(folder)
         self.policy.load_checkpoint(folder / "actor")
         if self.critic:
             self.critic.load_checkpoint(folder / "critic")
-        self.step = step_of(folder)
         self.experience.load_state_dict(state["experience"])
         self.credit.controller.load_state_dict(state["kl"])
         self.bad_steps = state["bad_steps"]
-        self.tracker.resume(self.step)
 
     def close(self) -> None:
         """End what workers and reward managers started."""

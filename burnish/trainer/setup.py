@@ -4,13 +4,12 @@ What can be wrong with keys, files, rows and the reward function is found here, 
 also the way in for a program of one's own: it takes a finished configuration and hands back the trainer.
 """
 
-import logging
-
 import torch
 
+from burnish.algorithms.needs import needs_of
 from burnish.config import PPOConfig
 from burnish.config.checks import check_files, check_model
-from burnish.config.explain import explain, to_yaml
+from burnish.config.explain import explain
 from burnish.config.finalise import finalise
 from burnish.config.load import Loaded
 from burnish.config.plan import plan_micro_batches, plan_table
@@ -18,52 +17,46 @@ from burnish.controller import ResourcePoolManager, Role, Worker
 from burnish.controller.local import LocalWorkerGroup
 from burnish.controller.worker import pick_device
 from burnish.data.files import describe
+from burnish.engine.seeding import seed_torch
 from burnish.models.facts import ModelFacts, read_model_facts
 from burnish.models.folder import resolve_path
 from burnish.models.loading import load_tokenizer
 from burnish.rewards.managers import load_manager
 from burnish.rewards.scoring import Scoring
-from burnish.trainer.credit import needs_of
 from burnish.trainer.ppo import PPOTrainer
 from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
 from burnish.workers.critic import CriticWorker
 
-log = logging.getLogger(__name__)
-
 
 def run(loaded: Loaded[PPOConfig]) -> None:
-    """One job of `burnish ppo`: check, say what will happen, train."""
+    """One job of `burnish ppo`, its keys finished: check files and model, say what will happen, train."""
     config = loaded.config
-    if loaded.flags.print_config:
-        tell(loaded.notices + finalise(config, loaded.explicit, needs_of(config)))
-        print(to_yaml(config))
-        return
-    rows, facts = prepare(loaded)
-    tell(loaded.notices)
+    rows, facts = check(loaded)
+    loaded.tell()
     if loaded.flags.plan:
         print(plan_table(config, rows, facts))
         return
     print(explain(config, loaded.explicit))
     trainer = build(config)
+    trainer.tracker.folder.write_recipe(loaded.given)
     trainer.init_workers()
     trainer.fit()
 
 
 def prepare(loaded: Loaded[PPOConfig]) -> tuple[int, ModelFacts]:
-    """Finish the configuration and check it against the files and the model; returns training rows and model sizes."""
+    """Finish the configuration and `check` it: what a program calls between `load_ppo` and `build`."""
+    loaded.notices += finalise(loaded.config, loaded.explicit, needs_of(loaded.config))
+    return check(loaded)
+
+
+def check(loaded: Loaded[PPOConfig]) -> tuple[int, ModelFacts]:
+    """The finished configuration against the files and the model; returns training rows and model sizes."""
     config = loaded.config
-    loaded.notices += finalise(config, loaded.explicit, needs_of(config))
     rows = check_files(config, describe)
     facts = read_model_facts(config.actor_rollout_ref.model.path)
     check_model(config, facts)
     loaded.notices += plan_micro_batches(config, facts, device_memory(config.trainer.device))
     return rows, facts
-
-
-def tell(notices: list[str]) -> None:
-    """Say what was renamed, switched on, planned, or has no effect."""
-    for notice in notices:
-        log.info(notice)
 
 
 def device_memory(kind: str) -> int | None:
@@ -74,8 +67,7 @@ def device_memory(kind: str) -> int | None:
 
 def build(config: PPOConfig) -> PPOTrainer:
     """The trainer of a finished configuration, on the local executor."""
-    torch.manual_seed(config.trainer.seed)
-    torch.use_deterministic_algorithms(config.trainer.deterministic)
+    seed_torch(config.trainer.seed, deterministic=config.trainer.deterministic)
     scoring = Scoring.from_config(config)
     scoring.validate()
     model = config.actor_rollout_ref.model

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from burnish.agents.output import AgentLoopOutput
-from burnish.agents.runner import TrajectoryRunner
+from burnish.agents.runner import Score, TrajectoryRunner
 from burnish.algorithms.aggregate import Counts
 from burnish.algorithms.losses import needs_of, policy_loss
 from burnish.config import PPOConfig
@@ -25,12 +25,12 @@ from burnish.engine.trainable import Trainable, infer
 from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.protocol import DataProto
 from burnish.rewards.contract import ScoreResult
-from burnish.rewards.failures import stop_early
+from burnish.rewards.failures import FailureWatch
 from burnish.rewards.scoring import Scoring
 from burnish.rollout import make_engine
 from burnish.rollout.base import Sampling
 from burnish.workers.objectives import PolicyObjective
-from burnish.workers.trajectories import to_batch
+from burnish.workers.trajectories import ROLLOUT_ROWS, to_batch
 from burnish.workers.updates import passes, update_metrics
 
 
@@ -47,9 +47,9 @@ class ActorRolloutRefWorker(Worker):
         model, actor, rollout = (getattr(self.config.actor_rollout_ref, name) for name in ("model", "actor", "rollout"))
         self.tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
         module = load_causal_lm(model.path, model, self.device)
-        self.actor = Trainable(
-            module, actor.optim, grad_clip=actor.grad_clip, total_steps=self.total_steps, device=self.device
-        )
+        self.warmup = self.config.trainer.critic_warmup  # steps before the actor's own schedule begins
+        steps = max(self.total_steps - self.warmup, 1)
+        self.actor = Trainable(module, actor.optim, grad_clip=actor.grad_clip, total_steps=steps, device=self.device)
         self.reference: nn.Module | None = None
         if actor.use_kl_loss or self.config.algorithm.use_kl_in_reward:
             self.reference = load_causal_lm(model.path, model, self.device).requires_grad_(False)
@@ -63,26 +63,30 @@ class ActorRolloutRefWorker(Worker):
         """Tell the rollout engine that the actor's weights are now version `version`."""
         self.engine.publish(None, version)
 
-    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+    @register(dispatch_mode=ROLLOUT_ROWS)
     def generate_sequences(self, prompts: DataProto, sampling: Sampling, namespace: str, score: bool) -> DataProto:
         """Run one trajectory per row; adds the rollout columns and `score_result`.
 
         namespace   keeps the noise of training and validation apart
         score       score each trajectory as it finishes, with the configured function; otherwise the results are None
         """
-        self.runner.score = self._score if score else None
         rows = [dict(zip(prompts.non_tensor_batch, values, strict=True)) for values in _rows(prompts)]
-        self.expected = len(rows)
-        self.scored: list[tuple[int, ScoreResult]] = []
-        trajectories = self.runner.run(rows, sampling, namespace=namespace, seed=self.config.trainer.seed)
-        keep = self.config.actor_rollout_ref.rollout.calculate_log_probs
-        return to_batch(trajectories, self.tokenizer.pad_token_id, log_probs=keep)
+        rollout = self.config.actor_rollout_ref.rollout
+        trajectories = self.runner.run(
+            rows,
+            sampling,
+            namespace=namespace,
+            seed=self.config.trainer.seed,
+            score=self._scorer(len(rows)) if score else None,
+            deadline_s=rollout.timeout,
+        )
+        return to_batch(trajectories, self.tokenizer.pad_token_id, log_probs=rollout.calculate_log_probs)
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
     def compute_log_prob(self, data: DataProto, outputs: tuple[str, ...] = ()) -> DataProto:
         """`old_log_probs` and `entropys` (B, R) of the current policy, and the `outputs` an estimator asked for."""
         rollout = self.config.actor_rollout_ref.rollout
-        named = ("log_prob", "entropy", *outputs)
+        named = tuple(dict.fromkeys(("log_prob", "entropy", *outputs)))
         passed = self.actor.infer(
             lambda micro: log_probs(self.actor.module, pack(micro.batch), self.temperature, named),
             data,
@@ -116,7 +120,7 @@ class ActorRolloutRefWorker(Worker):
         """Train on the batch; one value per optimiser step and metric."""
         actor, start = self.config.actor_rollout_ref.actor, time.perf_counter()
         entropy = ("entropy",) if actor.entropy_coeff else ()
-        outputs = ("log_prob", *entropy, *needs_of(actor.policy_loss.loss_mode).outputs)
+        outputs = tuple(dict.fromkeys(("log_prob", *entropy, *needs_of(actor.policy_loss.loss_mode).outputs)))
         count = self.config.data.train_batch_size // actor.ppo_mini_batch_size
         micro = MicroBatch.choose(
             actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu, actor.ppo_micro_batch_size_per_gpu
@@ -133,7 +137,7 @@ class ActorRolloutRefWorker(Worker):
                 self.temperature,
                 outputs,
             )
-            updates.append(self.actor.update(mini, objective, micro, schedule=step - 1))
+            updates.append(self.actor.update(mini, objective, micro, schedule=step - 1 - self.warmup))
         return update_metrics("actor", updates, self.actor, data, actor.ppo_epochs, time.perf_counter() - start)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
@@ -157,13 +161,16 @@ class ActorRolloutRefWorker(Worker):
         rollout = self.config.actor_rollout_ref.rollout
         return rollout.temperature if rollout.do_sample and rollout.temperature > 0 else 1.0
 
-    async def _score(self, row: dict[str, Any], output: AgentLoopOutput, text: str) -> ScoreResult:
-        """Score a finished trajectory; RewardError as soon as more have failed than the whole call may lose."""
-        result = await self.scoring.score(row, output, text)
-        self.scored.append((row["uid"], result))
-        uids, results = zip(*self.scored, strict=True)
-        stop_early(results, uids, self.expected, self.config.reward.max_failure_ratio)
-        return result
+    def _scorer(self, total: int) -> Score:
+        """Scores trajectories as they finish; RewardError as soon as more of `total` have failed than may."""
+        watch = FailureWatch(total, self.config.reward.max_failure_ratio)
+
+        async def score(row: dict[str, Any], output: AgentLoopOutput, text: str) -> ScoreResult:
+            result = await self.scoring.score(row, output, text)
+            watch.add(row["uid"], result)
+            return result
+
+        return score
 
 
 def _rows(prompts: DataProto) -> Iterator[tuple]:

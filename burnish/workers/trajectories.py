@@ -2,15 +2,29 @@
 
 Consumes what the agent runner hands back, one `Trajectory` per row, and hands on a `DataProto` with prompts padded on
 the left and responses on the right to the batch's own maxima P and R. Nothing is tokenised here: the ids, masks and
-log-probs are the engine's own.
+log-probs are the engine's own. Besides the tensors, a row gets
+
+    score_result     the ScoreResult of the trajectory, or of the reward its agent loop gave; None: not scored yet
+    num_turns, num_tool_calls, truncated    what reward functions learn about it (`rewards/scoring.py`)
+    finish_reason    stop, length or abort
+    policy_version   the oldest weights that sampled any of it; None where no engine was asked
+    agent_metrics    the metrics of its agent loop
+
+`ROLLOUT_ROWS` is how a call that returns such batches is split over several workers, and their batches joined.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from burnish.agents.runner import Trajectory
+from burnish.controller import DispatchPair
+from burnish.controller.dispatch import Split, joined_rows, rows_to_each
 from burnish.protocol import DataProto
+from burnish.rewards.routing import data_source_of
+from burnish.rewards.scoring import FACTS, facts_of, loop_result
 
 
 def to_batch(trajectories: Sequence[Trajectory], pad_token_id: int, *, log_probs: bool = True) -> DataProto:
@@ -20,23 +34,65 @@ def to_batch(trajectories: Sequence[Trajectory], pad_token_id: int, *, log_probs
     responses = _pad([output.response_ids for output in outputs], pad_token_id)  # (B, R)
     prompt_present = _pad([[1] * len(output.prompt_ids) for output in outputs], 0, left=True)
     response_present = _pad([[1] * len(output.response_ids) for output in outputs], 0)
-    attention_mask = torch.cat([prompt_present, response_present], dim=-1)  # (B, P+R)
-    tensors = {
+    tensors = _sequences(prompts, responses, torch.cat([prompt_present, response_present], dim=-1))
+    tensors["response_mask"] = _pad([output.response_mask for output in outputs], 0)
+    if log_probs:
+        tensors["rollout_log_probs"] = _pad([output.response_logprobs or [] for output in outputs], 0.0)
+    facts = [facts_of(output) for output in outputs]
+    columns = {
+        "score_result": [_result(trajectory) for trajectory in trajectories],
+        **{name: [fact[name] for fact in facts] for name in FACTS},
+        "finish_reason": [output.extra_fields.get("finish_reason") for output in outputs],
+        "policy_version": [
+            min((done.policy_version for done in trajectory.completions), default=None) for trajectory in trajectories
+        ],
+        "agent_metrics": [output.metrics for output in outputs],
+    }
+    return DataProto.from_dict(tensors, non_tensors=columns)
+
+
+def join_batches(split: Split, outputs: list[Any]) -> DataProto | None:
+    """The workers' batches as one: each has its own P and R and is first padded to the largest.
+
+    The ids of this further padding are 0: nothing reads an id where attention_mask is 0.
+    """
+    batches = [output for output in outputs if isinstance(output, DataProto) and output.batch is not None]
+    if len(batches) < len(outputs):
+        return joined_rows(split, outputs)
+    widest = [max(output.batch[name].shape[1] for output in batches) for name in ("prompts", "responses")]
+    return joined_rows(split, [_widened(output, *widest) for output in batches])
+
+
+ROLLOUT_ROWS = DispatchPair(rows_to_each, join_batches)
+
+
+def _widened(data: DataProto, prompt_width: int, response_width: int) -> DataProto:
+    columns = {name: data.batch[name] for name in data.batch.keys()}  # noqa: SIM118  (a TensorDict iterates over rows)
+    left = prompt_width - columns["prompts"].shape[1]
+    right = response_width - columns["responses"].shape[1]
+    for name in ("responses", "response_mask", "rollout_log_probs"):
+        if name in columns:
+            columns[name] = F.pad(columns[name], (0, right))
+    attention_mask = F.pad(columns["attention_mask"], (left, right))
+    columns |= _sequences(F.pad(columns["prompts"], (left, 0)), columns["responses"], attention_mask)
+    return DataProto.from_dict(columns, data.non_tensor_batch, data.meta_info)
+
+
+def _sequences(prompts: torch.Tensor, responses: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor]:
+    """prompts (B, P), responses (B, R), attention_mask (B, P+R), and the columns (B, P+R) that follow from them."""
+    return {
         "prompts": prompts,
         "responses": responses,
         "input_ids": torch.cat([prompts, responses], dim=-1),
         "attention_mask": attention_mask,
         "position_ids": (attention_mask.cumsum(-1) - 1).clamp(min=0),
-        "response_mask": _pad([output.response_mask for output in outputs], 0),
     }
-    if log_probs:
-        tensors["rollout_log_probs"] = _pad([output.response_logprobs or [] for output in outputs], 0.0)
-    columns = {
-        "score_result": [trajectory.score_result for trajectory in trajectories],
-        "num_turns": [output.num_turns for output in outputs],
-        "finish_reason": [output.extra_fields.get("finish_reason") for output in outputs],
-    }
-    return DataProto.from_dict(tensors, non_tensors=columns)
+
+
+def _result(trajectory: Trajectory) -> Any:
+    if trajectory.score_result is not None:
+        return trajectory.score_result
+    return loop_result(trajectory.output, data_source_of(trajectory.row))
 
 
 def _pad(rows: Sequence[Sequence[float]], value: float, *, left: bool = False) -> torch.Tensor:

@@ -48,10 +48,10 @@ def config():
 def scripted(tokenizer, config):
     """`scripted("text")` → (runner, engine): every request is answered with the text and an end token."""
 
-    def make(text="42", score=None, answer=None):
+    def make(text="42", answer=None):
         ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
         engine = ScriptedEngine(answer or (lambda prompt_ids, sampling: list(ids)))
-        return TrajectoryRunner(engine, tokenizer, config, score=score), engine
+        return TrajectoryRunner(engine, tokenizer, config), engine
 
     return make
 

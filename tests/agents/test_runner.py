@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import torch
 
-from burnish.agents import AgentLoopBase, AgentLoopOutput, register, register_agent_loop
+from burnish.agents import AgentLoopBase, AgentLoopOutput, check_names, register, register_agent_loop
 from burnish.agents.runner import TrajectoryRunner
 from burnish.config.model import ModelConfig
 from burnish.errors import AgentError, ConfigError, DataError, DeadlineError, NotAvailable
@@ -147,9 +147,15 @@ def test_loops_from_a_yaml_file(scripted, tokenizer, config, make_rows, tmp_path
         ("{name: x}", "expected a list of entries"),
         ("- {_target_: a.B}", "entry 0: an entry needs a name"),
         ("- {name: x}", r"entry 0 \(x\): _target_ is missing"),
-        ("- {name: x, _target_: Alone}", "expected package.module.Class or file.py:Class"),
-        ("- {name: x, _target_: nowhere_to_be.Found}", "No module named 'nowhere_to_be'"),
-        ("- {name: x, _target_: json.Missing}", "has no attribute 'Missing'"),
+        (
+            "- {name: x, _target_: Alone}",
+            "_target_=Alone: expected package.module:Name, package.module.Name or file.py:Name",
+        ),
+        (
+            "- {name: x, _target_: nowhere_to_be.Found}",
+            "_target_=nowhere_to_be.Found: no such file, and no module of that name",
+        ),
+        ("- {name: x, _target_: json.Missing}", "_target_=json.Missing: json has no such name; it defines"),
         ("- {name: x, _target_: json.JSONDecoder}", "is not a subclass of AgentLoopBase"),
         ("- {name: x, _target_: 'missing.py:X'}", "there is no file missing.py"),
         ("- [", "cannot be read"),
@@ -168,14 +174,33 @@ def test_unknown_loops(scripted, config, make_rows):
     runner, _ = scripted()
     register_agent_loop("mine", TwoTurns)
     with pytest.raises(
-        ConfigError, match=r"no agent loop 'singel'; this version has mine, single_turn_agent .*tool_agent"
+        ConfigError,
+        match=r"agent_name=singel: there is no such agent loop; this version has mine, single_turn_agent .*tool_agent",
     ):
         run(runner, make_rows(1, agent_name="singel"))
-    with pytest.raises(NotAvailable, match=r"the tool agent. This version has mine, single_turn_agent"):
+    with pytest.raises(
+        NotAvailable, match=r"the tool agent \(agent_name=tool_agent_loop\). This version has mine, single_turn_agent"
+    ):
         run(runner, make_rows(1, agent_name="tool_agent_loop"))
     config.actor_rollout_ref.rollout.agent.default_agent_loop = "other"
-    with pytest.raises(ConfigError, match="no agent loop 'other'"):
+    with pytest.raises(ConfigError, match=r"rollout.agent.default_agent_loop=other: there is no such agent loop"):
         scripted()
+
+
+def test_names_are_checked_before_anything_runs(config, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from burnish.agents.loops.single_turn import SingleTurnAgentLoop\nclass Mine(SingleTurnAgentLoop): ...\n"
+    )
+    (tmp_path / "loops.yaml").write_text("- {name: checked, _target_: 'mine.py:Mine'}\n")
+    with pytest.raises(ConfigError, match="agent_name=checked: there is no such agent loop; this version has single_t"):
+        check_names([None, "single_turn_agent", "checked"], config)
+    with pytest.raises(NotAvailable, match=r"the search agent \(agent_name=search_agent\)"):
+        check_names({"search_agent"}, config)
+    config.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(tmp_path / "loops.yaml")
+    check_names([None, "single_turn_agent", "checked", "checked"], config)
+    config.actor_rollout_ref.rollout.agent.default_agent_loop = "absent"
+    with pytest.raises(ConfigError, match="default_agent_loop=absent: there is no such agent loop"):
+        check_names([], config)
 
 
 def test_names_are_taken_once():
@@ -225,7 +250,7 @@ def test_scoring_one_does_not_delay_the_others(scripted, make_rows):
     register_agent_loop("two", TwoTurns)
     rows = make_rows(2)
     rows[1] |= {"agent_name": "two", "max_turns": 3}
-    trajectories = run(scripted("a", score=score)[0], rows, deadline_s=30)
+    trajectories = run(scripted("a")[0], rows, score=score, deadline_s=30)
     assert scored == [(0, "a", [1, 1]), (1, "aaa", [1, 1, 0, 0, 1, 1, 0, 0, 1, 1])]
     assert [t.score_result for t in trajectories] == [{"score": 0.0}, {"score": 1.0}]
 
@@ -272,7 +297,60 @@ def test_a_deadline_names_what_is_waited_for(scripted, make_rows):
     with pytest.raises(
         DeadlineError, match=r"1 of 2 trajectories were not done after 0.2 s: uid 1, sample 0 being scored"
     ):
-        run(scripted(score=never)[0], make_rows(2), deadline_s=0.2)
+        run(scripted()[0], make_rows(2), score=never, deadline_s=0.2)
+
+
+def test_a_loop_that_waits_for_ever_is_ended_and_named(scripted, make_rows):
+    ended = []
+
+    @register("stuck")
+    class Stuck(AgentLoopBase):
+        async def run(self, sampling_params, **row):
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(row["uid"])
+
+    rows = make_rows(2)
+    rows[1]["agent_name"] = "stuck"
+    with pytest.raises(
+        DeadlineError, match=r"1 of 2 trajectories were not done after 0.2 s: uid 1, sample 0 in agent loop stuck"
+    ):
+        run(scripted()[0], rows, deadline_s=0.2)
+    assert ended == [1]
+
+
+def test_inside_a_running_event_loop(scripted, make_rows):
+    async def in_a_notebook():
+        return run(scripted("42")[0], make_rows(2))
+
+    assert [t.text for t in asyncio.run(in_a_notebook())] == ["42", "42"]
+
+    async def fails():
+        run(scripted()[0], make_rows(1, agent_name="absent"))
+
+    with pytest.raises(ConfigError, match="agent_name=absent"):
+        asyncio.run(fails())
+
+
+def test_a_loop_that_changes_its_row_changes_no_other(scripted, make_rows):
+    seen = []
+
+    @register("writes")
+    class Writes(TwoTurns):
+        async def run(self, sampling_params, **row):
+            seen.append((list(row["extra_info"]["notes"]), len(row["messages"])))
+            row["extra_info"]["notes"].append(row["sample"])
+            output = await super().run(sampling_params, **row | {"max_turns": 1})
+            row["messages"].append({"role": "assistant", "content": "done"})
+            row["raw_prompt"].clear()
+            return output
+
+    shared = {"extra_info": {"notes": []}, "raw_prompt": [{"role": "user", "content": "q"}]}
+    rows = [row | shared for row in make_rows(1, n=3, agent_name="writes")]
+    trajectories = run(scripted()[0], rows)
+    assert seen == [([], 1)] * 3
+    assert all(t.row["extra_info"] == {"notes": []} and len(t.row["raw_prompt"]) == 1 for t in trajectories)
 
 
 def test_a_failing_scorer_rises_as_it_is(scripted, make_rows):
@@ -280,7 +358,7 @@ def test_a_failing_scorer_rises_as_it_is(scripted, make_rows):
         raise ZeroDivisionError("score")
 
     with pytest.raises(ZeroDivisionError):
-        run(scripted(score=broken)[0], make_rows(2))
+        run(scripted()[0], make_rows(2), score=broken)
 
 
 def test_over_a_real_engine_runs_repeat_and_do_not_depend_on_company(tiny_model, config, make_rows):

@@ -63,6 +63,12 @@ def test_an_import_path_needs_no_registration(user_module, make_advantage_inputs
     assert advantages.needs_of(f"{user_module}:plain") == Needs()
 
 
+def test_a_function_in_a_file(tmp_path, make_advantage_inputs):
+    (tmp_path / "in_a_file.py").write_text("def zero(inputs):\n    return inputs.on_tokens(0 * inputs.scores), None\n")
+    inputs = make_advantage_inputs([[1.0]], torch.ones(1, 1))
+    assert advantages.estimator(f"{tmp_path}/in_a_file.py:zero")(inputs)[0].tolist() == [[0.0]]
+
+
 def test_a_registered_function_has_its_needs_by_name_and_by_path(user_module, make_advantage_inputs):
     assert advantages.needs_of(f"{user_module}:centred") == Needs(groups=True)
     assert advantages.needs_of("centred") == Needs(groups=True)
@@ -84,10 +90,11 @@ def test_a_registered_loss(policy_batch, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("my_estimators:nothing", "the module 'my_estimators' has no 'nothing'"),
-        ("no_such_module:fn", "cannot import 'no_such_module'"),
+        ("my_estimators:nothing", "my_estimators has no such name; it defines centred, plain, two_arguments"),
+        ("no_such_module:fn", "no such file, and no module of that name"),
         ("my_estimators:two_arguments", "must be a function of one argument, the inputs"),
-        ("my_estimators:not_a_function", "must be a function of one argument, the inputs"),
+        ("my_estimators:not_a_function", "in my_estimators it is of type int and cannot be called"),
+        ("my_estimators.py", "is unknown"),
     ],
 )
 def test_a_wrong_import_path_is_explained(user_module, name, message):

@@ -63,6 +63,13 @@ def test_majority_goes_by_the_draw_and_ties_to_the_first_seen():
     assert majority(values, ["a", "b", "c"], drawn[:1]).tolist() == [10.0]
 
 
+def test_predictions_that_cannot_be_hashed_go_by_how_they_print():
+    values, drawn = np.array([10.0, 20.0, 30.0]), np.array([[0, 1, 2]])
+    assert majority(values, [[1], {"a": 2}, {"a": 2}], drawn).tolist() == [20.0]
+    got = validation_metrics(["s"] * 3, [1] * 3, {"reward": [1.0, 0.0, 0.0], "pred": [["a"], ["b"], ["b"]]})
+    assert got["val-core/s/reward/maj@3/mean"] < got["val-core/s/reward/best@3/mean"]
+
+
 def test_sizes_are_powers_of_two_and_all():
     assert [subset_sizes(n) for n in (2, 3, 4, 8, 9)] == [[2], [2, 3], [2, 4], [2, 4, 8], [2, 4, 8, 9]]
 

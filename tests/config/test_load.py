@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
-from burnish.config import PPO, Needs, finalise, load_sft, run, to_yaml
+from burnish.config import PPO, Needs, finalise, load_sft, run, to_recipe, to_yaml
 from burnish.errors import ConfigError, NotAvailable
 
 RECIPE = """
@@ -16,6 +17,10 @@ trainer:
   experiment_name: from-recipe
   logger: [console, tensorboard]
 """
+
+
+def no_rules(config, explicit):
+    return []
 
 
 @pytest.fixture
@@ -193,7 +198,7 @@ def test_hydra_leaves_no_trace(tmp_path, monkeypatch, load, capfd):
 def test_every_job_of_a_sweep_has_its_own_configuration_and_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     seen = []
-    run(["--multirun", "algorithm.group_size=2,4", "trainer.seed=1,2"], PPO, seen.append)
+    run(["--multirun", "algorithm.group_size=2,4", "trainer.seed=1,2"], PPO, no_rules, seen.append)
     assert [(job.config.actor_rollout_ref.rollout.n, job.config.trainer.seed) for job in seen] == [
         (2, 1),
         (2, 2),
@@ -206,14 +211,14 @@ def test_every_job_of_a_sweep_has_its_own_configuration_and_folder(tmp_path, mon
 
 def test_a_sweep_over_names_keeps_them():
     seen = []
-    run(["-m", "trainer.experiment_name=a,b"], PPO, seen.append)
+    run(["-m", "trainer.experiment_name=a,b"], PPO, no_rules, seen.append)
     assert [job.config.trainer.experiment_name for job in seen] == ["a", "b"]
 
 
 def test_a_bad_job_stops_a_sweep_before_the_first_one_runs():
     seen = []
     with pytest.raises(ConfigError, match="trainer.seed=x"):
-        run(["--multirun", "trainer.seed=1,x"], PPO, seen.append)
+        run(["--multirun", "trainer.seed=1,x"], PPO, no_rules, seen.append)
     assert seen == []
 
 
@@ -222,23 +227,119 @@ def test_errors_of_a_task_rise_as_they_are():
         raise KeyError("from the task")
 
     with pytest.raises(KeyError, match="from the task"):
-        run(["trainer.seed=1"], PPO, task)
+        run(["trainer.seed=1"], PPO, no_rules, task)
 
 
 def test_help_names_the_command_that_lists_the_keys(capsys):
-    run(["--help"], PPO, lambda loaded: pytest.fail("must not run"))
+    run(["--help"], PPO, no_rules, lambda loaded: pytest.fail("must not run"))
     assert "burnish ppo --help" in capsys.readouterr().out
 
 
-def test_the_configuration_of_a_run_is_a_recipe_for_the_same_run(recipes, load):
-    first = load("data.train_files=a.parquet", "actor_rollout_ref.model.path=m", "algorithm.adv_estimator=grpo")
-    finalise(first.config, first.explicit, Needs(groups=True))
-    (recipes / "config.yaml").write_text(to_yaml(first.config))
-    again = load("--config-path=recipes", "--config-name=config")
-    assert again.notices == []
+def test_rules_are_checked_for_every_job_before_the_first_one_runs():
+    seen = []
+
+    def finish(config, explicit):
+        if config.trainer.seed == 2:
+            raise ConfigError("2 does not go with the rest")
+        return []
+
+    with pytest.raises(ConfigError, match="does not go with the rest"):
+        run(["--multirun", "trainer.seed=1,2"], PPO, finish, seen.append)
+    assert seen == []
+
+
+def test_cfg_job_prints_the_finished_configuration_and_runs_nothing(capsys):
+    def finish(config, explicit):
+        assert explicit == {"trainer.seed"}
+        config.actor_rollout_ref.rollout.n = 4
+        return []
+
+    run(["--cfg", "job", "trainer.seed=1"], PPO, finish, lambda loaded: pytest.fail("must not run"))
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert (printed["trainer"]["seed"], printed["actor_rollout_ref"]["rollout"]["n"]) == (1, 4)
+
+
+SET_BY_HAND = (
+    "data.train_files=~/a.parquet",
+    "data.val_files=b.parquet",
+    "data.train_batch_size=64",
+    "actor_rollout_ref.model.path=m",
+    "actor_rollout_ref.model.override_config={rope_theta:5}",
+    "algorithm.adv_estimator=grpo",
+    "algorithm.kl_ctrl.kl_coef=0.01",
+    'actor_rollout_ref.rollout.stop=["a, b"]',
+    "data.max_prompt_length=${data.train_batch_size}",
+    "trainer.total_training_steps=null",
+)
+
+
+@pytest.fixture
+def run_again(recipes, load):
+    """A finished job from the recipe.yaml of an earlier run, with further keys typed after it."""
+
+    def again(*typed):
+        earlier = load(*SET_BY_HAND)
+        finalise(earlier.config, earlier.explicit, Needs(groups=True))
+        (recipes / "recipe.yaml").write_text(to_recipe(earlier.given))
+        (recipes / "config.yaml").write_text(to_yaml(earlier.config))
+        loaded = load("--config-path=recipes", "--config-name=recipe", *typed)
+        loaded.notices += finalise(loaded.config, loaded.explicit, Needs(groups=True))
+        return earlier, loaded
+
+    return again
+
+
+def test_the_recipe_of_a_run_is_that_run(run_again):
+    earlier, again = run_again()
+    assert again.config == earlier.config
+    assert again.given == earlier.given
+    assert again.config.data.max_prompt_length == 64
+
+
+def test_the_recipe_of_a_run_takes_overrides_and_what_follows_from_them(run_again):
+    """None of these collides with a value that the earlier run filled in."""
+    _, again = run_again(
+        "actor_rollout_ref.rollout.n=8",
+        "data.max_prompt_length=1024",
+        "data.train_batch_size=512",
+        "actor_rollout_ref.model.path=other",
+        "actor_rollout_ref.actor.clip_ratio=0.3",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=32",
+        "actor_rollout_ref.actor.ppo_epochs=3",
+        "trainer.experiment_name=again",
+        "~data.val_files",
+    )
+    policy, critic = again.config.actor_rollout_ref, again.config.critic
+    assert (policy.rollout.n, policy.rollout.n_agent) == (8, 8)
+    assert policy.rollout.prompt_length == 1024
+    assert again.config.data.gen_batch_size == 512
+    assert again.config.data.val_files == []
+    assert critic.model.path == "other"
+    assert (policy.actor.clip_ratio_low, policy.actor.clip_ratio_high) == (0.3, 0.3)
+    assert (critic.ppo_mini_batch_size, critic.ppo_epochs) == (32, 3)
+    assert again.config.trainer.default_local_dir == "outputs/burnish/again"
+
+
+def test_taking_a_key_back_leaves_the_others_as_they_were_set(run_again):
+    _, again = run_again("~algorithm.kl_ctrl.kl_coef")
+    assert not again.config.algorithm.use_kl_in_reward
     assert "algorithm.kl_ctrl.kl_coef" not in again.explicit
-    finalise(again.config, again.explicit, Needs(groups=True))
-    assert again.config == first.config
+
+
+def test_the_jobs_of_a_sweep_have_recipes_of_their_own():
+    seen = []
+    run(["-m", "trainer.seed=1,2", "trainer.default_local_dir=out"], PPO, no_rules, seen.append)
+    assert [job.given["trainer.experiment_name"] for job in seen] == ["run-0", "run-1"]
+    assert [job.given["trainer.default_local_dir"] for job in seen] == ["out/0", "out/1"]
+
+
+def test_a_resolved_configuration_is_refused_as_a_recipe(run_again, recipes, load):
+    run_again()
+    with pytest.raises(ConfigError, match=r"config\.yaml: a resolved configuration.*use --config-name=recipe"):
+        load("--config-path=recipes", "--config-name=config", "actor_rollout_ref.rollout.n=8")
+    (recipes / "recipe.yaml").unlink()
+    with pytest.raises(ConfigError, match="keep the keys that you set"):
+        load("--config-name=recipes/config.yaml")
 
 
 def test_sft():

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from burnish.config import (
     Needs,
@@ -13,7 +15,9 @@ from burnish.config import (
     plan_numbers,
     plan_table,
 )
-from burnish.config.memory import gib, host_memory
+from burnish.config.memory import LOGITS_AT_A_TIME, gib, host_memory
+from burnish.engine.forward import CHUNK_ELEMENTS
+from burnish.models.tiny import write_tiny_model
 
 GIB = 2**30
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -25,6 +29,7 @@ class Sizes:
     parameters: int = 1_000_000
     layers: int = 4
     hidden: int = 128
+    intermediate: int = 512
     vocab: int = 1000
     kv_heads: int = 2
     head_dim: int = 32
@@ -69,26 +74,85 @@ def test_tokens_instead_of_sequences(finish):
 
 def test_memory_counts_what_is_there(finish):
     plain = estimate_memory(finish(KEYS)[0], Sizes(), 2)
-    assert plain.weights == plain.gradients == 4_000_000
-    assert plain.moments == 8_000_000
+    assert (plain.weights, plain.masters, plain.moments) == (4_000_000, 0, 8_000_000)
+    assert plain.gradients == 4_000_000
     assert plain.reference == plain.critic == 0
     assert plain.kv_cache == 128 * 1024 * (2 * 4 * 2 * 32 * 4)
-    assert plain.logits == 2 * 1024 * 1000 * 4 * 3
-    assert plain.peak == plain.always + max(plain.kv_cache, plain.logits + plain.activations)
+    assert plain.peak == plain.always + max(plain.kv_cache, plain.training)
     full = estimate_memory(finish(KEYS | {f"{ACTOR}.use_kl_loss": True}, Needs(critic=True))[0], Sizes(), 2)
     assert full.reference == 4_000_000
-    assert full.critic == 16_000_000
-    halved = estimate_memory(finish(KEYS | {"actor_rollout_ref.model.dtype": "bf16"})[0], Sizes(), 2)
-    assert halved.weights == 2_000_000
-    kept = finish(KEYS | {"actor_rollout_ref.model.enable_gradient_checkpointing": False})[0]
-    assert estimate_memory(kept, Sizes(), 2).activations > plain.activations
+    assert full.critic == 12_000_000  # its gradients are there when the actor's are not
+    assert full.always == plain.always + full.reference + full.critic
+
+
+def test_low_precision_weights_have_float32_masters(finish):
+    """Per parameter 2 + 4 + 8 bytes throughout; 4 for the gradients, and 2 for those of one pass."""
+    keys = KEYS | {"actor_rollout_ref.model.dtype": "bf16"}
+    memory = estimate_memory(finish(keys)[0], Sizes(), 2)
+    assert (memory.weights, memory.masters, memory.moments) == (2_000_000, 4_000_000, 8_000_000)
+    assert memory.gradients == 6_000_000
+    float32_critic = estimate_memory(finish(keys, Needs(critic=True))[0], Sizes(), 2)
+    assert float32_critic.critic == 12_000_000
+    both = estimate_memory(finish(keys | {"critic.model.dtype": "bf16"}, Needs(critic=True))[0], Sizes(), 2)
+    assert both.critic == 14_000_000
+
+
+def test_logits_are_those_of_response_tokens_and_never_more_than_one_chunk(finish):
+    config, _ = finish(KEYS)
+    assert estimate_memory(config, Sizes(), 2).logits == 2 * 512 * 1000 * 4 * 3
+    assert estimate_memory(config, Sizes(vocab=150_000), 16).logits == CHUNK_ELEMENTS * 4 * 3
+    assert LOGITS_AT_A_TIME == CHUNK_ELEMENTS
+
+
+def kept_for_backward(module, sequences, tokens):
+    """Bytes that a forward pass keeps for its backward pass, besides the weights."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage  # held, so that no two have the same address
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        module.get_decoder()(input_ids=torch.ones(sequences, tokens, dtype=torch.long), use_cache=False)
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("checkpointing", [True, False])
+def test_activations_grow_with_layers_as_those_of_a_model_do(finish, tmp_path, dtype, checkpointing):
+    shape = {"hidden_size": 64, "heads": 4, "intermediate_size": 192}
+    keys = {"data.max_prompt_length": 60, "data.max_response_length": 40}
+    keys["actor_rollout_ref.model.enable_gradient_checkpointing"] = checkpointing
+    keys["actor_rollout_ref.model.dtype"] = str(dtype).removeprefix("torch.")
+    config, _ = finish(KEYS | keys)
+    measured, estimated = [], []
+    for layers in (2, 5):
+        folder = write_tiny_model(tmp_path / str(layers), layers=layers, **shape)
+        module = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).train()
+        if checkpointing:
+            module.gradient_checkpointing_enable()
+        measured.append(kept_for_backward(module, 2, 100))
+        estimated.append(estimate_memory(config, Sizes(layers=layers, hidden=64, intermediate=192), 2).activations)
+    grown = (estimated[1] - estimated[0]) / (measured[1] - measured[0])
+    assert grown == pytest.approx(1, rel=0.1)
+
+
+def test_checkpointing_keeps_one_hidden_state_per_layer_and_recomputes_one_layer(finish):
+    off = finish(KEYS | {"actor_rollout_ref.model.enable_gradient_checkpointing": False})[0]
+    layer = estimate_memory(off, Sizes(layers=1), 2).activations
+    assert estimate_memory(off, Sizes(layers=4), 2).activations == 4 * layer
+    hidden = 2 * 1024 * 128 * 4
+    assert estimate_memory(finish(KEYS)[0], Sizes(layers=4), 2).activations == 4 * hidden + layer
 
 
 def test_micro_batches_fit_the_memory(finish):
     config, _ = finish(KEYS)
-    one = estimate_memory(config, Sizes(), 1)
-    room = one.always + 5.5 * (one.logits + one.activations)
-    assert plan_micro_batch(config, Sizes(), int(room / 0.9) + 1) == 5
+    five, six = (estimate_memory(config, Sizes(), count) for count in (5, 6))
+    assert plan_micro_batch(config, Sizes(), int((five.always + five.training) / 0.9) + 1) == 5
+    assert plan_micro_batch(config, Sizes(), int((six.always + six.training) / 0.9) - 1) == 5
     assert plan_micro_batch(config, Sizes(), 1) == 1
     assert plan_micro_batch(config, Sizes(), 10**15) == 16  # 16384 tokens are enough for one pass
     small, _ = finish(KEYS | {"data.train_batch_size": 4, f"{ROLLOUT}.n": 2})

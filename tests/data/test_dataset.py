@@ -72,6 +72,16 @@ class TestRows:
         assert not {"uid", "responses"} & dataset[0].keys()
         assert "column 'uid' is kept as 'row_uid'" in dataset.notices[0]
 
+    @pytest.mark.parametrize("column", ["messages", "prompts"])
+    def test_the_prompts_own_column_is_not_said_to_be_renamed(self, write_jsonl, tokenizer, data_config, column):
+        data_config.prompt_key = column
+        dataset = load(write_jsonl([{column: "q"}]), tokenizer, data_config)
+        assert dataset.notices == [] and dataset[0]["raw_prompt"] == [{"role": "user", "content": "q"}]
+
+    def test_agent_names(self, write_jsonl, tokenizer, data_config):
+        rows = [{"prompt": "q", "agent_name": name} for name in ("b", None, "a", "b")] + [{"prompt": "q"}]
+        assert load(write_jsonl(rows), tokenizer, data_config).agent_names() == {"a", "b"}
+
     def test_rows_handed_out_are_the_callers_own(self, write_jsonl, tokenizer, data_config):
         dataset = load(write_jsonl([ROW]), tokenizer, data_config)
         dataset[0]["raw_prompt"].append("changed")
@@ -231,7 +241,7 @@ class TestCustomClass:
             "    def __getitem__(self, i):\n        return {'prompt': f'{self.files[0]} {i}', 'score': i}\n"
         )
         dataset = self.make(data_config, path)
-        assert len(dataset) == 2 and dataset.source_sizes == [2]
+        assert len(dataset) == 2 and dataset.source_sizes == [2] and dataset.agent_names() == set()
         assert dataset[1]["raw_prompt"] == [{"role": "user", "content": "one.txt 1"}]
         assert (dataset[1]["score"], dataset[1]["index"], dataset[1]["extra_info"]) == (1, 1, {})
         assert dataset.value(1, "score") == 1
@@ -251,15 +261,17 @@ class TestCustomClass:
             train_dataset(data_config, tokenizer, check=lambda row: "wrong")
 
     def test_missing_file(self, data_config):
-        with pytest.raises(ConfigError, match=r"data\.custom_cls: file not found: nowhere\.py \(working directory"):
+        with pytest.raises(ConfigError, match=r"data\.custom_cls\.path=nowhere\.py: no such file \(looked for"):
             self.make(data_config, "nowhere.py")
 
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("class Other: pass\nMine = 3\n", "has no class 'Mine'; it has: Other"),
-            ("raise RuntimeError('boom')\n", "cannot be imported: RuntimeError: boom"),
-            ("def broken(:\n", "cannot be imported: SyntaxError"),
+            ("class Other: pass\n", r"data\.custom_cls\.name=Mine: .* has no such name; it defines Other"),
+            ("class Other: pass\nMine = 3\n", "it is of type int and cannot be called"),
+            ("def Mine(*a): pass\n", "it is a function, and a class is needed"),
+            ("raise RuntimeError('boom')\n", r"importing it failed\n(.|\n)*mine\.py(.|\n)*RuntimeError: boom"),
+            ("def broken(:\n", r"importing it failed\n(.|\n)*SyntaxError"),
             ("class Mine:\n    def __len__(self): return 1\n", "Mine has no __getitem__; a dataset needs"),
             ("class Mine:\n    def __getitem__(self, i): return {}\n", "Mine has no __len__"),
             (
@@ -301,7 +313,7 @@ class TestCustomClass:
 
     def test_the_name_is_needed(self, write_python, data_config):
         data_config.train_files, data_config.custom_cls.path = ["x"], write_python("class Mine: pass\n")
-        with pytest.raises(ConfigError, match="but not which class of it"):
+        with pytest.raises(ConfigError, match="data.custom_cls.name is not set: .* which defines Mine"):
             train_dataset(data_config, None)
 
 

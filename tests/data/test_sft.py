@@ -1,15 +1,12 @@
 import json
-from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from burnish.config.sft import SFTDataConfig
 from burnish.data.chat import ChatRenderer
 from burnish.data.files import write_parquet
-from burnish.data.sft import SFTBatches, SFTDataset, SFTExample, pack
+from burnish.data.sft import SFTBatches, SFTDataset
 from burnish.errors import ConfigError, DataError
 
 TALK = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
@@ -125,32 +122,6 @@ class TestBadRows:
             SFTDataset([], tokenizer, config)
 
 
-def example(length, start=0):
-    return SFTExample(np.arange(start, start + length, dtype=np.int32), np.array([0] + [1] * (length - 1), np.int8))
-
-
-class TestPacking:
-    @given(st.lists(st.integers(2, 20), min_size=1, max_size=20), st.integers(20, 50))
-    @settings(deadline=None)
-    def test_rows_hold_every_example_whole(self, lengths, room):
-        examples = [example(length, 100 * i) for i, length in enumerate(lengths)]
-        rows = pack(examples, room)
-        assert all(len(row) <= room for row in rows)
-        seen = []
-        for row in rows:
-            cuts = row.cu_seqlens
-            for segment, (start, stop) in enumerate(pairwise(cuts)):
-                assert row.position_ids[start:stop].tolist() == list(range(stop - start))
-                assert set(row.segment_ids[start:stop].tolist()) == {segment}
-                assert row.loss_mask[start:stop].tolist() == [0] + [1] * (stop - start - 1)
-                seen.append(row.ids[start:stop].tolist())
-        assert sorted(seen) == sorted(e.ids.tolist() for e in examples)
-
-    def test_without_packing_each_has_its_row(self):
-        rows = pack([example(3), example(2, 10)], 0)
-        assert [row.ids.tolist() for row in rows] == [[0, 1, 2], [10, 11]]
-
-
 class TestBatches:
     @pytest.fixture
     def dataset(self, write_jsonl, tokenizer, config):
@@ -158,36 +129,25 @@ class TestBatches:
         return SFTDataset([write_jsonl(rows)], tokenizer, config)
 
     @staticmethod
-    def contents(rows):
-        pieces = [np.split(row.ids, row.cu_seqlens[1:-1]) for row in rows]
-        return sorted(tuple(piece.tolist()) for row in pieces for piece in row)
-
-    def test_a_step_has_the_same_examples_packed_or_not(self, dataset):
-        packed, loose = SFTBatches(dataset, 4, seed=1), SFTBatches(dataset, 4, seed=1, packing=False)
-        for step in range(6):
-            assert self.contents(packed.batch(step)) == self.contents(loose.batch(step))
-        assert len(loose.batch(0)) == 4 and len(packed.batch(0)) == 1
+    def contents(examples):
+        return [tuple(example.ids.tolist()) for example in examples]
 
     def test_batches_depend_on_seed_and_step_only(self, dataset):
         one, other = SFTBatches(dataset, 4, seed=1), SFTBatches(dataset, 4, seed=1)
         one.batch(0), one.batch(7)
-        assert [row.ids.tolist() for row in one.batch(3)] == [row.ids.tolist() for row in other.batch(3)]
+        assert self.contents(one.batch(3)) == self.contents(other.batch(3)) and len(one.batch(3)) == 4
         different = SFTBatches(dataset, 4, seed=2)
         assert any(self.contents(one.batch(s)) != self.contents(different.batch(s)) for s in range(3))
 
     def test_the_stream_leaves_no_example_out(self, dataset):
         batches = SFTBatches(dataset, 4, seed=1)
-        drawn = [piece for step in range(5) for piece in self.contents(batches.batch(step))]
+        drawn = [ids for step in range(5) for ids in self.contents(batches.batch(step))]
         assert len(batches) == 2 and len(drawn) == 20
         assert sorted(drawn) == sorted(2 * [tuple(dataset[i].ids.tolist()) for i in range(10)])
         assert [batches.epoch(step) for step in range(5)] == [0, 0, 0, 1, 1]
 
     def test_once_goes_through_all_in_order(self, dataset):
-        batches = list(SFTBatches(dataset, 4, seed=1, packing=False).once())
+        batches = list(SFTBatches(dataset, 4, seed=1).once())
         assert [len(batch) for batch in batches] == [4, 4, 2]
-        assert [row.ids.tolist() for batch in batches for row in batch] == [dataset[i].ids.tolist() for i in range(10)]
-
-    def test_rows_are_no_longer_than_asked(self, dataset):
-        room = 2 * max(len(dataset[i]) for i in range(10))
-        rows = SFTBatches(dataset, 10, seed=1, max_length=room).batch(0)
-        assert len(rows) == 5 and all(len(row) <= room for row in rows)
+        everything = [ids for batch in batches for ids in self.contents(batch)]
+        assert everything == self.contents(dataset[i] for i in range(10))

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burnish.engine.batching import MicroBatch, micro_batches, mini_batches
+from burnish.engine.batching import MicroBatch, mini_batches
+from burnish.engine.packing import pack
 
 
 @given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=20), count=st.integers(1, 8), shuffle=st.booleans())
@@ -40,14 +41,22 @@ def test_an_empty_batch_has_no_mini_batches():
 @given(
     lengths=st.lists(st.integers(1, 50), max_size=40),
     max_sequences=st.none() | st.integers(1, 9),
-    max_tokens=st.none() | st.integers(1, 120),
+    max_tokens=st.none() | st.integers(1, 400),
 )
 def test_micro_batches_cover_all_rows_within_the_bounds(lengths, max_sequences, max_tokens):
-    parts = micro_batches(lengths, max_sequences=max_sequences, max_tokens=max_tokens)
+    parts = MicroBatch(max_sequences, max_tokens).cut(lengths)
     assert sorted(row for part in parts for row in part) == list(range(len(lengths)))
     for part in parts:
         assert len(part) and (max_sequences is None or len(part) <= max_sequences)
-        assert max_tokens is None or len(part) == 1 or sum(lengths[row] for row in part) <= max_tokens
+        padded = len(part) * max(lengths[row] for row in part)  # what a pass over the part really computes
+        assert max_tokens is None or len(part) == 1 or padded <= max_tokens
+
+
+def test_one_long_sequence_does_not_stretch_many_short_ones():
+    lengths = [100] * 250 + [4096] + [100] * 250
+    parts = MicroBatch(max_tokens=16384).cut(lengths)
+    assert [len(part) * max(lengths[row] for row in part) for part in parts[:-1]] == [16384, 16300, 16300, 16300]
+    assert [len(part) for part in parts] == [4, 163, 163, 163, 8]
 
 
 def test_cut_by_count_keeps_the_order():
@@ -56,5 +65,11 @@ def test_cut_by_count_keeps_the_order():
 
 
 def test_cut_by_budget_puts_like_lengths_together():
-    parts = micro_batches([1, 10, 2, 9, 3, 40], max_tokens=20)
+    parts = MicroBatch(max_tokens=20).cut([1, 10, 2, 9, 3, 40])
     assert [p.tolist() for p in parts] == [[5], [1, 3], [0, 2, 4]]
+
+
+def test_a_budget_holds_what_the_forward_pass_pads_to(batch):
+    for rows in MicroBatch(max_tokens=25).cut(batch.batch["attention_mask"].sum(-1).tolist()):
+        padded, _ = pack(batch[rows].batch).padded()
+        assert padded.numel() <= 25

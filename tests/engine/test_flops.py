@@ -26,6 +26,5 @@ def test_mfu_only_where_a_peak_is_known(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     assert peak_flops("cuda") == flops.PEAK_TFLOPS["H200"] * 1e12
     assert mfu(989e12, 2.0, "cuda") == pytest.approx(0.5)
-    assert mfu(989e12, 2.0, "cuda", world_size=2) == pytest.approx(0.25)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some Other Card")
     assert mfu(1e12, 1.0, "cuda") is None

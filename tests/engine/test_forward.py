@@ -76,6 +76,24 @@ def test_values_sit_before_each_response_token(value_model, batch, sequences):
             assert result[row].tolist() == pytest.approx(expected + [0.0] * (result.shape[1] - len(r)), abs=1e-5)
 
 
+@pytest.mark.parametrize("pad_token_id", [None, -1, 100_000])
+def test_the_models_pad_token_is_never_looked_up(causal_lm, value_model, batch, pad_token_id):
+    packed = pack(batch.batch)
+    expected, expected_values = log_probs(causal_lm, packed)["log_prob"], values(value_model, packed)
+    causal_lm.config.pad_token_id = value_model.config.pad_token_id = pad_token_id
+    assert log_probs(causal_lm, packed)["log_prob"].equal(expected)
+    assert values(value_model, packed).equal(expected_values)
+
+
+@pytest.mark.parametrize("width", [0, 2])
+def test_sequences_without_a_response_give_zeros(causal_lm, value_model, width):
+    ids = torch.tensor([[5, 6, 7], [0, 0, 8]])
+    input_ids = torch.nn.functional.pad(ids, (0, width))
+    packed = pack({"input_ids": input_ids, "attention_mask": input_ids != 0, "responses": input_ids[:, 3:]})
+    for result in (log_probs(causal_lm, packed)["log_prob"], values(value_model, packed)):
+        assert result.tolist() == [[0.0] * width] * 2 and result.requires_grad
+
+
 def test_bad_arguments_are_named(causal_lm, batch):
     packed = pack(batch.batch)
     with pytest.raises(ValueError, match=r"temperature=0"):

@@ -7,17 +7,16 @@ from burnish.engine.packing import pack
 def test_sequences_are_concatenated_without_padding(batch, sequences):
     packed = pack(batch.batch)
     assert packed.input_ids.tolist() == [token for p, r in sequences for token in p + r]
-    assert packed.position_ids.tolist() == [i for p, r in sequences for i in range(len(p) + len(r))]
     assert packed.lengths.tolist() == [len(p) + len(r) for p, r in sequences]
     assert packed.targets.tolist() == [token for _, r in sequences for token in r]
 
 
-def test_padded_is_right_padded(batch, sequences):
-    input_ids, attention_mask = pack(batch.batch).padded(pad_token_id=99)
+def test_padded_is_right_padded(make_batch, sequences):
+    input_ids, attention_mask = pack(make_batch(sequences, pad=99).batch).padded()
     longest = max(len(p) + len(r) for p, r in sequences)
     for row, (p, r) in enumerate(sequences):
         n = len(p) + len(r)
-        assert input_ids[row].tolist() == p + r + [99] * (longest - n)
+        assert input_ids[row].tolist() == p + r + [0] * (longest - n)  # 0, whatever the batch was padded with
         assert attention_mask[row].tolist() == [1] * n + [0] * (longest - n)
 
 

@@ -94,6 +94,35 @@ def test_infer_needs_no_optimizer(causal_lm, batch):
     assert rows["n"].tolist() == batch.batch["attention_mask"].sum(-1).tolist()
 
 
+@pytest.mark.parametrize("micro", CUTS)
+@pytest.mark.parametrize("responses", ["theirs", "empty"])
+def test_rows_without_policy_tokens_change_nothing(make_trainable, batch, make_batch, sequences, micro, responses):
+    """Such rows pad a batch to a multiple of the processes, or end before their first token."""
+    copies = make_batch([*sequences, *((p, r if responses == "theirs" else []) for p, r in sequences[:3])])
+    copies.batch["response_mask"][-3:] = 0
+    plain, padded = make_trainable(), make_trainable()
+    one, other = step(plain, batch, micro), step(padded, copies, micro)
+    assert other == pytest.approx(one, rel=1e-5)
+    for name, parameter in padded.module.named_parameters():
+        torch.testing.assert_close(parameter, plain.parameters[name], atol=1e-5, rtol=0, msg=name)
+
+    def infer_log_probs(rows):
+        return plain.infer(lambda part: log_probs(plain.module, pack(part.batch)), rows, micro)["log_prob"]
+
+    torch.testing.assert_close(infer_log_probs(copies)[:-3], infer_log_probs(batch), atol=1e-6, rtol=0)
+
+
+def test_a_batch_without_policy_tokens_has_no_gradient(make_trainable, make_batch):
+    trainable = make_trainable(weight_decay=0.0)
+    before = weights(trainable)
+    batch = make_batch([([5, 6], [7]), ([8], [])])
+    batch.batch["response_mask"][:] = 0
+    for micro in CUTS:
+        metrics = trainable.update(batch, nll(trainable, 1), micro)
+        assert (metrics["loss"], metrics["grad_norm"], metrics["bad_step"]) == (0.0, 0.0, 0.0)
+    assert all(before[name].equal(p) for name, p in weights(trainable).items())
+
+
 def test_updates_learn_and_follow_the_schedule(make_trainable, batch):
     trainable = make_trainable()
     history = [step(trainable, batch) for _ in range(6)]

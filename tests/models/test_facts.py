@@ -7,6 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from burnish.config.optim import OptimConfig
+from burnish.engine.trainable import Trainable
 from burnish.errors import ModelError
 from burnish.models.loading import read_model_facts
 from burnish.models.tiny import write_tiny_model
@@ -28,7 +30,34 @@ def test_facts_agree_with_the_loaded_model(tmp_path, model_type, overrides, kv_h
     assert facts.parameters == sum(p.numel() for p in module.parameters())
     assert (facts.model_type, facts.context, facts.layers) == (model_type, 128, 3)
     assert (facts.hidden, facts.heads, facts.kv_heads, facts.head_dim) == (32, 2, kv_heads, head_dim)
+    feed_forward = next(p for name, p in module.named_parameters() if "mlp" in name and p.dim() == 2)
+    assert facts.intermediate * 32 == feed_forward.numel()
     assert facts.vocab == module.get_input_embeddings().num_embeddings
+
+
+def test_a_checkpoint_counts_its_model_only(tiny_model, tmp_path):
+    """Optimiser and random state lie beside the weights, in safetensors too."""
+    module = AutoModelForCausalLM.from_pretrained(tiny_model)
+    trainable = Trainable(module, OptimConfig(), total_steps=1)
+    trainable.save(tmp_path)
+    assert {"optimizer.safetensors", "rng.safetensors"} <= {file.name for file in tmp_path.iterdir()}
+    assert read_model_facts(tmp_path).parameters == sum(p.numel() for p in module.parameters())
+
+
+def test_the_files_that_the_index_names_are_counted(tiny_model, tmp_path):
+    module = AutoModelForCausalLM.from_pretrained(tiny_model)
+    module.save_pretrained(tmp_path, max_shard_size="30KB")
+    shards = sorted(tmp_path.glob("model-*.safetensors"))
+    assert len(shards) > 1
+    shutil.copy(shards[0], tmp_path / "consolidated.safetensors")  # as some hub folders have: the weights once more
+    whole = sum(p.numel() for p in module.parameters())
+    assert read_model_facts(tmp_path).parameters == whole
+    for shard in shards:
+        shard.unlink()
+    assert read_model_facts(tmp_path).parameters == pytest.approx(whole, rel=0.05), "estimated, as nothing is there"
+    (tmp_path / "model.safetensors.index.json").write_text("[]")
+    with pytest.raises(ModelError, match=r"index\.json: not readable as an index of weights"):
+        read_model_facts(tmp_path)
 
 
 def test_without_weights_the_count_is_estimated(tiny_model, tmp_path):

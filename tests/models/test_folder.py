@@ -1,5 +1,6 @@
 """From model.path to a folder: checkpoints of ours, hub ids, hdfs, and what is missing."""
 
+import json
 import os
 import subprocess
 import sys
@@ -74,6 +75,22 @@ def test_folders_that_lack_a_part(tmp_path):
     with pytest.raises(ModelError, match=r"config\.json is there but no weights \(looked for \*\.safetensors"):
         resolve_path(bare)
     assert resolve_path(bare, weights=False) == bare
+
+
+def test_training_state_is_no_model(tmp_path):
+    folder = folder_with(tmp_path, "config.json", "optimizer.safetensors", "rng.safetensors")
+    with pytest.raises(ModelError, match=r"config\.json is there but no weights"):
+        resolve_path(folder)
+
+
+def test_a_shard_that_is_not_there_is_named(tmp_path):
+    folder = folder_with(tmp_path, "config.json", "model-00001-of-00002.safetensors")
+    names = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    with pytest.raises(ModelError, match=r"names model-00002-of-00002\.safetensors, which is not there; copy"):
+        resolve_path(folder)
+    folder_with(tmp_path, "model-00002-of-00002.safetensors")
+    assert resolve_path(folder) == folder
 
 
 @pytest.fixture

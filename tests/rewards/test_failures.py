@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from burnish.errors import RewardError
 from burnish.rewards.contract import ScoreResult
-from burnish.rewards.failures import SHOWN_CAUSES, apply_policy, describe_causes, stop_early, too_many
+from burnish.rewards.failures import SHOWN_CAUSES, FailureWatch, apply_policy, describe_causes, stop_early, too_many
 
 GOOD = ScoreResult(1.0, data_source="gsm8k")
 
@@ -89,6 +89,15 @@ def test_stop_early_knows_the_size_of_the_whole_step():
     stop_early(results, uids, total=40, max_failure_ratio=0.05)
     with pytest.raises(RewardError, match=re.escape("2 of the step's 39 samples")):
         stop_early(results, uids, total=39, max_failure_ratio=0.05)
+
+
+def test_a_watch_stops_at_the_first_failure_too_many():
+    watch = FailureWatch(total=40, max_failure_ratio=0.05)
+    for result, uid in zip(*step("aaAbbBcc"), strict=True):
+        watch.add(uid, result)
+    assert len(watch.failed) == 2  # what succeeded is not kept
+    with pytest.raises(RewardError, match=r"3 of the step's 40 samples could not be scored(.|\n)*3 times .*uid 97"):
+        watch.add(100, bad())
 
 
 def test_many_causes_are_cut():

@@ -110,7 +110,7 @@ def test_a_file_that_cannot_be_imported_shows_the_users_traceback(reward_file, s
     assert message.splitlines()[-1].startswith(
         ("ModuleNotFoundError", "SyntaxError", "ZeroDivisionError", "SystemExit")
     )
-    assert "rewards/loading.py" not in message
+    assert "user_code.py" not in message
 
 
 def test_unknown_required_parameters_are_named(reward_file):

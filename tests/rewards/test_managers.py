@@ -1,5 +1,7 @@
 """Managers: scores on tokens, samples on the screen, users' classes."""
 
+import asyncio
+
 import numpy as np
 import pytest
 import torch
@@ -94,6 +96,16 @@ def test_async_functions():
     assert NaiveRewardManager(Letters(), 0, compute_score)(batch(["a", "bcd"])).sum(-1).tolist() == [1.0, 3.0]
 
 
+def test_async_functions_inside_a_running_event_loop():
+    async def compute_score(solution_str):
+        return len(solution_str)
+
+    async def in_a_notebook():
+        return NaiveRewardManager(Letters(), 0, compute_score)(batch(["bcd"]))
+
+    assert asyncio.run(in_a_notebook()).sum() == 3
+
+
 def test_results_that_rows_carry_are_only_placed():
     carried = [ScoreResult(0.5, {"acc": 1}), None, ScoreResult(0.0, error="zero was asked for")]
     data = batch(["a", "bc", "d"], score_result=carried)
@@ -158,11 +170,13 @@ def test_the_first_samples_of_each_source_are_printed(capsys):
 
 def test_a_pool_scores_what_rows_do_not_carry(reward_file):
     path = reward_file(
-        "def compute_score(solution_str, extra_info): return len(solution_str) + extra_info['num_turns']"
+        "def compute_score(solution_str, extra_info):\n"
+        "    turns, calls, cut = (extra_info[name] for name in ('num_turns', 'num_tool_calls', 'truncated'))\n"
+        "    return len(solution_str) + turns + 100 * calls + 1000 * cut"
     )
     manager = NaiveRewardManager(Letters(), 0, Scoring(FunctionSpec(path), num_workers=2))
-    data = batch(["a", "bc", "def"], num_turns=[10, 20, 30], finish_reason=["stop", "length", "stop"])
-    assert manager(data).sum(-1).tolist() == [11.0, 22.0, 33.0]
+    data = batch(["a", "bc", "def"], num_turns=[10, 20, 30], num_tool_calls=[0, 1, 0], truncated=[False, True, False])
+    assert manager(data).sum(-1).tolist() == [11.0, 1122.0, 33.0]
     manager.close()
 
 
@@ -182,6 +196,8 @@ MANAGER = """
             self.num_examine, self.compute_score, self.reward_fn_key = num_examine, compute_score, reward_fn_key
         def __call__(self, data, return_dict=False):
             return self.compute_score(data_source="gsm8k", solution_str="#### 7", ground_truth="7")
+    class Halfway(Mine):
+        takes_results = True
     class Narrow:
         def __init__(self, tokenizer): ...
     """
@@ -238,8 +254,13 @@ def test_messages_about_managers(reward_file):
     ):
         load(reward_model__reward_manager=f"{path}:Narrow")
     with pytest.raises(
-        ConfigError, match="reward_model.reward_manager=Mime: .* it defines Mine, Narrow; did you mean Mine?"
+        ConfigError,
+        match=r"reward_model.reward_manager=\S*:Mime: .* it defines Halfway, Mine, Narrow; did you mean Mine?",
     ):
         load(reward_model__reward_manager=f"{path}:Mime")
-    with pytest.raises(ConfigError, match="source=importlib needs reward_manager.module.path"):
+    with pytest.raises(ConfigError, match=r":Halfway: Halfway has takes_results = True but no method score\(data\)"):
+        load(reward_model__reward_manager=f"{path}:Halfway")
+    with pytest.raises(ConfigError, match="my_manager.py: expected package.module:Name, .* or file.py:Name"):
+        load(reward_model__reward_manager="my_manager.py")
+    with pytest.raises(ConfigError, match="reward_manager.module.path is not set"):
         load(reward_manager__source="importlib")

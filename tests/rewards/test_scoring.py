@@ -1,6 +1,7 @@
 """Scoring as a run uses it: from the configuration to results."""
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -114,6 +115,14 @@ def test_a_reward_that_the_agent_loop_gave_is_taken(scoring):
 def test_validate_finds_a_bad_function_before_training(scoring):
     with pytest.raises(ConfigError, match="has no such name; it defines score_it"):
         scoring("def score_it(solution_str): ...").validate()
+
+
+def test_validate_leaves_no_process_and_scoring_starts_one_again(scoring):
+    one = scoring("import os\ndef compute_score(): return {'score': 1, 'pid': os.getpid()}")
+    one.validate()
+    assert not any(worker.alive for worker in one.pool._workers)
+    result = asyncio.run(one.score(ROW, output(), ""))
+    assert result.score == 1 and Path(f"/proc/{result.info['pid']}").exists()
 
 
 def test_as_compute_score(scoring):

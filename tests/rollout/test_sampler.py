@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from burnish.rollout import sampler
 from burnish.rollout.base import Sampling, uniforms
@@ -101,3 +103,46 @@ def test_top_k_above_the_vocabulary_is_all_of_it(logits):
     noise = torch.from_numpy(uniforms(range(50), [0] * 50))
     rows = logits.expand(50, V)
     assert torch.equal(sample(rows, [Sampling(top_k=1000)] * 50, noise)[0], sample(rows, [Sampling()] * 50, noise)[0])
+
+
+class FloatSums(TorchDispatchMode):
+    """Notes the device of every cumulative sum of floating numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.devices = []
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        if op.overloadpacket is torch.ops.aten.cumsum and args[0].is_floating_point():
+            self.devices.append(args[0].device.type)
+        return op(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+MIXED = [Sampling(), Sampling(top_p=0.6), Sampling(temperature=0), Sampling(top_k=5, min_p=0.1)]
+
+
+def test_deterministic_sums_run_on_the_cpu_wherever_the_logits_are(deterministic):
+    # Tensors without data; "meta" stands for any device that is not the CPU.
+    with FakeTensorMode(allow_non_fake_inputs=True), FloatSums() as sums:
+        ids, log_probs = sample(torch.zeros(4, V, device="meta"), MIXED, torch.zeros(4, dtype=torch.float64))
+    assert sums.devices == ["cpu", "cpu"]  # of top-k and top-p, and of the draw
+    assert ids.device.type == log_probs.device.type == "meta"
+
+
+@pytest.mark.gpu
+def test_deterministic_tokens_on_a_gpu_are_those_of_the_cpu(deterministic):
+    logits = torch.randn(400, 5000, generator=torch.Generator().manual_seed(1)) * 3
+    noise = torch.from_numpy(uniforms(range(400), [7] * 400))
+    with FloatSums() as sums:
+        ids, log_probs = sample(logits.cuda(), MIXED * 100, noise)
+    expected, expected_log_probs = sample(logits, MIXED * 100, noise)
+    assert "cuda" not in sums.devices and ids.is_cuda
+    assert ids.tolist() == expected.tolist()
+    torch.testing.assert_close(log_probs.cpu(), expected_log_probs, atol=1e-5, rtol=0)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from burnish.errors import CheckpointError, ConfigError, DeadlineError
-from burnish.tracking import run_folder
+from burnish.tracking import Tracker, run_folder
 from burnish.tracking.background import BackgroundWriter
 from burnish.tracking.jsonl import read_lines
 from burnish.tracking.run_folder import RunFolder
@@ -26,10 +26,76 @@ class Outer:
     seed: int | None = None
 
 
-def test_config_is_readable_yaml(tmp_path):
-    path = RunFolder(tmp_path / "run").write_config(Outer())
-    assert path.name == "config.yaml"
-    assert yaml.safe_load(path.read_text()) == {"data": {"files": ["a.parquet"]}, "seed": None}
+def test_config_and_recipe_are_readable_yaml(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.write_config(Outer())
+    folder.begin()
+    folder.write_recipe({"data.files": ["a.parquet"], "model.override": {"a": 1}, "seed": None})
+    assert yaml.safe_load((tmp_path / "config.yaml").read_text()) == {"data": {"files": ["a.parquet"]}, "seed": None}
+    assert yaml.safe_load((tmp_path / "recipe.yaml").read_text()) == {
+        "data": {"files": ["a.parquet"]},
+        "model": {"override": {"a": 1}},
+        "seed": None,
+    }
+
+
+LEFT = ("config.yaml", "recipe.yaml", "metrics.jsonl", "events.jsonl", "global_step_3/model", "rollouts/3.jsonl")
+
+
+def fill(folder, *names):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("earlier: 1")
+
+
+def test_a_new_run_moves_all_of_the_earlier_one_aside_its_configuration_too(tmp_path):
+    fill(tmp_path, *LEFT)
+    folder = RunFolder(tmp_path)
+    folder.write_config(Outer(seed=2))
+    folder.write_recipe({"seed": 2})
+    folder.begin()
+    assert all((tmp_path / "previous-1" / name).read_text() == "earlier: 1" for name in LEFT)
+    there = {path.name for path in tmp_path.iterdir()}
+    assert there == {"previous-1", "config.yaml", "recipe.yaml"}
+    assert yaml.safe_load((tmp_path / "recipe.yaml").read_text()) == {"seed": 2}
+
+
+def test_events_of_two_runs_do_not_mix(trainer):
+    for seed in (1, 2):
+        with RunFolder.of(trainer) as folder, Tracker(trainer, folder) as tracker:
+            tracker.start()
+            tracker.event("seen", seed=seed)
+    assert [event["seed"] for event in read_lines(folder.path / "events.jsonl")] == [2]
+    assert [event["seed"] for event in read_lines(folder.path / "previous-1" / "events.jsonl")] == [1]
+
+
+def test_a_resumed_run_has_the_keys_of_the_last_command(tmp_path):
+    fill(tmp_path, *LEFT)
+    folder = RunFolder(tmp_path)
+    folder.write_recipe({"seed": 2})
+    folder.resume(2)
+    assert yaml.safe_load((tmp_path / "recipe.yaml").read_text()) == {"seed": 2}
+    assert (tmp_path / "global_step_3").exists() and not (tmp_path / "rollouts" / "3.jsonl").exists()
+
+
+def test_a_run_that_appends_leaves_the_configuration_of_the_run_that_is_there(tmp_path):
+    fill(tmp_path, "recipe.yaml")
+    folder = RunFolder(tmp_path)
+    folder.write_recipe({"seed": 2})
+    folder.write_config(Outer())
+    folder.append()
+    assert (tmp_path / "recipe.yaml").read_text() == "earlier: 1"
+    assert (tmp_path / "config.yaml").exists()
+
+
+@pytest.mark.parametrize("way", ["begin", "resume"])
+def test_folders_that_runs_may_share_are_left_alone(trainer, tmp_path, way):
+    trainer.rollout_data_dir, trainer.validation_data_dir = str(tmp_path / "r"), str(tmp_path / "v")
+    fill(tmp_path, "r/1.jsonl", "r/7.jsonl", "v/7.jsonl")
+    folder = RunFolder.of(trainer)
+    folder.begin() if way == "begin" else folder.resume(3)
+    assert sorted(path.name for path in (tmp_path / "r").iterdir()) == ["1.jsonl", "7.jsonl"]
+    assert [path.name for path in (tmp_path / "v").iterdir()] == ["7.jsonl"]
 
 
 def test_samples_keep_their_values(tmp_path):

@@ -241,3 +241,73 @@ def test_a_reward_manager_of_ones_own_is_used(build_trainer, metrics_of):
     trainer.init_workers()
     trainer.fit()
     assert metrics_of("run")[0]["critic/score/mean"] == 7.0
+
+
+def test_a_bad_actor_ends_the_run_beside_a_good_critic(build_trainer):
+    trainer = build_trainer(*PPO, "data.val_files=null", "trainer.max_bad_steps=2")
+    trainer.policy.worker.policy_loss = lambda inputs: (inputs.aggregate(inputs.log_prob) * float("nan"), {})
+    with pytest.raises(BadStepError, match="actor: loss or gradient was NaN"):
+        trainer.fit()
+
+
+def test_val_only_on_an_older_checkpoint_forgets_nothing(train, metrics_of):
+    train(*GRPO, "trainer.save_freq=1", "trainer.val_before_train=False", "trainer.test_freq=-1")
+    before = metrics_of("run")
+    train(*GRPO, "trainer.val_only=True", "trainer.resume_from_path=run/global_step_1")
+    after = metrics_of("run")
+    assert after[: len(before)] == before and [line["step"] for line in after[len(before) :]] == [1]
+    assert sorted(p.name for p in Path("run/rollouts").iterdir()) == ["1.jsonl", "2.jsonl", "3.jsonl"]
+
+
+def test_a_longer_run_goes_on_where_the_shorter_one_ended(train, metrics_of):
+    """12 rows in batches of 8: the second epoch follows the short last batch of the first, and no prompt is lost."""
+    batch = ["data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=4", "data.val_files=null"]
+    train(*GRPO, *batch, "trainer.total_epochs=1")
+    train(*GRPO, *batch, "trainer.total_epochs=2")
+    dumps = sorted(Path("run/rollouts").iterdir(), key=lambda path: int(path.stem))
+    seen = [json.loads(line)["uid"] for path in dumps for line in path.read_text().splitlines()]
+    assert sorted(seen) == sorted([*range(24)] * 3)
+
+
+def test_resuming_with_other_prompts_is_refused(train):
+    train(*GRPO, "data.val_files=null", "trainer.total_training_steps=1")
+    more = ["data.val_files=null", "trainer.total_training_steps=2"]
+    with pytest.raises(CheckpointError, match=r"saved with data\.train_batch_size=4, and this run has 2"):
+        train(*GRPO, *more, "data.train_batch_size=2")
+    with pytest.raises(CheckpointError, match=r"saved with data\.seed=1, and this run has 9.*resume_mode=disable"):
+        train(*GRPO, *more, "data.seed=9")
+
+
+def test_damaged_checkpoints_alone_do_not_start_the_run_over(train):
+    train(*GRPO, "data.val_files=null", "trainer.total_training_steps=1")
+    Path("run/global_step_1/actor/model.safetensors").write_bytes(b"cut")
+    with pytest.raises(CheckpointError, match="has checkpoints, but none is whole.*trainer.resume_mode=disable"):
+        train(*GRPO, "data.val_files=null", "trainer.total_training_steps=2")
+
+
+def test_critic_warmup_does_not_eat_the_actors_warmup(train, metrics_of):
+    train(*PPO, "trainer.critic_warmup=1", "actor_rollout_ref.actor.optim.lr_warmup_steps=2", "data.val_files=null")
+    rates = [line["actor/lr"] for line in metrics_of("run") if "actor/lr" in line]
+    assert len(rates) == 2 and 0 < rates[0] < rates[1] < 1e-3
+
+
+def test_an_accuracy_that_is_no_number_is_left_out(reward, train, metrics_of):
+    reward("return {'score': 0.5, 'acc': 'yes'}")
+    train(*GRPO, "data.val_files=null", "trainer.total_training_steps=1")
+    assert "accuracy" not in metrics_of("run")[0]
+
+
+def test_an_estimator_may_ask_for_the_entropy(train, metrics_of, monkeypatch):
+    from burnish.algorithms import advantages
+    from burnish.config import Needs
+
+    monkeypatch.setattr(advantages.TABLE, "entries", dict(advantages.TABLE.entries))
+    seen = []
+
+    @advantages.register_adv_est("nosy", needs=Needs(outputs=("entropy", "log_prob", "sum_pi_squared")))
+    def nosy(inputs):
+        seen.append(set(inputs.outputs))
+        return inputs.on_tokens(inputs.scores), inputs.on_tokens(inputs.scores)
+
+    train("algorithm.adv_estimator=nosy", "data.val_files=null", "trainer.total_training_steps=1")
+    assert seen == [{"entropy", "log_prob", "sum_pi_squared"}]

@@ -12,11 +12,12 @@ from burnish.config import SFTConfig, load_sft
 from burnish.config.finalise import finalise_sft
 from burnish.data.chat import ChatRenderer
 from burnish.data.files import write_parquet
-from burnish.data.sft import PackedRow, SFTDataset
-from burnish.data.sft import pack as pack_rows
+from burnish.data.sft import SFTDataset
+from burnish.engine.forward import log_probs
 from burnish.errors import BadStepError, CheckpointError, ConfigError
 from burnish.models.tiny import write_tiny_model
-from burnish.trainer.sft_trainer import collate, main
+from burnish.trainer.sft import collate
+from burnish.trainer.sft_trainer import main
 
 TIMES = {"perf/time_per_step", "perf/throughput"}
 
@@ -121,6 +122,25 @@ def test_neither_packing_nor_micro_batches_change_the_run(sft, layout):
         assert other["train/grad_norm"] == pytest.approx(one["train/grad_norm"], rel=1e-4)
 
 
+@pytest.mark.parametrize("packing", [True, False])
+def test_passes_are_filled_by_tokens_or_hold_a_number_of_examples(sft, monkeypatch, packing):
+    passes = []
+
+    def watched(module, packed):
+        passes.append(packed.padded()[0].shape)
+        return log_probs(module, packed)
+
+    monkeypatch.setattr("burnish.trainer.sft.log_probs", watched)
+    sizes = ("data.train_batch_size=7", "trainer.total_training_steps=1", "data.micro_batch_size_per_gpu=2")
+    sft(*sizes, f"data.packing={packing}", "data.max_length=128")
+    rows = [shape[0] for shape in passes]
+    assert sum(rows) == 7
+    if packing:
+        assert all(shape.numel() <= 2 * 128 for shape in passes) and max(rows) > 2
+    else:
+        assert rows == [2, 2, 2, 1]
+
+
 def test_prompt_and_response_columns_are_single_turn_conversations(sft, tmp_path):
     single = [c for c in CONVERSATIONS if len(c) == 2]
     rows = [{"question": q["content"], "reply": a["content"]} for q, a in single]
@@ -158,15 +178,19 @@ def test_epochs_count_the_steps(sft):
     assert [step["training/epoch"] for step in metrics] == [0, 0, 0, 1]
 
 
-def test_a_resume_folder_of_another_model_is_refused(sft, tmp_path):
+def test_a_checkpoint_that_does_not_fit_is_refused(sft, tmp_path, monkeypatch):
     folder, _ = sft("trainer.total_training_steps=1")
     write_tiny_model(tmp_path / "wide", hidden_size=48)
     with pytest.raises(CheckpointError, match=r"global_step_1 is a checkpoint of another model: .* \(\d+, 32\) there"):
         sft(f"model.path={tmp_path / 'wide'}", out="run")
+    monkeypatch.setattr("burnish.trainer.sft.load_causal_lm", None)  # what follows is found without a model
     with pytest.raises(CheckpointError, match=r"written with data.train_batch_size=3, this run has 2"):
         sft("data.train_batch_size=2", out="run")
-    (folder / "global_step_1" / "trainer.json").write_text("?")
-    with pytest.raises(CheckpointError, match=r"trainer.json"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint at .*global_step_7"):
+        sft("trainer.resume_mode=resume_path", f"trainer.resume_from_path={folder / 'global_step_7'}", out="run")
+    state = folder / "global_step_1" / "trainer.json"
+    state.write_text("[]".ljust(state.stat().st_size))
+    with pytest.raises(CheckpointError, match=r"global_step_1 is not a checkpoint of `burnish sft`: .* trainer.json"):
         sft("trainer.resume_mode=resume_path", f"trainer.resume_from_path={folder / 'global_step_1'}", out="run")
 
 
@@ -192,23 +216,17 @@ def test_plan_explains_and_trains_nothing(world, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_collate_splits_packed_rows_at_the_first_assistant_token(world):
+def test_collate_splits_at_the_first_assistant_token(world):
     tokenizer = AutoTokenizer.from_pretrained(world / "model")
-    config = SFTConfig().data
-    dataset = SFTDataset([str(world / "train.parquet")], tokenizer, config)
+    dataset = SFTDataset([str(world / "train.parquet")], tokenizer, SFTConfig().data)
     examples = [dataset[i] for i in range(len(dataset))]
-    for room in (0, 150, 10_000):
-        rows: list[PackedRow] = pack_rows(examples, room)
-        columns = collate(rows).batch
-        assert len(columns) == len(examples)
-        seen = []
-        for ids, attention, mask in zip(
-            *(columns[k] for k in ("input_ids", "attention_mask", "response_mask")), strict=True
-        ):
-            seen.append((ids[attention.bool()].tolist(), int(mask.sum())))
-            assert mask[0] == 1  # the response starts with what the assistant says
-        assert sorted(seen) == sorted((e.ids.tolist(), int(e.loss_mask.sum())) for e in examples)
-        assert columns["prompts"].shape[1] + columns["responses"].shape[1] == columns["input_ids"].shape[1]
+    columns = collate(examples).batch
+    assert columns["prompts"].shape[1] + columns["responses"].shape[1] == columns["input_ids"].shape[1]
+    names = ("input_ids", "attention_mask", "response_mask")
+    for example, ids, attention, mask in zip(examples, *(columns[name] for name in names), strict=True):
+        assert ids[attention.bool()].tolist() == example.ids.tolist()
+        assert mask[0] == 1  # the response starts with what the assistant says
+        assert ids[-len(mask) :][mask.bool()].tolist() == example.ids[example.loss_mask.astype(bool)].tolist()
 
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes" / "sft"

@@ -5,8 +5,14 @@ A manager is constructed as `cls(tokenizer=, num_examine=, compute_score=, rewar
 and `reward_extra_info` (lists of B values). A user's class has the same shape and is named by import path
 (`package.module:Class`, `my_manager.py:Class`) or by `reward_manager.source=importlib` and `reward_manager.module.*`.
 
-A class with `takes_results = True` reads the `score_result` column, so its samples are scored as each trajectory
-finishes. Any other class calls `compute_score` itself, later.
+How a step uses one:
+- A class with `takes_results = True` also has `score(data) -> list[ScoreResult]`, one result per row: the one in the
+  column `score_result` where that is not None, else one of its own making. The trainer calls `score`; drops the rows
+  that could not be scored, as `failures.apply_policy` says; writes the results of the others into the column; and calls
+  the manager with those rows, to place the scores. If its `compute_score` is the configured function, the samples are
+  scored as each trajectory finishes, and `score` finds all of them in the column.
+- Any other class is only called, with all rows, and computes its scores itself. Where an agent loop gave a reward of
+  its own, it finds that in `score_result`; elsewhere the column holds None.
 """
 
 import difflib
@@ -14,8 +20,8 @@ import importlib
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from burnish.config.user_code import load_object, load_target
 from burnish.errors import ConfigError, NotAvailable
-from burnish.rewards.loading import load_object
 
 if TYPE_CHECKING:
     from burnish.config.ppo import PPOConfig
@@ -39,6 +45,11 @@ def load_manager(config: "PPOConfig", tokenizer: Any, num_examine: int, scoring:
         "compute_score": scoring,
         "reward_fn_key": config.data.reward_fn_key,
     }
+    if getattr(cls, "takes_results", False) and not callable(getattr(cls, "score", None)):
+        raise ConfigError(
+            f"{key}: {cls.__name__} has takes_results = True but no method score(data) -> list[ScoreResult]; "
+            "write one, or drop takes_results"
+        )
     try:
         inspect.signature(cls).bind(**arguments)
     except TypeError as error:
@@ -53,24 +64,20 @@ def find_manager(config: "PPOConfig") -> tuple[Any, str]:
     """(class, the key and value that named it)."""
     chosen = config.reward_manager
     if chosen.source == "importlib":
-        name = chosen.module.name or chosen.name
-        if not chosen.module.path or not name:
-            raise ConfigError("reward_manager.source=importlib needs reward_manager.module.path and .module.name")
-        keys = ("reward_manager.module.path", "reward_manager.module.name")
+        name, keys = chosen.module.name or chosen.name, ("reward_manager.module.path", "reward_manager.module.name")
         return load_object(chosen.module.path, name, *keys), f"{keys[1]}={name}"
     name = chosen.name or config.reward_model.reward_manager
     chosen_by = "reward_manager.name" if chosen.name else "reward_model.reward_manager"
     key = f"{chosen_by}={name}"
     if name in MANAGERS:
         return _built_in(name, key), key
-    path, _, cls = name.rpartition(":") if ":" in name else name.rpartition(".")
-    if not path or name.endswith(".py"):
+    if ":" not in name and "." not in name:
         near = difflib.get_close_matches(name, MANAGERS, n=1)
         raise ConfigError(
             f"{key}: no such manager{f'; did you mean {near[0]}?' if near else ''} (known: {', '.join(MANAGERS)}; "
             "your own: package.module:Class or my_manager.py:Class)"
         )
-    return load_object(path, cls, chosen_by, chosen_by), key
+    return load_target(name, chosen_by), key
 
 
 def _built_in(name: str, key: str) -> Any:

@@ -22,7 +22,7 @@ from burnish.protocol import DataProto
 from burnish.rewards.contract import FunctionSpec, ScoreRequest, ScoreResult
 from burnish.rewards.function import bind, score_here
 from burnish.rewards.managers.place import collect_info, place
-from burnish.rewards.scoring import Scoring, request_for
+from burnish.rewards.scoring import FACTS, Scoring, request_for
 
 RESULT_COLUMN = "score_result"
 
@@ -80,9 +80,7 @@ class NaiveRewardManager:
 
     def request(self, data: DataProto, i: int) -> ScoreRequest:
         row = {name: column[i] for name, column in data.non_tensor_batch.items()}
-        facts: dict[str, Any] = {name: row[name] for name in ("num_turns", "num_tool_calls") if name in row}
-        if "finish_reason" in row:
-            facts["truncated"] = row["finish_reason"] == "length"
+        facts = {name: row[name] for name in FACTS if name in row}
         return request_for(row, self.response_text(data, i), facts, self.reward_fn_key)
 
     def response_text(self, data: DataProto, i: int) -> str:

@@ -1,0 +1,73 @@
+"""Where the controller of `burnish ppo` stands: `data/trainer.json` of a checkpoint.
+
+Beside the state itself (position in the prompt stream, KL coefficient, …) it holds the facts that make this run this
+run: which prompts are drawn, and which model it started from. A run that resumes under other facts would be another
+run, so the difference is named instead.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from burnish.config import PPOConfig
+from burnish.errors import CheckpointError
+from burnish.models.fingerprint import fingerprint
+
+FILE = "data/trainer.json"
+MODEL = "actor_rollout_ref.model.path"
+PARTS = ("experience", "kl", "bad_steps", "run")
+
+
+def run_facts(config: PPOConfig, rows: int) -> dict[str, Any]:
+    """What must be the same for a resumed run to be the same run, by the key that says it."""
+    data, sampler, curriculum = config.data, config.data.sampler, config.data.curriculum
+    return {
+        "rows of data.train_files": rows,
+        "data.train_batch_size": data.train_batch_size,
+        "data.seed": data.seed,
+        "data.shuffle": data.shuffle,
+        "data.dataset_weights": data.dataset_weights,
+        "data.curriculum": {"key": curriculum.key, "stages": curriculum.stages},
+        "data.sampler": {"class_path": sampler.class_path, "class_name": sampler.class_name},
+        "trainer.seed": config.trainer.seed,
+        MODEL: fingerprint(config.actor_rollout_ref.model.path),
+    }
+
+
+def write_state(folder: Path, state: Mapping[str, Any]) -> None:
+    """Write the state into a checkpoint folder."""
+    (folder / FILE).parent.mkdir()
+    (folder / FILE).write_text(json.dumps(state, indent=1))
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """The state in a checkpoint folder; CheckpointError where it is not whole."""
+    path = folder / FILE
+    try:
+        state: dict[str, Any] = json.loads(path.read_text())
+        missing = [name for name in PARTS if name not in state]
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{folder} is not a checkpoint of `burnish ppo`: it has no {FILE}") from error
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{path} is damaged ({error}); resume from another step") from error
+    if missing:
+        raise CheckpointError(f"{path} is damaged (no {', '.join(missing)} in it); resume from another step")
+    return state
+
+
+def check_same_run(folder: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """CheckpointError that names what differs between the run that was saved and the one that resumes."""
+    ours = json.loads(json.dumps(ours))  # as it would be read back
+    for name, value in ours.items():
+        if theirs.get(name) == value:
+            continue
+        if name == MODEL:
+            raise CheckpointError(
+                f"{folder} is a checkpoint of another model: the weights at {MODEL} are not those its run started "
+                f"from. Name that model again, or start afresh with trainer.resume_mode=disable"
+            )
+        raise CheckpointError(
+            f"{folder} was saved with {name}={theirs.get(name)}, and this run has {value}: it would go on with other "
+            f"prompts. Set it back, or start afresh with trainer.resume_mode=disable {MODEL}={folder}"
+        )

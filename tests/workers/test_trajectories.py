@@ -1,0 +1,119 @@
+"""Trajectories to a batch: the columns, whose names are kept free in rows, and batches of several workers as one."""
+
+import pytest
+import torch
+
+from burnish.agents import AgentLoopOutput
+from burnish.agents.runner import Trajectory
+from burnish.config.algorithm import AlgorithmConfig
+from burnish.config.reward import RewardConfig
+from burnish.data.row import TAKEN, complete_row
+from burnish.engine.forward import OUTPUTS
+from burnish.protocol import DataProto
+from burnish.rewards.contract import ScoreResult
+from burnish.rewards.managers.naive import NaiveRewardManager
+from burnish.rollout.base import Completion
+from burnish.trainer.credit import Credit
+from burnish.trainer.score import score
+from burnish.workers.trajectories import ROLLOUT_ROWS, to_batch
+
+
+def trajectory(uid=0, prompt=2, response=3, result=None, versions=(4,), **output):
+    ids = list(range(1, response + 1))
+    output = {"response_mask": [1] * response, "response_logprobs": [-0.5] * response, **output}
+    completions = [Completion(ids, [-0.5] * response, "stop", None, version) for version in versions]
+    row = {"uid": uid, "data_source": "toy"}
+    return Trajectory(row, AgentLoopOutput([7] * prompt, ids, **output), "text", result, completions)
+
+
+def test_tensors():
+    batch = to_batch([trajectory(prompt=1, response=2), trajectory(prompt=3, response=1)], 0).batch
+    assert batch["input_ids"].tolist() == [[0, 0, 7, 1, 2], [7, 7, 7, 1, 0]]
+    assert batch["attention_mask"].tolist() == [[0, 0, 1, 1, 1], [1, 1, 1, 1, 0]]
+    assert batch["position_ids"].tolist() == [[0, 0, 0, 1, 2], [0, 1, 2, 3, 3]]
+    assert batch["response_mask"].tolist() == [[1, 1], [1, 0]]
+    assert batch["rollout_log_probs"].tolist() == [[-0.5, -0.5], [-0.5, 0.0]]
+    assert "rollout_log_probs" not in to_batch([trajectory()], 0, log_probs=False).batch
+
+
+def test_facts_of_the_trajectory():
+    metrics = {"num_tool_calls": 2, "seconds": 1.5}
+    one = trajectory(versions=(6, 5), num_turns=4, metrics=metrics, extra_fields={"finish_reason": "length"})
+    columns = to_batch([one, trajectory(versions=())], 0).non_tensor_batch
+    assert {name: column[0] for name, column in columns.items()} == {
+        "score_result": None,
+        "num_turns": 4,
+        "num_tool_calls": 2,
+        "truncated": True,
+        "finish_reason": "length",
+        "policy_version": 5,
+        "agent_metrics": metrics,
+    }
+    assert [columns[name][1] for name in ("num_tool_calls", "truncated", "policy_version")] == [0, False, None]
+
+
+def test_rewards_of_the_loop_are_carried_where_nothing_else_scored():
+    mask = [1, 0, 1]
+    batch = to_batch(
+        [
+            trajectory(reward_score=0.25),
+            trajectory(turn_rewards=[0.5, 1.0], response_mask=mask),
+            trajectory(reward_score=0.25, result=ScoreResult(1.0)),
+            trajectory(),
+        ],
+        0,
+    )
+    assert batch.non_tensor_batch["score_result"].tolist() == [
+        ScoreResult(0.25, data_source="toy"),
+        ScoreResult(1.5, data_source="toy", turn_rewards=(0.5, 1.0)),
+        ScoreResult(1.0),
+        None,
+    ]
+    scores = NaiveRewardManager(tokenizer=Nothing(), num_examine=0, compute_score=lambda solution_str: 9)(batch)
+    assert scores.tolist() == [[0, 0, 0.25], [0.5, 0, 1.0], [0, 0, 1], [0, 0, 9]]
+
+
+class Nothing:
+    def decode(self, ids, **options):
+        return ""
+
+
+def test_every_column_a_step_adds_is_kept_free_in_rows():
+    """A file's column of the same name would be overwritten, or end the run after the first generation."""
+    stream = DataProto.from_dict(non_tensors={"uid": [0, 0], "sample": [0, 1]})
+    batch = stream.union(to_batch([trajectory(), trajectory()], 0))
+    manager = NaiveRewardManager(Nothing(), 0, lambda solution_str: {"score": 1.0, "acc": 1.0})
+    batch = score(batch, manager, RewardConfig(), {}, needs_groups=True)
+    batch.batch["old_log_probs"] = torch.zeros(2, 3)
+    batch = Credit(AlgorithmConfig(adv_estimator="grpo"))(batch, {})
+    added = {*batch.batch.keys(), *batch.non_tensor_batch}
+    assert {"reward_info", "score_result", "num_turns", "advantages", "token_level_scores"} <= added
+    assert added <= TAKEN, f"not in data/row.py: {sorted(added - TAKEN)}"
+    assert set(OUTPUTS) - {"log_prob", "entropy"} <= TAKEN
+
+
+@pytest.mark.parametrize("name", ["num_turns", "finish_reason", "score_result", "reward_info", "policy_version"])
+def test_a_users_column_of_such_a_name_stays_beside_ours(name):
+    row = complete_row({"prompt": "q", name: "theirs"}, prompt_key="prompt", reward_fn_key="data_source", position=0)
+    assert row[f"row_{name}"] == "theirs" and name not in row
+
+
+SIZES = [(1, 2), (3, 1), (2, 5), (4, 1), (1, 1)]  # of prompt and response
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("log_probs", [True, False])
+def test_batches_of_several_workers_are_the_batch_of_one(workers, log_probs):
+    def generate(prompts):
+        rows = prompts.non_tensor_batch["uid"]
+        return to_batch([trajectory(uid, *SIZES[uid], versions=(uid,)) for uid in rows], 0, log_probs=log_probs)
+
+    prompts = DataProto.from_dict(non_tensors={"uid": list(range(len(SIZES)))})
+    split = ROLLOUT_ROWS.dispatch(workers, prompts)
+    whole = ROLLOUT_ROWS.collect(split, [generate(*call.args) for call in split.calls])
+    expected = generate(prompts)
+    assert list(whole.batch.keys()) == list(expected.batch.keys())
+    for column in expected.batch.keys():  # noqa: SIM118
+        assert torch.equal(whole.batch[column], expected.batch[column]), column
+    for column, values in expected.non_tensor_batch.items():
+        assert whole.non_tensor_batch[column].tolist() == values.tolist()
