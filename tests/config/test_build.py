@@ -67,7 +67,6 @@ def test_a_kind_in_kl_penalty_is_no_other_spelling(make):
         ({"tool_config_path": "t.yaml"}, "several turns, tools and interactions"),
         ({"tool_config.max_tool_calls": 3}, "several turns, tools and interactions"),
         ({"model_engine": "megatron"}, "training with Megatron-core (asked for by actor_rollout_ref.actor.strategy"),
-        ({"sampling_params.timeout": 5}, "a time limit for one generation"),
     ],
 )
 def test_other_spellings_of_what_is_not_there_yet(make, keys, capability):
@@ -246,3 +245,7 @@ def test_references_between_keys_see_defaults_too(make):
 def test_a_value_that_a_recipe_leaves_open_must_be_given(make):
     with pytest.raises(ConfigError, match=r"data.train_files must be set: the recipe leaves it open \(\?\?\?\)"):
         make({"data.train_files": "???"})
+
+
+def test_the_time_limit_of_a_rollout_has_another_spelling(make):
+    assert make({"sampling_params.timeout": 5}).config.actor_rollout_ref.rollout.timeout == 5.0
