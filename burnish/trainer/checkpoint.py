@@ -43,6 +43,7 @@ class CheckpointStore:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
             write(temporary)
+            _apply_umask(temporary)
             _write_manifest(temporary, step)
             _sync_tree(temporary)
             self._put_in_place(temporary, final)
@@ -155,6 +156,15 @@ def link_model_files(folder: Path, source: str) -> None:
 def _write_manifest(folder: Path, step: int) -> None:
     files = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
     (folder / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
+
+
+def _apply_umask(folder: Path) -> None:
+    """Give files the mode that the user's umask asks for; safetensors makes its own readable by the owner alone."""
+    umask = os.umask(0)
+    os.umask(umask)
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(0o666 & ~umask)
 
 
 def _sync_tree(folder: Path) -> None:

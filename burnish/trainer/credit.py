@@ -5,10 +5,15 @@ is in the reward), `advantages` and `returns`. Which estimator does it is the co
 none.
 """
 
+from typing import Any
+
+import torch
+
 from burnish.algorithms import advantages
 from burnish.algorithms.advantages.inputs import AdvantageInputs
 from burnish.algorithms.kl import apply_kl_penalty, kl_controller
 from burnish.config.algorithm import AlgorithmConfig
+from burnish.errors import BadStepError, ConfigError
 from burnish.protocol import DataProto
 
 COLUMNS = {"log_prob": "old_log_probs", "entropy": "entropys"}  # outputs of the log-prob pass that have their own name
@@ -46,6 +51,21 @@ class Credit:
             outputs={name: columns[COLUMNS.get(name, name)] for name in self.needs.outputs},
             old_log_probs=columns["old_log_probs"],
         )
-        advantage, returns = self.estimator(inputs)
+        advantage, returns = self._checked(self.estimator(inputs), rewards.shape)
         credit = {"token_level_rewards": rewards, "advantages": advantage, "returns": returns}
         return batch.union(DataProto.from_dict(credit))
+
+    def _checked(self, result: Any, shape: torch.Size) -> tuple[torch.Tensor, torch.Tensor]:
+        """An estimator may be a user's: what it returns is checked before it reaches the loss."""
+        name = f"algorithm.adv_estimator={self.config.adv_estimator}"
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            raise ConfigError(f"{name} returned a {type(result).__name__}; (advantages, returns) is needed")
+        for what, tensor in zip(("advantages", "returns"), result, strict=True):
+            found = tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+            if found != tuple(shape):
+                raise ConfigError(f"{name} returned {found} as {what}; a tensor of {tuple(shape)} (B, R) is needed")
+            if not bool(tensor.isfinite().all()):
+                row = int((~tensor.isfinite()).any(-1).nonzero()[0])
+                raise BadStepError(f"{name} returned {what} that are NaN or infinite, first in row {row} of the batch")
+        advantage, returns = result
+        return advantage, returns

@@ -22,7 +22,7 @@ from burnish.config import PPOConfig
 from burnish.controller import ClassWithInitArgs, ResourcePoolManager, Role, Worker, WorkerGroup
 from burnish.data.dataset import train_dataset, val_dataset
 from burnish.data.order import make_order
-from burnish.errors import BadStepError, NotAvailable
+from burnish.errors import BadStepError, CheckpointError, NotAvailable
 from burnish.protocol import DataProto
 from burnish.tracking import RunFolder, Tracker
 from burnish.tracking.timer import timed
@@ -31,7 +31,7 @@ from burnish.trainer.credit import Credit
 from burnish.trainer.due import is_due
 from burnish.trainer.experience import Experience
 from burnish.trainer.report import entropy_metrics, mismatch_metrics, sample_rows
-from burnish.trainer.state import check_same_run, read_state, run_facts, write_state
+from burnish.trainer.state import changed_keys, check_same_run, key_values, read_state, run_facts, write_state
 from burnish.trainer.validate import Validator
 
 log = logging.getLogger(__name__)
@@ -84,6 +84,16 @@ class PPOTrainer:
         self.total_steps = trainer.total_training_steps or self.step + max(left, 0)
         self.tracker = Tracker(trainer, folder, total_steps=self.total_steps, config=asdict(config))
         self.bad_steps = {"actor": 0, "critic": 0}  # updates in a row that could not be applied
+        self.told_of_no_signal = False
+        self.warn_of_odd_sizes(self.end)
+
+    def warn_of_odd_sizes(self, prompts: int | None) -> None:
+        """Sizes that are allowed, and hardly ever meant."""
+        size, warmup = self.config.data.train_batch_size, self.config.trainer.critic_warmup
+        if prompts is not None and prompts < size:
+            log.warning("data.train_batch_size=%d, but there are %d prompts in all: one step", size, prompts)
+        if 0 < self.total_steps <= warmup:
+            log.warning("trainer.critic_warmup=%d: the actor is not trained in %d steps", warmup, self.total_steps)
 
     def init_workers(self) -> None:
         """Make the worker groups and load their models."""
@@ -153,16 +163,15 @@ class PPOTrainer:
     def begin(self) -> dict[str, float]:
         """Go on from a checkpoint where there is one; validate first where that is asked for."""
         trainer = self.config.trainer
-        self.tracker.folder.write_config(self.config)
         if self.resume_from is not None:
             self.load(self.resume_from)
-            log.info("going on from %s: step %d of %d", self.resume_from, self.step, self.total_steps)
         if trainer.val_only:
             self.tracker.append()
         elif self.resume_from is not None:
             self.tracker.resume(self.step)
         else:
             self.tracker.start()
+        self.tracker.folder.write_config(self.config)
         metrics: dict[str, float] = {}
         if self.validator and (trainer.val_only or (trainer.val_before_train and self.resume_from is None)):
             with timed(metrics, "testing"):
@@ -178,6 +187,7 @@ class PPOTrainer:
             count = int(sum(bad))
             metrics["failures/bad_steps"] = metrics.get("failures/bad_steps", 0) + count
             self.tracker.event("bad_step", step=self.step, role=role, updates=count)
+            log.warning("step %d: %d updates of the %s were NaN or infinite and not applied", self.step, count, role)
         for was_bad in bad:
             self.bad_steps[role] = in_a_row = self.bad_steps[role] + 1 if was_bad else 0
             if in_a_row >= self.config.trainer.max_bad_steps:
@@ -191,6 +201,9 @@ class PPOTrainer:
         every = self.config.trainer.rollout_dump_freq
         if every > 0 and self.step % every == 0:
             self.tracker.folder.write_rollouts(self.step, sample_rows(batch, self.tokenizer))
+        if self.needs.groups and not self.told_of_no_signal and not bool(batch.batch["advantages"].any()):
+            self.told_of_no_signal = True
+            log.warning("step %d: no prompt has answers of different reward, so there is nothing to learn", self.step)
         accuracy = [info.get("acc") for info in batch.non_tensor_batch["reward_info"]]
         is_number = all(isinstance(value, Real) for value in accuracy)
         return (
@@ -229,6 +242,7 @@ class PPOTrainer:
                 "kl": self.credit.controller.state_dict(),
                 "bad_steps": self.bad_steps,
                 "run": self.run_facts,
+                "config": key_values(self.config),
             }
             write_state(folder, state)
 
@@ -237,11 +251,24 @@ class PPOTrainer:
         self.tracker.event("checkpoint", step=self.step)
 
     def load(self, folder: Path) -> None:
-        """Go on from a checkpoint as if the run had never stopped."""
+        """Go on from a checkpoint as if the run had never stopped; says what is different this time."""
         state = read_state(folder)
+        if self.critic and not (folder / "critic").is_dir():
+            raise CheckpointError(
+                f"{folder} has no critic: it was saved by an estimator that needs none. Start afresh with "
+                f"trainer.resume_mode=disable actor_rollout_ref.model.path={folder}"
+            )
         self.policy.load_checkpoint(folder / "actor")
         if self.critic:
             self.critic.load_checkpoint(folder / "critic")
+        log.info("going on from %s: step %d of %d", folder, self.step, self.total_steps)
+        for change in changed_keys(state["config"], self.config):
+            log.warning("changed since that checkpoint: %s", change)
+        if self.step >= self.total_steps and not self.config.trainer.val_only:
+            log.warning(
+                "the run is at its last step already: nothing is trained. Raise trainer.total_epochs or "
+                "trainer.total_training_steps, or start another run with trainer.experiment_name"
+            )
         self.experience.load_state_dict(state["experience"])
         self.credit.controller.load_state_dict(state["kl"])
         self.bad_steps = state["bad_steps"]

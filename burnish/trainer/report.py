@@ -31,11 +31,9 @@ def sample_rows(batch: DataProto, tokenizer: Any) -> list[dict[str, Any]]:
             "reward_info": others["reward_info"][i],
             "response_mask": columns["response_mask"][i][real].tolist(),
         }
-        for name in ("rollout_log_probs", "old_log_probs"):
-            if name in columns:
-                row[name] = columns[name][i][real].tolist()
-        if "advantages" in columns:
-            row["advantages"] = columns["advantages"][i][real].tolist()
+        for name in ("rollout_log_probs", "advantages"):
+            if name in columns:  # rounded: these files are read by people and grow with every token
+                row[name] = [round(value, 4) for value in columns[name][i][real].tolist()]
         rows.append(row)
     return rows
 

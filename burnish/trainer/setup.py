@@ -4,6 +4,11 @@ What can be wrong with keys, files, rows and the reward function is found here, 
 also the way in for a program of one's own: it takes a finished configuration and hands back the trainer.
 """
 
+import logging
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from burnish.algorithms.needs import needs_of
@@ -27,6 +32,8 @@ from burnish.trainer.ppo import PPOTrainer
 from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
 from burnish.workers.critic import CriticWorker
 
+log = logging.getLogger(__name__)
+
 
 def run(loaded: Loaded[PPOConfig]) -> None:
     """One job of `burnish ppo`, its keys finished: check files and model, say what will happen, train."""
@@ -40,7 +47,35 @@ def run(loaded: Loaded[PPOConfig]) -> None:
     trainer = build(config)
     trainer.tracker.folder.write_recipe(loaded.given)
     trainer.init_workers()
-    trainer.fit()
+    with terminated_as_interrupted():
+        try:
+            trainer.fit()
+        except KeyboardInterrupt:
+            log.warning("stopped in step %d of %d; %s", trainer.step, trainer.total_steps, newest(trainer))
+            raise
+    log.info("done, %d steps; %s", trainer.step, newest(trainer))
+
+
+def newest(trainer: PPOTrainer) -> str:
+    """Where a run's results are and where it would go on from, in words."""
+    folder = trainer.store.latest()
+    if folder is None:
+        return f"there is no checkpoint yet (trainer.save_freq says when); the run folder is {trainer.store.root}"
+    return f"the newest checkpoint is {folder}"
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """A scheduler's SIGTERM ends the run as Ctrl-C does: with its last words."""
+    try:
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    except ValueError:  # not the main thread: whoever runs it there handles signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def prepare(loaded: Loaded[PPOConfig]) -> tuple[int, ModelFacts]:

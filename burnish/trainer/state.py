@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from burnish.config import PPOConfig
+from burnish.config.key import keys_of, read
 from burnish.errors import CheckpointError
 from burnish.models.fingerprint import fingerprint
 
 FILE = "data/trainer.json"
 MODEL = "actor_rollout_ref.model.path"
-PARTS = ("experience", "kl", "bad_steps", "run")
+PARTS = ("experience", "kl", "bad_steps", "run", "config")
 
 
 def run_facts(config: PPOConfig, rows: int) -> dict[str, Any]:
@@ -33,6 +34,18 @@ def run_facts(config: PPOConfig, rows: int) -> dict[str, Any]:
         "trainer.seed": config.trainer.seed,
         MODEL: fingerprint(config.actor_rollout_ref.model.path),
     }
+
+
+def changed_keys(theirs: Mapping[str, Any], config: PPOConfig) -> list[str]:
+    """`key: then → now` for each key whose value is not the one the checkpoint was saved with."""
+    ours = key_values(config)
+    return [f"{name}: {theirs[name]} → {value}" for name, value in ours.items() if theirs.get(name, value) != value]
+
+
+def key_values(config: PPOConfig) -> dict[str, Any]:
+    """Every key with its value, as it reads back from JSON."""
+    values: dict[str, Any] = json.loads(json.dumps({name: read(config, name) for name in keys_of(PPOConfig)}))
+    return values
 
 
 def write_state(folder: Path, state: Mapping[str, Any]) -> None:
