@@ -81,7 +81,7 @@ def estimate_memory(config: PPOConfig, facts: ModelSizes, micro_batch: int) -> M
     """The memory of a run whose passes hold `micro_batch` sequences of full length."""
     actor, critic = BYTES[config.actor_rollout_ref.model.dtype], BYTES[config.critic.model.dtype]
     trained = (actor, critic) if config.critic.enable else (actor,)
-    uses_reference = config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward
+    uses_reference = config.reads_reference
     logits = min(micro_batch * config.data.max_response_length * facts.vocab, LOGITS_AT_A_TIME)
     return Memory(
         weights=facts.parameters * actor,

@@ -23,7 +23,9 @@ class ActorRolloutRefConfig:
     """The policy: its model, its update, its reference and its rollouts."""
 
     hybrid_engine: bool = key(
-        True, "train and generate on the same devices", later="separate devices for training and generation"
+        True,
+        "train and generate on the same devices; false: on separate ones",
+        later="separate devices for training and generation",
     )
     model: ModelConfig = section(ModelConfig, readers={"path": ACTOR, "tokenizer_path": ACTOR})
     actor: ActorConfig = section(ActorConfig)
@@ -51,3 +53,8 @@ class PPOConfig:
     global_profiler: ProfilerConfig = section(ProfilerConfig, later=PROFILING)
     controller_nsight_options: dict[str, Any] = key({}, "options of nsys here", later=PROFILING)
     worker_nsight_options: dict[str, Any] = key({}, "options of nsys in workers", later=PROFILING)
+
+    @property
+    def reads_reference(self) -> bool:
+        """Whether a KL term, in the loss or in the reward, reads the reference policy."""
+        return self.actor_rollout_ref.actor.use_kl_loss or self.algorithm.use_kl_in_reward

@@ -62,17 +62,30 @@ class PPOTrainer:
         self.needs = needs_of(config)
         if self.needs.greedy_baseline or self.needs.reward_components:
             raise NotAvailable(f"greedy baselines and reward components ({config.algorithm.adv_estimator} needs them)")
-        self.reads_reference = config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward
+        self.credit = Credit(config.algorithm)
+        self.bad_steps = {"actor": 0, "critic": 0}  # updates in a row that could not be applied
+        self.told_of_no_signal = False
+        self.read_rows()
+        folder = RunFolder.of(config.trainer)
+        self.store = CheckpointStore(folder.path, keep=config.trainer.max_actor_ckpt_to_keep)
+        self.find_start_and_end()
+        self.tracker = Tracker(config.trainer, folder, total_steps=self.total_steps, config=asdict(config))
 
-        check = getattr(reward_fn, "check_row", None)
-        self.train_rows = train_dataset(config.data, tokenizer, check)
-        self.val_rows = val_dataset(config.data, tokenizer, check)
+    def read_rows(self) -> None:
+        """The prompts to train and validate on, each row checked, and their order."""
+        config, check = self.config, getattr(self.reward_fn, "check_row", None)
+        self.train_rows = train_dataset(config.data, self.tokenizer, check)
+        self.val_rows = val_dataset(config.data, self.tokenizer, check)
         check_names(self.train_rows.agent_names() | (self.val_rows.agent_names() if self.val_rows else set()), config)
         self.order = make_order(self.train_rows, config.data)
-        self.credit = Credit(config.algorithm)
-        trainer, folder = config.trainer, RunFolder.of(config.trainer)
-        self.store = CheckpointStore(folder.path, keep=trainer.max_actor_ckpt_to_keep)
-        self.run_facts = run_facts(config, len(self.train_rows))
+
+    def find_start_and_end(self) -> None:
+        """The checkpoint to go on from, and the number of steps: as set, or until every prompt was drawn.
+
+        `end` is the position in the prompt stream after the last prompt; None where the number of steps is set.
+        """
+        trainer, size = self.config.trainer, self.config.data.train_batch_size
+        self.run_facts = run_facts(self.config, len(self.train_rows))
         self.resume_from = self.store.to_resume(trainer.resume_mode, trainer.resume_from_path)
         self.step, position = 0, 0
         if self.resume_from is not None:
@@ -80,20 +93,12 @@ class PPOTrainer:
             check_same_run(self.resume_from, state["run"], self.run_facts)
             self.step, position = step_of(self.resume_from), state["experience"]["position"]
         self.end = None if trainer.total_training_steps else self.order.start(trainer.total_epochs)
-        left = 0 if self.end is None else math.ceil((self.end - position) / config.data.train_batch_size)
+        left = 0 if self.end is None else math.ceil((self.end - position) / size)
         self.total_steps = trainer.total_training_steps or self.step + max(left, 0)
-        self.tracker = Tracker(trainer, folder, total_steps=self.total_steps, config=asdict(config))
-        self.bad_steps = {"actor": 0, "critic": 0}  # updates in a row that could not be applied
-        self.told_of_no_signal = False
-        self.warn_of_odd_sizes(self.end)
-
-    def warn_of_odd_sizes(self, prompts: int | None) -> None:
-        """Sizes that are allowed, and hardly ever meant."""
-        size, warmup = self.config.data.train_batch_size, self.config.trainer.critic_warmup
-        if prompts is not None and prompts < size:
-            log.warning("data.train_batch_size=%d, but there are %d prompts in all: one step", size, prompts)
-        if 0 < self.total_steps <= warmup:
-            log.warning("trainer.critic_warmup=%d: the actor is not trained in %d steps", warmup, self.total_steps)
+        if self.end is not None and self.end < size:
+            log.warning("data.train_batch_size=%d, but there are %d prompts in all: one step", size, self.end)
+        if 0 < self.total_steps <= trainer.critic_warmup:
+            log.warning("trainer.critic_warmup=%d: the actor is not trained at all", trainer.critic_warmup)
 
     def init_workers(self) -> None:
         """Make the worker groups and load their models."""
@@ -131,10 +136,10 @@ class PPOTrainer:
                 metrics = {"training/global_step": self.step, "training/epoch": self.experience.epoch}
                 metrics |= saving  # the time of the checkpoint before this step
                 with timed(metrics, "step"):
-                    batch = self.experience.draw(self.step, metrics)
+                    batch = self.experience.draw(self.step, metrics)  # prompts, new weights out, generate, score
                     with timed(metrics, "old_log_prob"):
                         batch = batch.union(self.policy.compute_log_prob(batch, self.credit.needs.outputs))
-                    if self.reads_reference:
+                    if self.config.reads_reference:
                         with timed(metrics, "ref"):
                             batch = batch.union(self.policy.compute_ref_log_prob(batch))
                     if self.critic:

@@ -51,7 +51,7 @@ class ActorRolloutRefWorker(Worker):
         steps = max(self.total_steps - self.warmup, 1)
         self.actor = Trainable(module, actor.optim, grad_clip=actor.grad_clip, total_steps=steps, device=self.device)
         self.reference: nn.Module | None = None
-        if actor.use_kl_loss or self.config.algorithm.use_kl_in_reward:
+        if self.config.reads_reference:
             self.reference = load_causal_lm(model.path, model, self.device).requires_grad_(False)
         self.policy_loss = policy_loss(actor.policy_loss.loss_mode)
         self.scoring = Scoring.from_config(self.config)
