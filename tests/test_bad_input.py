@@ -263,6 +263,14 @@ BAD_ROWS = {
         {"data_source": "my/task"},
         ["data_source='my/task' has no built-in scorer", "custom_reward_function.path"],
     ),
+    "no data source": (
+        {"data_source": None},
+        [
+            "the row has no data_source",
+            "set custom_reward_function.path=my_reward.py",
+            "Available: openai/gsm8k, gsm8k",
+        ],
+    ),
     "near a known data source": ({"data_source": "openai/gms8k"}, ["did you mean 'openai/gsm8k'?"]),
     "scorer that comes later": ({"data_source": "math"}, ["not available yet", "math"]),
     "reward model": (
@@ -280,6 +288,25 @@ def test_rows(refuses, no_model, changes, parts):
     write_parquet(arithmetic_rows(**changes), "rows.parquet")
     message = refuses("ppo", "data.train_files=rows.parquet", "custom_reward_function.path=DROP")
     assert_says(message, "rows.parquet, row 2", *parts)
+
+
+def test_a_ground_truth_beside_the_reward_model(refuses, no_model, place):
+    (place / "mine.py").write_text("def compute_score(solution_str, ground_truth):\n    return 0.0\n")
+    (place / "rows.jsonl").write_text('{"prompt": "2+2=?", "ground_truth": "4"}\n')
+    message = refuses("ppo", "data.train_files=rows.jsonl", "custom_reward_function.path=mine.py")
+    assert_says(message, "rows.jsonl, row 0", "the row has 'ground_truth' at top level; put it under reward_model: {")
+
+
+def test_an_empty_path_of_a_reward_function(refuses, no_model, place):
+    (place / "rows.jsonl").write_text('{"prompt": "2+2=?"}\n')
+    message = refuses("ppo", "data.train_files=rows.jsonl", "custom_reward_function.path=")
+    assert_says(message, "rows.jsonl, row 0", "the row has no data_source", "custom_reward_function.path=my_reward.py")
+
+
+@BOTH
+def test_a_recipe_that_does_not_exist(refuses, no_model, command):
+    message = refuses(command, "--config-name=recipes/nosuch")
+    assert_says(message, "--config-name=nosuch: no nosuch.yaml in", "(there: clip_higher, curriculum, dr_grpo, grpo")
 
 
 def test_a_prompt_over_the_limit(refuses, no_model):
@@ -338,7 +365,7 @@ def test_a_model_without_tokenizer(refuses, no_model, broken_model, command):
 @BOTH
 def test_a_model_without_configuration(refuses, no_model, broken_model, command):
     message = refuses(command, f"{MODEL_KEY[command]}={broken_model('config.json')}")
-    assert_says(message, "broken", "no config.json", "model.path")
+    assert_says(message, "broken", "no config.json", "the model path must name")
 
 
 @BOTH
@@ -408,7 +435,7 @@ def test_a_reward_function_that_fails(run, place, body, parts):
     code, _, err = run("ppo", "reward.timeout=0.3", "reward.retries=0", "trainer.val_before_train=False")
     assert code == 2, err
     message = err[err.index("burnish: error: ") :]
-    assert_says(message, "of the step's 8 samples could not be scored", "reward.max_failure_ratio=0.05", *parts)
+    assert_says(message, "stopped after scoring", "of the step's 8 samples: ", "reward.max_failure_ratio=0.05", *parts)
     assert "burnish/trainer" not in message, "a traceback shows the user's lines, not ours"
     assert not list(place.glob("run/global_step_*"))
 

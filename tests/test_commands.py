@@ -199,7 +199,8 @@ def shell(place, tmp_path):
                                      f"sys.exit({function}())\n")  # fmt: skip
     for script in scripts.iterdir():
         script.chmod(0o755)
-    environment = os.environ | {"PATH": f"{scripts}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | {"PATH": f"{scripts}:{os.environ['PATH']}", "PYTHONPATH": python_path}
 
     def run_line(line: str) -> subprocess.CompletedProcess:
         return subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True, timeout=240)

@@ -11,11 +11,12 @@ import pytest
 from burnish.algorithms.needs import needs_of
 from burnish.cli import quickstart
 from burnish.cli.help import explain
-from burnish.cli.main import COMMANDS, available
+from burnish.cli.main import COMMANDS, available, main
 from burnish.config import PPOConfig, SFTConfig, finalise, finalise_sft, load_ppo, load_sft
 from burnish.config.aliases import ALIASES, SFT_ALIASES
 from burnish.config.key import keys_of
 from burnish.config.unsupported import why_unsupported
+from burnish.tracking.jsonl import read_metrics
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md"))]
@@ -100,7 +101,6 @@ def check_keys(command: str, words: list[str]) -> None:
         words = [word.split(",")[0] if word.startswith("trainer.seed") else word for word in words]
         words.remove("--multirun")
     loaded = LOADERS[command](words)
-    assert not any("the built-in" in notice for notice in loaded.notices), loaded.notices
     if not {"data.train_files", MODEL[command]} <= loaded.explicit:
         return
     if command == "sft":
@@ -167,3 +167,20 @@ def test_every_recipe_and_page_is_linked():
         assert f"../recipes/{recipe.relative_to(ROOT / 'recipes')})" in linked, f"{recipe.name} is not in the docs"
     index = (ROOT / "docs" / "index.md").read_text()
     assert all(f"]({page.name})" in index for page in (ROOT / "docs").glob("*.md") if page.name != "index.md")
+
+
+def test_the_first_command_of_the_readme_trains_as_it_is_pasted(tmp_path, monkeypatch):
+    (block,) = [text for text in blocks(ROOT / "README.md", "bash") if "my_reward.py <<" in text]
+    files = dict(re.findall(r"^cat > (\S+) <<'END'\n(.*?)^END$", block, re.MULTILINE | re.DOTALL))
+    assert set(files) == {"train.jsonl", "my_reward.py"}
+    monkeypatch.chdir(tmp_path)
+    Path("burnish").symlink_to(ROOT / "burnish")  # it is pasted beside the package
+    for name, text in files.items():
+        Path(name).write_text(text)
+    (words,) = [
+        shlex.split(line) for line in block.replace("\\\n", " ").splitlines() if line.startswith("burnish ppo ")
+    ]
+    assert main(words[1:]) == 0
+    (run,) = Path("outputs/burnish").iterdir()
+    first, *_, last = [line["critic/score/mean"] for line in read_metrics(run)]
+    assert first < 0.3 and last > 0.8, "README says from 0.1 to nearly 1"

@@ -68,7 +68,10 @@ class Table:
         if name in self.later:
             raise NotAvailable(f"{self.key}={name}", f"There is {_listed(self.entries)}")
         near = difflib.get_close_matches(name, [*self.entries, *self.later], n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = ""
+        if near:
+            later = f"the nearest known name, {near[0]!r}, is not available yet. "
+            hint = later if near[0] in self.later else f"did you mean {near[0]!r}? "
         raise ConfigError(
             f"{self.key}={name} is unknown: {hint}There is {_listed(self.entries)}; "
             f"a function of your own is named by its import path, my.module:function"

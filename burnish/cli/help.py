@@ -1,16 +1,20 @@
-"""`burnish ppo --help [words]`: every key with its default and meaning, from the configuration classes alone."""
+"""`burnish ppo --help [words] [all]`: the keys with their defaults and meanings, from the configuration classes alone.
+
+Keys that can only keep their default in this version are left out, and counted; `all` lists them too.
+"""
 
 import dataclasses
 import difflib
 import importlib
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from burnish.config.key import KnownKey, keys_of
 from burnish.config.values import allowed, show
 from burnish.errors import ConfigError
 
+ALL = "all"
 WIDTH, COLUMN = 118, 54  # of the text, and where the meaning of a key starts
 FLAGS = """\
   --plan              print the derived batch sizes and the memory they take, and stop
@@ -20,27 +24,45 @@ FLAGS = """\
   --debug             a traceback with an error"""
 
 
-def explain(command: str, summary: str, config: str, words: list[str]) -> str:
+def explain(command: str, summary: str, config: str, words: list[str], example: Sequence[str] = ()) -> str:
     """The help text of a command; with `words`, of the keys whose dotted name holds one of them."""
     module, _, cls = config.partition(":")
     root = getattr(importlib.import_module(module), cls)
-    known = keys_of(root)
-    chosen = select(known, words)
+    parts = [word for word in words if word != ALL]
+    found = select(keys_of(root), parts)
+    chosen = found if ALL in words else usable(found)
     lines = [
         f"burnish {command}: {summary}",
+        "",
+        "example:",
+        "  " + " \\\n    ".join([f"burnish {command}", *example]),
         "",
         f"usage: burnish {command} [key=value …] [flags]",
         "",
         "flags:",
         FLAGS,
         "",
-        f"keys with {' or '.join(words)} in their name" if words else "keys (default in brackets)",
+        (f"keys with {' or '.join(parts)} in their name" if parts else "keys") + " (default in brackets)",
+        *left_out(len(found) - len(chosen), f"burnish {command} --help {' '.join([*parts, ALL])}"),
     ]
     for name, doc in sections(root(), ""):
         members = [key for key in chosen.values() if key.name.rpartition(".")[0] == name]
         if members:
             lines += ["", f"{name or command}: {doc}" if doc else name, *(line(key) for key in members)]
     return "\n".join(lines)
+
+
+def usable(found: dict[str, KnownKey]) -> dict[str, KnownKey]:
+    """The keys that can be set; where there is none among them, all, for whoever asks about one gets an answer."""
+    return {name: key for name, key in found.items() if not is_later(key)} or found
+
+
+def is_later(key: KnownKey) -> bool:
+    return isinstance(key.about.later, str) and not key.about.now
+
+
+def left_out(count: int, command: str) -> list[str]:
+    return [f"not shown: {count} not available yet; `{command}` shows all"] if count else []
 
 
 def select(known: dict[str, KnownKey], words: list[str]) -> dict[str, KnownKey]:
@@ -50,8 +72,9 @@ def select(known: dict[str, KnownKey], words: list[str]) -> dict[str, KnownKey]:
     if not words or whole or loose:
         return whole or loose or known
     parts = {part for name in known for part in [name, *name.split(".")]}
-    near = difflib.get_close_matches(words[0], parts, n=1, cutoff=0.5)
-    raise ConfigError(f"no key with {' or '.join(words)} in its name" + (f". Did you mean {near[0]}?" if near else ""))
+    near = difflib.get_close_matches(words[0], parts, n=1, cutoff=0.8)
+    hint = f"Did you mean {near[0]}?" if near else "Without a word, --help lists the keys"
+    raise ConfigError(f"no key with {' or '.join(words)} in its name. {hint}")
 
 
 def sections(node: Any, name: str) -> Iterator[tuple[str, str]]:
@@ -63,14 +86,24 @@ def sections(node: Any, name: str) -> Iterator[tuple[str, str]]:
             yield from sections(value, f"{name}.{item.name}".lstrip("."))
 
 
+def algorithms(key: str) -> list[str]:
+    """The names in the table of algorithms that the key chooses from, if it is such a key."""
+    from burnish.algorithms import advantages, losses  # when it is called, as all that a command needs
+
+    return [name for table in (advantages.TABLE, losses.TABLE) if table.key == key for name in table.entries]
+
+
 def line(key: KnownKey) -> str:
     """One key: its name, default and meaning, what it may be, and whether it can be used."""
     about = key.about
     remarks = [about.doc]
     if about.choices:
         remarks.append(allowed(key))
+    if names := algorithms(key.name):
+        remarks.append("built in: " + ", ".join(names))
     if isinstance(about.later, str):
-        remarks.append("not available yet")
+        now = ", ".join(show(value) for value in (key.default, *about.now))
+        remarks.append(f"not available yet: other values than {now}" if about.now else "not available yet")
     elif about.later:
         remarks.append("not available yet: " + ", ".join(str(value) for value in about.later))
     if about.inert:

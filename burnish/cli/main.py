@@ -24,6 +24,7 @@ class Command:
     summary: str
     target: str | None = None  # module:function, called with the rest of the command line
     keys: str | None = None  # module:class of its configuration, where it has one
+    example: tuple[str, ...] = ()  # keys of a command that shows how it is used
 
     def load(self) -> Callable[[list[str]], int | None]:
         assert self.target is not None
@@ -34,8 +35,23 @@ class Command:
 
 COMMANDS = {
     "quickstart": Command("a small model learns arithmetic by RL, here, in minutes", "burnish.cli.quickstart:main"),
-    "ppo": Command("RL training, every algorithm", "burnish.trainer.main_ppo:main", "burnish.config.ppo:PPOConfig"),
-    "sft": Command("supervised fine-tuning", "burnish.trainer.sft_trainer:main", "burnish.config.sft:SFTConfig"),
+    "ppo": Command(
+        "RL training, every algorithm",
+        "burnish.trainer.main_ppo:main",
+        "burnish.config.ppo:PPOConfig",
+        (
+            "algorithm.adv_estimator=grpo",
+            "data.train_files=train.parquet",
+            "data.val_files=test.parquet",
+            "actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B-Instruct",
+        ),
+    ),
+    "sft": Command(
+        "supervised fine-tuning",
+        "burnish.trainer.sft_trainer:main",
+        "burnish.config.sft:SFTConfig",
+        ("data.train_files=train.parquet", "model.path=Qwen/Qwen2.5-0.5B-Instruct"),
+    ),
     "rm": Command("reward-model training on chosen and rejected answers"),
     "generate": Command("answers to the prompts of a parquet file"),
     "eval": Command("scores of a parquet file of answers, per data source"),
@@ -71,7 +87,8 @@ def dispatch(argv: list[str]) -> int | None:
     if command.keys and any(word in HELP for word in rest):
         from burnish.cli.help import explain
 
-        print(explain(name, command.summary, command.keys, [word for word in rest if not word.startswith("-")]))
+        words = [word for word in rest if not word.startswith("-")]
+        print(explain(name, command.summary, command.keys, words, command.example))
         return 0
     return command.load()(rest)
 
@@ -106,7 +123,7 @@ def overview() -> str:
             "not available yet:",
             *later,
             "",
-            "`burnish ppo --help` lists every key, `burnish ppo --help rollout` those of a part.",
+            "`burnish ppo --help` lists its keys, `burnish ppo --help rollout` those of a part.",
             "`--debug` shows a traceback with an error; `--version` the version.",
         ]
     )

@@ -10,6 +10,7 @@ Everything it does is an ordinary `burnish ppo` run; the command is printed.
 
 import argparse
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -21,10 +22,11 @@ STEPS = 60
 SHOWN = 3
 ACCURACY = "val-core/burnish/arithmetic/acc/mean@1"
 INTRODUCTION = """
-A model of 0.25 million parameters, which comes with burnish, answers three-digit sums and differences.
-Supervised fine-tuning taught it to work them out digit by digit, and then to blurt a number out instead.
-Now it learns by RL: 16 questions a step, 8 answers to each, a reward of 1 for the right number, and nothing else.
-The same as this command:
+A model of 0.25 million parameters, which comes with burnish, answers
+three-digit sums and differences. Supervised fine-tuning taught it to work them
+out digit by digit, and then to blurt a number out instead. Now it learns by RL:
+16 questions a step, 8 answers to each, a reward of 1 for the right number, and
+nothing else. The same as this command:
 """
 
 
@@ -67,7 +69,7 @@ def learn(seed: int, folder: Path, options: argparse.Namespace) -> Result:
     write_parquet(arithmetic.rows("train", 4096, seed), folder / "data" / "train.parquet")
     write_parquet(arithmetic.rows("test", HELD_OUT, seed=0), folder / "data" / "test.parquet")
     overrides = job(seed, folder, options.steps)
-    print(f"burnish ppo {' '.join(overrides)}\n", flush=True)
+    print(f"{as_typed(overrides)}\n", flush=True)
     loaded = load_ppo(overrides)
     setup.prepare(loaded)
     trainer = setup.build(loaded.config)
@@ -109,6 +111,11 @@ def job(seed: int, folder: Path, steps: int) -> list[str]:
     ]
 
 
+def as_typed(overrides: list[str]) -> str:
+    """The command as it can be pasted into a shell, one key on a line."""
+    return " \\\n    ".join(["burnish ppo", *map(shlex.quote, overrides)])
+
+
 def show_samples(folder: Path, *steps: int) -> None:
     """The same held-out questions at several steps, side by side."""
     from rich.console import Console
@@ -135,9 +142,16 @@ def _validation(folder: Path, step: int) -> list[dict[str, Any]]:
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="burnish quickstart", description="A small model learns arithmetic by RL.")
+    parser = argparse.ArgumentParser(
+        prog="burnish quickstart",
+        description="A small model learns arithmetic by RL.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="one run for each seed")
     parser.add_argument("--steps", type=int, default=STEPS, help="training steps")
     parser.add_argument("--output", default="outputs/quickstart", help="folder of the run")
-    parser.add_argument("--debug", action="store_true", help="show a traceback with an error")
+    # `cli/errors.py` reads --debug off the command line.
+    parser.add_argument(
+        "--debug", action="store_true", default=argparse.SUPPRESS, help="show a traceback with an error"
+    )
     return parser.parse_args(argv)

@@ -90,7 +90,7 @@ class ActorConfig:
         above=0,
     )
     entropy_coeff: float = key(0.0, "weight of the entropy bonus", reader="algorithms/losses/regularise.py")
-    use_kl_loss: bool = key(False, "add a KL term to the loss", reader=ACTOR)
+    use_kl_loss: bool = key(False, "add a KL term to the loss", reader="algorithms/losses/regularise.py")
     kl_loss_coef: float = key(
         0.001, "weight of the KL term in the loss", reader="algorithms/losses/regularise.py", low=0
     )

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import burnish
 from burnish.config.explain import RESOLVED
+from burnish.config.nearest import nearest
 from burnish.errors import ConfigError, NotAvailable
 
 HERE = "the working directory"
@@ -84,16 +85,10 @@ def _choose_recipe(command: Command, path: str | None, name: str | None, builtin
         return None
     if name is not None and "/" in name and path is None:
         path, _, name = name.rpartition("/")
-    folder = _find_folder(path)
-    name = name.removesuffix(".yaml") if name else builtin
-    if name != builtin and not (folder / f"{name}.yaml").is_file():
-        there = sorted(file.stem for file in folder.glob("*.yaml"))
-        command.notices.append(
-            f"no {name}.yaml in {folder}: the built-in {builtin} is used"
-            + (f" (recipes there: {', '.join(there)})" if there else "")
-        )
-        name = builtin
+    folders = _find_folders(path)
+    folder, name = folders[0], name.removesuffix(".yaml") if name else builtin
     if name != builtin:
+        folder = _folder_with(name, folders)
         _refuse_resolved(folder / f"{name}.yaml")
     command.config_name = name
     command.options += ["--config-path", str(folder)]
@@ -110,14 +105,30 @@ def _refuse_resolved(recipe: Path) -> None:
     raise ConfigError(f"{recipe}: a resolved configuration, with every key filled in, is not a recipe; {remedy}")
 
 
-def _find_folder(path: str | None) -> Path:
-    """A recipe folder, from the working directory first, then beside the package (a source checkout)."""
-    wanted = Path(path or ".").expanduser()
+def _find_folders(path: str | None) -> list[Path]:
+    """Where recipes are looked for: from the working directory, then beside the package (a source checkout)."""
+    if path is None:
+        return [Path.cwd()]
+    wanted = Path(path).expanduser()
     places = [Path.cwd() / wanted, Path(burnish.__file__).parents[1] / wanted]
-    for place in places:
-        if place.is_dir():
-            return place.resolve()
-    raise ConfigError(f"--config-path={path}: no such folder in {HERE} ({Path.cwd()})")
+    found = list(dict.fromkeys(place.resolve() for place in places if place.is_dir()))
+    if not found:
+        raise ConfigError(f"--config-path={path}: no such folder in {HERE} ({Path.cwd()})")
+    return found
+
+
+def _folder_with(name: str, folders: list[Path]) -> Path:
+    """The first folder that has the recipe; a name that was typed and is in none of them is a mistake."""
+    for folder in [*folders, Path.cwd()]:
+        if (folder / f"{name}.yaml").is_file():
+            return folder
+    there = sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
+    near = nearest(name, there)
+    raise ConfigError(
+        f"--config-name={name}: no {name}.yaml in {' or '.join(map(str, folders))}"
+        + (f"; did you mean {near}?" if near else "")
+        + (f" (there: {', '.join(there)})" if there else ", nor any other recipe")
+    )
 
 
 def _add_override(command: Command, text: str, folder: Path | None) -> None:

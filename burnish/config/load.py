@@ -7,6 +7,8 @@ job, for programs that finish it themselves.
 
 import dataclasses
 import logging
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -15,14 +17,18 @@ from burnish.config.aliases import ALIASES, SFT_ALIASES, Rewrite
 from burnish.config.build import build, complaint
 from burnish.config.command import Command, Flags, parse_command
 from burnish.config.explain import to_yaml
-from burnish.config.key import keys_of
+from burnish.config.key import keys_of, read
 from burnish.config.ppo import PPOConfig
 from burnish.config.sft import SFTConfig
+from burnish.config.values import show
 from burnish.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
 Config = TypeVar("Config", bound=Any)
+
+PLACE = ("trainer.default_local_dir", "trainer.project_name", "trainer.experiment_name")  # where a run is
+LABEL = 100  # characters of a run's name that a sweep adds at most
 
 
 @dataclass(frozen=True)
@@ -120,21 +126,50 @@ def _check_removed(command: Command, schema: Schema[Any]) -> None:
 
 
 def _with_own_folders(jobs: list[Loaded[Config]]) -> list[Loaded[Config]]:
-    """Number the runs of a sweep whose folders would be the same: a run must not resume from its neighbour."""
-    places = {
-        (job.config.trainer.default_local_dir, job.config.trainer.project_name, job.config.trainer.experiment_name)
-        for job in jobs
-    }
-    if len(places) == len(jobs):
+    """Name the runs of a sweep whose folders would be the same by what was swept.
+
+    A run must resume neither from its neighbour nor from a job of another sweep.
+    """
+    places = [tuple(read(job.config, name) for name in PLACE) for job in jobs]
+    if len(set(places)) == len(jobs):
         return jobs
-    for number, job in enumerate(jobs):
+    labels = _labels([job.given for job in jobs])
+    same = Counter(zip(places, labels, strict=True))
+    for number, (job, place, label) in enumerate(zip(jobs, places, labels, strict=True), 1):
+        if same[place, label] > 1:
+            label = f"{label}-{number}".lstrip("-")
         trainer = job.config.trainer
-        trainer.experiment_name = job.given["trainer.experiment_name"] = f"{trainer.experiment_name}-{number}"
+        trainer.experiment_name = job.given["trainer.experiment_name"] = f"{trainer.experiment_name}-{label}"
         if trainer.default_local_dir:
-            trainer.default_local_dir = f"{trainer.default_local_dir}/{number}"
+            trainer.default_local_dir = f"{trainer.default_local_dir}/{label}"
             job.given["trainer.default_local_dir"] = trainer.default_local_dir
         job.notices.append(f"job {number} of {len(jobs)} is called {trainer.experiment_name}")
     return jobs
+
+
+def _labels(given: list[dict[str, Any]]) -> list[str]:
+    """What tells the jobs apart, as parts of file names: `lr_1e-06-seed_3`.
+
+    There is no `=` in them: Hydra's grammar would ask for quotes in each key that names such a folder.
+    """
+    names = sorted({name for keys in given for name in keys if name not in PLACE})
+    swept = [name for name in names if any(keys.get(name) != given[0].get(name) for keys in given)]
+    short = {name: _short(name, swept) for name in swept}
+    return [
+        "-".join(f"{short[name]}_{_in_file_name(keys[name])}" for name in swept if name in keys)[:LABEL]
+        for keys in given
+    ]
+
+
+def _in_file_name(value: Any) -> str:
+    return re.sub(r"[^\w.+-]+", "_", show(value)).strip("_")
+
+
+def _short(name: str, others: list[str]) -> str:
+    """The end of a key's name that no other has: `lr`, or `actor.optim.lr` beside `critic.optim.lr`."""
+    parts = name.split(".")
+    ends = (".".join(parts[-count:]) for count in range(1, len(parts)))
+    return next((end for end in ends if sum(f".{other}".endswith(f".{end}") for other in others) == 1), name)
 
 
 def _only(jobs: list[Loaded[Config]]) -> Loaded[Config]:

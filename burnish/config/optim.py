@@ -26,6 +26,6 @@ class OptimConfig:
 
 @dataclass
 class ClippedOptimConfig(OptimConfig):
-    """The same with the gradient clip beside it, for trainers that have one model."""
+    """Optimiser, schedule and gradient clip, for trainers that have one model."""
 
     grad_clip: float = key(1.0, "largest gradient norm; a larger gradient is scaled down", reader=READER, above=0)

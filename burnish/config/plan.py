@@ -7,6 +7,7 @@ Consumes a finalised configuration, the number of training rows and the model's 
 import math
 from typing import NamedTuple
 
+from burnish.config.key import read, write
 from burnish.config.memory import (
     LOGITS_AT_A_TIME,
     Memory,
@@ -66,19 +67,30 @@ def plan_micro_batches(config: PPOConfig, facts: ModelSizes, memory_bytes: int |
     `memory_bytes` is the memory of the device; without it, that of this machine.
     """
     memory_bytes = memory_bytes or host_memory()
-    policy, critic = config.actor_rollout_ref, config.critic
     planned = plan_micro_batch(config, facts, memory_bytes)
+    counted = _counted(config)
+    unset = [name for name in counted if read(config, name) is None]
+    for name in unset:
+        write(config, name, planned)
+    told = [name for name in unset if counted[name]]
+    if not told:
+        return []
+    which = "" if len(told) == sum(counted.values()) else f" ({', '.join(told)})"
+    return [f"micro-batches of {planned} sequences, planned for {gib(memory_bytes)} of memory{which}"]
+
+
+def _counted(config: PPOConfig) -> dict[str, bool]:
+    """The keys of passes that are cut by sequences, not by tokens, and whether this run has such passes."""
+    policy, critic = config.actor_rollout_ref, config.critic
+    reference = policy.actor.use_kl_loss or config.algorithm.use_kl_in_reward
     places = [
-        (policy.actor, "ppo_micro_batch_size_per_gpu", policy.actor.use_dynamic_bsz),
-        (policy.rollout, "log_prob_micro_batch_size_per_gpu", policy.rollout.log_prob_use_dynamic_bsz),
-        (policy.ref, "log_prob_micro_batch_size_per_gpu", policy.ref.log_prob_use_dynamic_bsz),
-        (critic, "ppo_micro_batch_size_per_gpu", critic.use_dynamic_bsz),
-        (critic, "forward_micro_batch_size_per_gpu", critic.use_dynamic_bsz),
+        ("actor_rollout_ref.actor.ppo", policy.actor.use_dynamic_bsz, True),
+        ("actor_rollout_ref.rollout.log_prob", policy.rollout.log_prob_use_dynamic_bsz, True),
+        ("actor_rollout_ref.ref.log_prob", policy.ref.log_prob_use_dynamic_bsz, reference),
+        ("critic.ppo", critic.use_dynamic_bsz, bool(critic.enable)),
+        ("critic.forward", critic.use_dynamic_bsz, bool(critic.enable)),
     ]
-    unset = [(part, name) for part, name, by_tokens in places if not by_tokens and getattr(part, name) is None]
-    for part, name in unset:
-        setattr(part, name, planned)
-    return [f"micro-batches of {planned} sequences, planned for {gib(memory_bytes)} of memory"] if unset else []
+    return {f"{name}_micro_batch_size_per_gpu": used for name, by_tokens, used in places if not by_tokens}
 
 
 def _step(config: PPOConfig) -> list[PlanLine]:

@@ -52,4 +52,8 @@ class SFTConfig:
     data: SFTDataConfig = section(SFTDataConfig)
     model: ModelConfig = section(ModelConfig, readers={"path": SFT, "tokenizer_path": SFT})
     optim: ClippedOptimConfig = section(ClippedOptimConfig, readers={"grad_clip": SFT}, lr=1e-5)
-    trainer: SFTTrainerConfig = section(SFTTrainerConfig, readers=dict.fromkeys(TRACKED, TRACKER) | {"*": SFT})
+    trainer: SFTTrainerConfig = section(
+        SFTTrainerConfig,
+        readers=dict.fromkeys(TRACKED, TRACKER) | {"*": SFT},
+        experiment_name="sft",  # so that an SFT run and the PPO run that follows it do not share a folder
+    )

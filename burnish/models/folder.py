@@ -1,4 +1,4 @@
-"""From what a user wrote in `model.path` to a folder on this machine, with clear errors; imports no torch.
+"""From the path of a model, as a user wrote it, to a folder on this machine, with clear errors; imports no torch.
 
 A path is a folder of ours or of anyone's, a `global_step_N` (or the run folder that holds them), a hub id, or
 `hdfs://…`, which is copied first. What comes out holds a config.json and, unless only the facts are wanted, weights.
@@ -60,7 +60,8 @@ def check_tokenizer(folder: Path) -> None:
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):
         raise ModelError(
             f"{folder}: no tokenizer (looked for {', '.join(TOKENIZER_FILES)}); save one with "
-            "tokenizer.save_pretrained, or set model.tokenizer_path to a folder that has it"
+            "tokenizer.save_pretrained, or name a folder that has it in actor_rollout_ref.model.tokenizer_path "
+            "(burnish sft: model.tokenizer_path)"
         )
 
 
@@ -74,9 +75,9 @@ def _model_inside(folder: Path) -> Path:
 
 
 def _check(folder: Path, text: str, weights: bool) -> None:
-    where = f"{folder}" if str(folder) == text else f"{folder} (from model.path={text})"
+    where = f"{folder}" if str(folder) == text else f"{folder} (from the model path {text})"
     if not (folder / "config.json").is_file():
-        raise ModelError(f"{where}: no config.json; model.path must name a Hugging Face model folder")
+        raise ModelError(f"{where}: no config.json; the model path must name a Hugging Face model folder")
     if not weights or any(folder.glob("pytorch_model*.bin")):
         return
     files = safetensors_files(folder)
@@ -92,7 +93,7 @@ def _check(folder: Path, text: str, weights: bool) -> None:
 def _from_hub(text: str, weights: bool) -> Path:
     if not HUB_ID.fullmatch(text) or text in (".", ".."):
         raise ModelError(
-            f"model.path={text}: there is no such folder; name a model folder or a hub id such as Qwen/Qwen2.5-0.5B"
+            f"the model path {text}: there is no such folder; name a model folder or a hub id such as Qwen/Qwen2.5-0.5B"
         )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -104,8 +105,8 @@ def _from_hub(text: str, weights: bool) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(
-            f"model.path={text}: there is no such folder ({Path(text).absolute()}), it is not in the local hub cache, "
-            f"and it could not be fetched from the hub as a model id ({first}). "
+            f"the model path {text}: there is no such folder ({Path(text).absolute()}), it is not in the local hub "
+            f"cache, and it could not be fetched from the hub as a model id ({first}). "
             "Give the folder of a downloaded model, or connect to the hub"
         ) from error
 
@@ -120,7 +121,7 @@ def _copied_from_hdfs(address: str) -> Path:
     command = shutil.which("hdfs")
     if command is None:
         raise ModelError(
-            f"model.path={address}: copying it needs the `hdfs` command of a Hadoop client, which is not on PATH; "
+            f"the model path {address}: copying it needs the `hdfs` command of a Hadoop client, which is not on PATH; "
             "install it, or copy the folder yourself and give its local path"
         )
     partial = target.with_name(f"{target.name}.{os.getpid()}")
@@ -131,9 +132,9 @@ def _copied_from_hdfs(address: str) -> Path:
         )
     except subprocess.TimeoutExpired as error:
         shutil.rmtree(partial, ignore_errors=True)
-        raise ModelError(f"model.path={address}: `hdfs dfs -get` did not end within {HDFS_DEADLINE_S} s") from error
+        raise ModelError(f"the model path {address}: `hdfs dfs -get` did not end within {HDFS_DEADLINE_S} s") from error
     if done.returncode != 0:
         shutil.rmtree(partial, ignore_errors=True)
-        raise ModelError(f"model.path={address}: `hdfs dfs -get` failed: {done.stderr.strip()}")
+        raise ModelError(f"the model path {address}: `hdfs dfs -get` failed: {done.stderr.strip()}")
     partial.rename(target)
     return target

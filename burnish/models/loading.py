@@ -171,7 +171,10 @@ def _errors(folder: Path, what: str) -> Iterator[None]:
     except Exception as error:  # readers of foreign files: tokenizers and safetensors raise types of their own
         text = str(error).strip()
         if "trust_remote_code" in text:
-            text = "it runs Python code of its own; if you trust it, set model.trust_remote_code=True"
+            text = (
+                "it runs Python code of its own; if you trust it, set actor_rollout_ref.model.trust_remote_code=True "
+                "(burnish sft: model.trust_remote_code=True)"
+            )
         if text.startswith("Unrecognized configuration class"):
             text = text.splitlines()[0]  # the rest lists every class that there is
         raise ModelError(f"{folder}: cannot load {what}: {text or type(error).__name__}") from error

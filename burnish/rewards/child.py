@@ -41,6 +41,7 @@ class Child(asyncio.SubprocessProtocol):
         loop = asyncio.get_running_loop()
         self.gone: asyncio.Future[None] = loop.create_future()  # done when the process is reaped
         self.concurrent = False
+        self.required: frozenset[str] = frozenset()
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._last = HELLO
         self._bytes = bytearray()
@@ -77,7 +78,7 @@ class Child(asyncio.SubprocessProtocol):
             if type(error) is Failed:  # it died
                 raise NotLoaded(f"{spec.key}: while it was loaded, {error}") from None
             raise
-        child.concurrent = answer["concurrent"]
+        child.concurrent, child.required = answer["concurrent"], frozenset(answer["required"])
         return child
 
     @property

@@ -81,26 +81,38 @@ class FailureWatch:
 
     def __init__(self, total: int, max_failure_ratio: float):
         self.total, self.max_failure_ratio = total, max_failure_ratio
+        self.scored = 0  # samples that were tried, with or without success
         self.failed: list[tuple[Hashable, ScoreResult]] = []
 
     def add(self, uid: Hashable, result: ScoreResult) -> None:
         """RewardError as soon as more samples have failed than the whole step may lose."""
+        self.scored += 1
         if result.error is None:
             return
         self.failed.append((uid, result))
         if too_many(len(self.failed), self.total, self.max_failure_ratio):
             uids, results = zip(*self.failed, strict=True)
-            stop_early(results, uids, self.total, self.max_failure_ratio)
+            stop_early(results, uids, self.total, self.max_failure_ratio, scored=self.scored)
 
 
 def stop_early(
-    results: Sequence[ScoreResult], uids: Sequence[Hashable] | np.ndarray, total: int, max_failure_ratio: float
+    results: Sequence[ScoreResult],
+    uids: Sequence[Hashable] | np.ndarray,
+    total: int,
+    max_failure_ratio: float,
+    scored: int | None = None,
 ) -> None:
-    """RewardError when the results so far hold more failures than the whole step of `total` samples may have."""
+    """RewardError when the results so far hold more failures than the whole step of `total` samples may have.
+
+    `scored`: how many samples were tried, where `results` leaves out those that succeeded.
+    """
     failed = sum(result.error is not None for result in results)
+    scored = len(results) if scored is None else scored
     if too_many(failed, total, max_failure_ratio):
+        so_far = f"stopped after scoring {scored} of the step's {total} samples: {failed} failed"
+        at_the_end = f"{failed} of the step's {total} samples could not be scored"
         raise RewardError(
-            f"{failed} of the step's {total} samples could not be scored, more than reward.max_failure_ratio="
+            f"{so_far if scored < total else at_the_end}, more than reward.max_failure_ratio="
             f"{max_failure_ratio:g} allows. Mend the reward function, or raise the ratio to go on without them\n"
             f"{describe_causes(results, uids)}"
         )

@@ -37,6 +37,7 @@ class ScoreFunction:
     fields: tuple[str, ...]  # those of PARAMETERS it takes
     constants: Mapping[str, Any]
     concurrent: bool
+    required: tuple[str, ...] = ()  # those it names without a default
 
     def __call__(self, request: ScoreRequest) -> Any:
         """What the function returns for this request (an awaitable for an async function)."""
@@ -68,7 +69,8 @@ def bind(
     if not takes_rest:
         _check_kwargs(where, names, reward_kwargs)
     fields = tuple(name for name in PARAMETERS if name in names or takes_rest)
-    return ScoreFunction(function, fields, dict(reward_kwargs), _is_async(function))
+    required = tuple(p.name for p in parameters if p.name in PARAMETERS and p.default is p.empty)
+    return ScoreFunction(function, fields, dict(reward_kwargs), _is_async(function), required)
 
 
 def accepted_names(function: Callable[..., Any]) -> tuple[frozenset[str], bool]:

@@ -4,7 +4,8 @@ The pool owns a thread with its own event loop, so it serves callers from any th
 (`asyncio.run` once per step is fine), and a caller that blocks its loop cannot delay a time limit. On that loop:
 
 - consumes requests, oldest first, while a slot is free; a slot is one call of one child (several per child where the
-  function is async);
+  function is async), and a request keeps its slot for its retries: a sample that cannot be scored is known to be one
+  before the samples behind it are tried, so that a function that always fails is noticed early;
 - waits for a slot, then for the answer, at most `timeout` seconds from when the child was asked;
 - a time-out kills the child, a death is noticed, and either way the next request starts a fresh one.
 
@@ -49,6 +50,7 @@ class ScorePool:
         self._slots: asyncio.Semaphore | None = None
         self._calls: set[asyncio.Task[Any]] = set()
         self._broken: str | None = None
+        self.required: frozenset[str] | None = None  # the row's fields that the function insists on, once it is loaded
         self._opening = asyncio.Lock()
         self._closed = False
         self._owner = os.getpid()
@@ -114,21 +116,23 @@ class ScorePool:
             self._calls.discard(task)
 
     async def _score(self, request: ScoreRequest) -> ScoreResult:
-        error, seconds = "", 0.0
-        for _ in range(self.retries + 1):
+        began = time.perf_counter()
+        try:
+            slots = await self._open()
+        except Failed as failure:  # it says the same however often it is asked
+            return ScoreResult(None, {}, str(failure), time.perf_counter() - began, request.data_source)
+        async with slots:
             began = time.perf_counter()
-            try:
-                slots = await self._open()
-                async with slots:
-                    began = time.perf_counter()
+            for tries_left in reversed(range(self.retries + 1)):
+                try:
                     answer = await self._ask(request)
-            except Failed as failure:
-                error = str(failure)
-                seconds += time.perf_counter() - began
-                continue
-            seconds += time.perf_counter() - began
-            return ScoreResult(answer["score"], answer["info"], None, seconds, request.data_source)
-        return ScoreResult(None, {}, error, seconds, request.data_source)
+                    break
+                except Failed as failure:
+                    if not tries_left:
+                        seconds = time.perf_counter() - began
+                        return ScoreResult(None, {}, str(failure), seconds, request.data_source)
+        seconds = time.perf_counter() - began
+        return ScoreResult(answer["score"], answer["info"], None, seconds, request.data_source)
 
     async def _ask(self, request: ScoreRequest) -> dict[str, Any]:
         while True:
@@ -150,6 +154,7 @@ class ScorePool:
                     except NotLoaded as error:
                         self._broken = str(error)
                         raise
+                    self.required = child.required
                     per_child = ASYNC_CALLS_PER_CHILD if child.concurrent else 1
                     self._slots = asyncio.Semaphore(per_child * len(self._workers))
         return self._slots

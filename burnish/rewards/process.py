@@ -62,7 +62,7 @@ def main() -> None:
     except ConfigError as error:
         answers.send(HELLO, {"error": str(error)})
         return
-    answers.send(HELLO, {"concurrent": function.concurrent})
+    answers.send(HELLO, {"concurrent": function.concurrent, "required": function.required})
     serve = serve_concurrently if function.concurrent else serve_one_by_one
     serve(function, spec.label, waiting, answers)
 

@@ -15,7 +15,9 @@ from typing import Any
 from burnish.errors import DataError, NotAvailable, UserError
 from burnish.rewards.function import accepted_names
 
+NO_SOURCE = "unknown"  # what `data/row.py` calls the data source of a row that names none
 _BRING = "custom_reward_function.path=my_reward.py"
+_PLACE = "the row has 'ground_truth' at top level; put it under reward_model: {\"ground_truth\": …}"
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,10 @@ def scorer_for(data_source: str) -> Scorer:
         if any(fnmatchcase(data_source, pattern) for pattern in scorer.sources):
             scorer.compute_score  # noqa: B018  (raises where there is none)
             return scorer
-    known = [source for scorer in SCORERS for source in scorer.sources]
-    near = difflib.get_close_matches(data_source, known, n=1)
+    near = difflib.get_close_matches(data_source, _available(), n=1)
     raise DataError(
         f"data_source={data_source!r} has no built-in scorer{f' (did you mean {near[0]!r}?)' if near else ''}. "
-        f"Known: {', '.join(known)}. To score another, write compute_score(data_source, solution_str, ground_truth, "
+        f"{_there_is()}. To score another, write compute_score(data_source, solution_str, ground_truth, "
         f"extra_info=None) and give {_BRING}, or add a file under burnish/rewards/scores/ and a line to SCORERS in "
         "burnish/rewards/routing.py"
     )
@@ -94,16 +95,22 @@ def scorer_options() -> frozenset[str]:
     }
 
 
-def check_row(row: Mapping[str, Any], reward_fn_key: str = "data_source", custom: bool = False) -> str | None:
+def check_row(
+    row: Mapping[str, Any], reward_fn_key: str = "data_source", custom: bool = False, reads_ground_truth: bool = True
+) -> str | None:
     """What keeps this row from being scored, naming the field, or None. Called when a dataset is loaded.
 
-    `custom`: a custom function scores every row; it may do without a ground truth, so nothing is asked of the row.
+    `custom`: a custom function scores every row. It may do without a ground truth, so nothing is asked of the row; but
+    a function that insists on one (`reads_ground_truth`) must not get None because the row has it in the wrong place.
     """
     if custom:
-        return None
+        return _PLACE if reads_ground_truth and _is_misplaced(row) else None
     data_source = data_source_of(row, reward_fn_key)
-    if not data_source:
-        return f"{reward_fn_key} is missing: the name of a data source chooses the scorer"
+    if data_source in ("", NO_SOURCE):
+        return (
+            f"the row has no {reward_fn_key}, which chooses the scorer: set {_BRING} to score with a function of your "
+            f"own, or add the column. {_there_is()}"
+        )
     reward_model = row.get("reward_model")
     if reward_model is not None and not isinstance(reward_model, Mapping):
         return f"reward_model={reward_model!r}: must be a dict with style and ground_truth"
@@ -118,6 +125,8 @@ def check_row(row: Mapping[str, Any], reward_fn_key: str = "data_source", custom
     except UserError as error:
         return str(error)
     if scorer.reads_ground_truth and _is_empty(reward_model.get("ground_truth")):
+        if _is_misplaced(row):
+            return _PLACE
         return (
             f"reward_model.ground_truth is missing: the scorer '{scorer.name}' of {data_source!r} compares with it; "
             f"fill it in, or score without it by a function of your own: {_BRING}"
@@ -133,6 +142,23 @@ def data_source_of(row: Mapping[str, Any], reward_fn_key: str = "data_source") -
 @functools.cache
 def _names(function: Callable[..., Any]) -> tuple[frozenset[str], bool]:
     return accepted_names(function)
+
+
+def _available() -> list[str]:
+    return [source for scorer in SCORERS if scorer.module for source in scorer.sources]
+
+
+def _there_is() -> str:
+    """The data sources that can be scored now, and the names of the scorers that cannot."""
+    later = ", ".join(scorer.name for scorer in SCORERS if not scorer.module)
+    return f"Available: {', '.join(_available())} (not yet: the scorers {later})"
+
+
+def _is_misplaced(row: Mapping[str, Any]) -> bool:
+    """Whether the ground truth stands beside `reward_model` instead of in it."""
+    reward_model = row.get("reward_model")
+    inside = reward_model.get("ground_truth") if isinstance(reward_model, Mapping) else None
+    return _is_empty(inside) and not _is_empty(row.get("ground_truth"))
 
 
 def _is_empty(value: Any) -> bool:

@@ -71,7 +71,7 @@ class Scoring:
     def spec_of(config: "PPOConfig") -> FunctionSpec:
         """The function that a configuration names."""
         custom = config.custom_reward_function
-        return FunctionSpec(custom.path, custom.name, dict(custom.reward_kwargs))
+        return FunctionSpec(custom.path or None, custom.name, dict(custom.reward_kwargs))
 
     def validate(self) -> None:
         """ConfigError where the function cannot be loaded or called. A custom one is tried in a child process."""
@@ -91,7 +91,9 @@ class Scoring:
 
     def check_row(self, row: Mapping[str, Any]) -> str | None:
         """What keeps this row from being scored, or None."""
-        return check_row(row, self.reward_fn_key, custom=self.spec.path is not None)
+        required = self.pool.required  # None before `validate` has loaded the function: taken to read the ground truth
+        reads_truth = required is None or "ground_truth" in required
+        return check_row(row, self.reward_fn_key, custom=self.spec.path is not None, reads_ground_truth=reads_truth)
 
     def request_for(self, row: Mapping[str, Any], response_text: str, facts: Mapping[str, Any]) -> ScoreRequest:
         """The request for one response to `row`; see the function of the same name."""

@@ -3,7 +3,7 @@
 | module | for |
 |---|---|
 | `tracker.py` | `Tracker`: metrics and events to every logger of `trainer.logger` |
-| `run_folder.py` | `RunFolder`: config, rollouts and validation samples on disk (`background.py`, `disk.py`) |
+| `run_folder.py` | `RunFolder`: configuration and samples on disk (with `background.py`, `disk.py`, `lock.py`) |
 | `console.py`, `jsonl.py`, `tensorboard.py`, `wandb.py`, `mlflow.py` | one logger each |
 | `timer.py`, `plot.py`, `logs.py` | step timing, the learning curve as PNG, Python logging |
 

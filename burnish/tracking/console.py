@@ -1,8 +1,9 @@
-"""The console logger: a small live table on a terminal, one plain line per step elsewhere.
+"""The console logger: a growing table on a terminal, one plain line per step elsewhere.
 
-It shows the few figures one watches; `metrics.jsonl` holds all. The table keeps the last rows and a progress line with
-the time left; prints and log lines of the run appear above it. The plain lines carry the full metric names, so that
-`grep critic/score/mean` works on a log file. Validation results are printed when they come.
+It shows the few figures one watches; `metrics.jsonl` holds all. On a terminal each step is printed once, as a row that
+stays in the scrollback, below a heading that comes back every so often; only the last line, with the progress and the
+time left, is drawn anew, and prints and log lines of the run appear above it. The plain lines carry the full metric
+names, so that `grep critic/score/mean` works on a log file. Validation results are printed when they come.
 """
 
 import time
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import rich
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -19,7 +20,9 @@ from rich.text import Text
 
 from burnish.tracking.base import Backend, RunFacts
 
-ROWS = 10
+HEADING_EVERY = 20  # rows
+WIDTH, GAP = 8, 2  # of a column, and before it
+BAR, REWARDS = 20, 24  # of the progress line: the bar and the sparkline, where there is room
 SPARKS = "▁▂▃▄▅▆▇█"
 
 
@@ -41,7 +44,8 @@ COLUMNS = (
     Column("accuracy", ("accuracy",), ".3f"),
     Column("loss", ("train/loss",), ".4f"),
     Column("val loss", ("val/loss",), ".4f"),
-    Column("KL", ("actor/kl_loss", "actor/reward_kl_penalty", "actor/ppo_kl"), ".4f"),
+    Column("KL", ("actor/kl_loss", "actor/reward_kl_penalty"), ".4f"),  # where the run has a KL term
+    Column("entropy", ("actor/entropy",), ".3f"),
     Column("length", ("response_length/mean",), ".1f"),
     Column("tok/s", ("perf/throughput",), ",.0f"),
 )
@@ -52,28 +56,31 @@ class ConsoleBackend(Backend):
         super().__init__(facts)
         self.console = console or rich.get_console()
         self._pace = Pace(facts.total_steps)
-        self._rows: deque[tuple[int, Mapping[str, float]]] = deque(maxlen=ROWS)
-        self._rewards: deque[float] = deque(maxlen=24)
+        self._columns: tuple[Column, ...] = ()  # those of the last heading
+        self._rows = 0  # below the last heading
+        self._step = 0
+        self._rewards: deque[float] = deque(maxlen=REWARDS)
         self._live: Live | None = None
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         self._pace.reached(step, metrics)
+        if any(column.metric(metrics) for column in COLUMNS):
+            self._show(metrics, step)
         validation = [f"{name} {value:.4f}" for name, value in metrics.items() if name.startswith("val-core/")]
         if validation:
             self._print(f"validation at step {step}: " + ", ".join(validation))
-        if any(column.metric(metrics) for column in COLUMNS):
-            self._show(metrics, step)
 
     def _show(self, metrics: Mapping[str, float], step: int) -> None:
         if not self.console.is_terminal or self.console.is_dumb_terminal:
             self._print(self._line(metrics, step))
             return
-        self._rows.append((step, metrics))
+        self._step = step
         reward = REWARD.metric(metrics)
         if reward is not None:
             self._rewards.append(metrics[reward])
+        self._print_row(metrics, step)
         if self._live is None:
-            self._live = Live(get_renderable=self._view, console=self.console, refresh_per_second=2)
+            self._live = Live(get_renderable=self._progress, console=self.console, refresh_per_second=2)
             self._live.start()
         self._live.refresh()
 
@@ -82,8 +89,8 @@ class ConsoleBackend(Backend):
         if live is not None:
             live.stop()
 
-    def _print(self, text: str) -> None:
-        self.console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
+    def _print(self, text: str, style: str | None = None) -> None:
+        self.console.print(text, style=style, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
     def _line(self, metrics: Mapping[str, float], step: int) -> str:
         parts = [f"step:{self._pace.count(step)}"]
@@ -94,39 +101,48 @@ class ConsoleBackend(Backend):
         left = self._pace.left()
         return " - ".join([*parts, f"left:{clock(left)}"] if left is not None else parts)
 
-    def _view(self) -> RenderableType:
-        rows = list(self._rows)
-        shown = [column for column in COLUMNS if any(column.metric(metrics) for _, metrics in rows)]
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        table.add_column("step", justify="right")
-        for column in shown:
-            table.add_column(column.heading, justify="right", min_width=8)
-        for step, metrics in rows:
-            names = [column.metric(metrics) for column in shown]
-            cells = [f"{metrics[n]:{c.form}}" if n else "" for n, c in zip(names, shown, strict=True)]
-            table.add_row(str(step), *cells)
-        return Group(table, self._progress(rows[-1][0] if rows else 0))
+    def _print_row(self, metrics: Mapping[str, float], step: int) -> None:
+        known = tuple(c for c in COLUMNS if c in self._columns or c.metric(metrics))
+        if known != self._columns or self._rows == HEADING_EVERY:
+            self._columns, self._rows = known, 0
+            self._print(self._row("step", [column.heading for column in known]), style="bold")
+        names = [column.metric(metrics) for column in known]
+        cells = [f"{metrics[n]:{c.form}}" if n else "" for n, c in zip(names, known, strict=True)]
+        self._print(self._row(str(step), cells))
+        self._rows += 1
 
-    def _progress(self, step: int) -> RenderableType:
+    def _row(self, step: str, cells: list[str]) -> str:
+        """The cells under each other; those that the terminal is too narrow for are left out."""
+        first = max(len("step"), len(str(self._pace.total or "")))
+        room = (self.console.width - first) // (WIDTH + GAP)
+        return f"{step:>{first}}" + "".join(f"{cell:>{WIDTH + GAP}}" for cell in cells[: max(room, 1)])
+
+    def _progress(self) -> RenderableType:
+        """One line, never wider than the terminal: a line that wraps could not be drawn over."""
         total, left = self._pace.total, self._pace.left()
-        words = [f"step {self._pace.count(step)}"]
+        words = [f"step {self._pace.count(self._step)}"]
         if left is not None:
             words.append(f"{clock(left)} left" if left > 0 else f"{clock(self._pace.elapsed())} in all")
-        if len(self._rewards) > 1:
-            words.append(f"reward {sparkline(list(self._rewards))}")
-        line = Text(" · ".join(words))
+        bar = min(BAR, self.console.width // 4) if total else 0
+        room = self.console.width - bar - 2  # a blank after the bar, and the last column stays free
+        text = " · ".join(words)
+        sparks = min(len(self._rewards), room - len(text) - len(" · reward "))
+        if sparks > 1:
+            text += f" · reward {sparkline(list(self._rewards)[-sparks:])}"
+        line = Text(text[: max(room, 0)], no_wrap=True, overflow="crop")
         if not total:
             return line
         grid = Table.grid(padding=(0, 1))
-        grid.add_row(ProgressBar(total=total, completed=min(step, total), width=24), line)
+        grid.add_row(ProgressBar(total=total, completed=min(self._step, total), width=bar), line)
         return grid
 
 
 class Pace:
-    """How fast steps go by, and so how long the rest takes."""
+    """How fast steps go by, and so how long the rest takes. It is made when the run starts."""
 
     def __init__(self, total: int | None):
         self.total = total
+        self._start = time.monotonic()
         self._first: tuple[int, float] | None = None  # a step and when it ended
         self._last = 0
         self._reached = 0.0
@@ -151,7 +167,8 @@ class Pace:
         return max(rest, max(steps - 1, 0) * self._seconds_per_step)
 
     def elapsed(self) -> float:
-        return time.monotonic() - self._first[1] if self._first else 0.0
+        """Seconds since the run started, its loading included."""
+        return time.monotonic() - self._start
 
     def count(self, step: int) -> str:
         return f"{step}/{self.total}" if self.total else str(step)

@@ -1,7 +1,7 @@
 """Python logging of burnish: one handler on the `burnish` logger, its level from BURNISH_LOGGING_LEVEL.
 
-On a terminal the lines go through the console that also draws the live table, so that neither garbles the other; in
-a log file they are plain lines on stderr.
+On a terminal a line is its message, unwrapped (`· text`, `warning: text`), and goes through the console that also draws
+the progress line, so that neither garbles the other; in a log file lines are plain, on stderr, with time and origin.
 """
 
 import logging
@@ -12,6 +12,13 @@ from burnish.errors import ConfigError
 
 VARIABLE = "BURNISH_LOGGING_LEVEL"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+MARKS = {  # of a line on a terminal, and their style
+    logging.DEBUG: ("debug:", "dim"),
+    logging.INFO: ("·", "dim"),
+    logging.WARNING: ("warning:", "yellow"),
+    logging.ERROR: ("error:", "bold red"),
+    logging.CRITICAL: ("error:", "bold red"),
+}
 
 
 def configure_logging(level: str | None = None) -> None:
@@ -25,14 +32,22 @@ def configure_logging(level: str | None = None) -> None:
     logger.propagate = False
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
-    logger.addHandler(terminal_handler() if sys.stdout.isatty() else plain_handler())
+    logger.addHandler(TerminalHandler() if sys.stdout.isatty() else plain_handler())
 
 
-def terminal_handler() -> logging.Handler:
-    import rich
-    from rich.logging import RichHandler
+class TerminalHandler(logging.Handler):
+    """Messages for someone who is watching: no time, no origin, no columns."""
 
-    return RichHandler(console=rich.get_console(), show_path=False, markup=False, rich_tracebacks=False)
+    def emit(self, record: logging.LogRecord) -> None:
+        import rich
+        from rich.text import Text
+
+        try:
+            mark, style = MARKS.get(record.levelno, MARKS[logging.INFO])
+            text = Text.assemble((mark, style), " ", self.format(record))
+            rich.get_console().print(text, soft_wrap=True)
+        except Exception:  # noqa: BLE001 - logging's own way: said on stderr, never raised into the run
+            self.handleError(record)
 
 
 def plain_handler() -> logging.Handler:

@@ -8,6 +8,7 @@
     tensorboard/                   where that logger is on
     global_step_N/, latest_checkpointed_iteration.txt    written by `trainer/checkpoint.py`
     previous-<k>/                  what an earlier run in the same folder left, when a new one starts from step 0
+    .lock                          while a run writes here (`lock.py`); a second one is refused
 
 Samples are written in the background (`background.py`), so that training does not wait for the disk. A failed write
 is raised by the next call, never hidden.
@@ -25,6 +26,7 @@ from burnish.config.explain import to_recipe, to_yaml
 from burnish.errors import CheckpointError, ConfigError
 from burnish.tracking.background import BackgroundWriter
 from burnish.tracking.disk import disk_problem, json_line, write_atomically
+from burnish.tracking.lock import FolderLock
 
 if TYPE_CHECKING:
     from burnish.config.trainer import TrainerConfig
@@ -45,7 +47,8 @@ class RunFolder:
     Such a folder may be shared by runs: samples are written there, and nothing in it is moved or removed.
 
     A run calls one of `begin`, `resume` and `append` before it writes; config.yaml and recipe.yaml appear with that
-    call, so that those of an earlier run are moved aside with the rest of it.
+    call, so that those of an earlier run are moved aside with the rest of it. From that call to `close` no other run
+    can write here: it gets a ConfigError.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class RunFolder:
             writable_folder(validation, "trainer.validation_data_dir") if validation else self.path / "validation"
         )
         self._writer = BackgroundWriter()
+        self._lock = FolderLock(self.path)
         self._begun = False
         self._about: dict[str, str] = {}  # file name → text, until the run begins
 
@@ -102,6 +106,7 @@ class RunFolder:
 
         Those in a folder that the run was given (`trainer.rollout_data_dir`) stay, and are replaced one by one.
         """
+        self._lock.take()
         self._start()
         for folder in ("rollouts", "validation"):
             for path in (self.path / folder).glob("*.jsonl"):
@@ -110,6 +115,7 @@ class RunFolder:
 
     def append(self) -> None:
         """Write beside what is there: nothing is removed, moved or, as config.yaml would be, replaced."""
+        self._lock.take()
         self._about = {name: text for name, text in self._about.items() if not (self.path / name).exists()}
         self._start()
 
@@ -118,6 +124,7 @@ class RunFolder:
 
         The first write calls it, unless `resume` came before; later calls do nothing.
         """
+        self._lock.take()
         if self._begun:
             return
         left = [path for pattern in LEFT_BY_A_RUN for path in sorted(self.path.glob(pattern))]
@@ -140,8 +147,11 @@ class RunFolder:
         self._writer.flush()
 
     def close(self) -> None:
-        """Flush and stop the thread. Calling it again does nothing."""
-        self._writer.close()
+        """Flush, stop the thread and let other runs write here. Calling it again does nothing."""
+        try:
+            self._writer.close()
+        finally:
+            self._lock.release()
 
     def __enter__(self) -> "RunFolder":
         return self

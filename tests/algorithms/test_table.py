@@ -112,6 +112,13 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_the_known():
         losses.needs_of("xyzzy")
 
 
+def test_a_name_near_one_that_comes_later_is_not_sent_there():
+    with pytest.raises(ConfigError) as e:
+        advantages.needs_of("rloo_mine")
+    assert "the nearest known name, 'rloo', is not available yet. There is gae, grpo" in str(e.value)
+    assert "did you mean" not in str(e.value)
+
+
 def test_a_known_name_that_comes_later_says_so():
     with pytest.raises(NotAvailable, match=r"not available yet: algorithm.adv_estimator=rloo. There is gae, grpo"):
         advantages.needs_of("rloo")

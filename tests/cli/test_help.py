@@ -1,20 +1,67 @@
-"""`burnish ppo --help`: every key with default and meaning, a filter, and a hint for a word that fits nothing."""
+"""`burnish ppo --help`: the keys with default and meaning, a filter, and a hint for a word that fits nothing."""
 
 import pytest
 
-from burnish.cli.main import main
+from burnish.algorithms import advantages, losses
+from burnish.cli.main import COMMANDS, main
+from burnish.config.finalise import finalise, finalise_sft
 from burnish.config.key import keys_of
+from burnish.config.load import load_ppo, load_sft
 from burnish.config.ppo import PPOConfig
 from burnish.config.sft import SFTConfig
 
 
 @pytest.mark.parametrize(("command", "root"), [("ppo", PPOConfig), ("sft", SFTConfig)])
 def test_every_key_is_listed_with_its_meaning(command, root, capsys):
-    assert main([command, "--help"]) == 0
+    assert main([command, "--help", "all"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     for name, known in keys_of(root).items():
         assert f" {name} [" in text, name
         assert " ".join(known.about.doc.split()) in text, name
+    assert "not shown" not in text
+
+
+@pytest.mark.parametrize(("command", "root"), [("ppo", PPOConfig), ("sft", SFTConfig)])
+def test_keys_that_are_not_available_yet_are_counted_not_listed(command, root, capsys):
+    main([command, "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    known = keys_of(root)
+    later = {name for name, key in known.items() if isinstance(key.about.later, str) and not key.about.now}
+    assert later and {name for name in known if f" {name} [" not in text} == later
+    assert f"not shown: {len(later)} not available yet; `burnish {command} --help all` shows all" in text
+
+
+def test_a_part_leaves_them_out_too_and_says_how_to_see_them(capsys):
+    main(["ppo", "--help", "kl"])
+    text = capsys.readouterr().out
+    count = int(text.partition("not shown: ")[2].split()[0])
+    main(["ppo", "--help", "kl", "all"])
+    everything = capsys.readouterr().out
+    assert "`burnish ppo --help kl all` shows all" in text
+    assert count > 0 and everything.count(" [") == text.count(" [") + count
+
+
+@pytest.mark.parametrize("command", ["ppo", "sft"])
+def test_an_example_that_works_comes_first(command, capsys):
+    main([command, "--help"])
+    text = capsys.readouterr().out
+    shown = text.partition("example:")[2].partition("usage:")[0]
+    assert text.index("example:") < text.index("usage:")
+    words = shown.replace("\\\n", " ").split()
+    assert words == ["burnish", command, *COMMANDS[command].example]
+    if command == "ppo":
+        ppo = load_ppo(words[2:])
+        finalise(ppo.config, ppo.explicit, advantages.needs_of(ppo.config.algorithm.adv_estimator))
+    else:
+        sft = load_sft(words[2:])
+        finalise_sft(sft.config, sft.explicit)
+
+
+@pytest.mark.parametrize("table", [advantages.TABLE, losses.TABLE])
+def test_keys_that_name_an_algorithm_list_those_there_are(table, capsys):
+    main(["ppo", "--help", table.key])
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"{table.key} [" in text and "built in: " + ", ".join(table.entries) in text
 
 
 def test_defaults_are_shown_as_they_are_typed(capsys):
@@ -39,6 +86,13 @@ def test_a_word_selects_a_part(capsys):
 def test_a_word_that_fits_nothing_gets_a_hint(capsys):
     assert main(["ppo", "--help", "temprature"]) == 2
     assert "no key with temprature in its name. Did you mean temperature?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["nosuch", "xyzzy", "help"])
+def test_a_word_that_is_near_nothing_gets_no_wild_guess(word, capsys):
+    assert main(["ppo", "--help", word]) == 2
+    error = capsys.readouterr().err
+    assert f"no key with {word} in its name. Without a word, --help lists the keys" in error
 
 
 def test_what_cannot_be_used_is_marked(capsys):

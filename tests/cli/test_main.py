@@ -104,6 +104,7 @@ def test_modules_in_the_working_directory_can_be_imported(tmp_path):
         "from burnish.cli.errors import guard\n"
         "sys.exit(guard(lambda argv: __import__('my_own_module').found - 1, []))\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    paths = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment)
     assert done.returncode == 0

@@ -77,6 +77,13 @@ def test_n_agent_is_another_name_for_n(finish):
     refused(finish, {f"{ROLLOUT}.n_agent": 5, f"{ROLLOUT}.n": 4}, "n=4", "n_agent=5", "keep one")
 
 
+def test_a_default_that_does_not_fit_is_called_one(finish):
+    mini = f"{ACTOR}.ppo_mini_batch_size"
+    said = f"data.train_batch_size=500 is not a multiple of {mini}=256 (the default): "
+    refused(finish, {"data.train_batch_size": 500}, said, f"divide it are 250 and 500; set {mini} to one of them")
+    refused(finish, {mini: 3}, f"data.train_batch_size=1024 (the default) is not a multiple of {mini}=3: ")
+
+
 def test_mini_batches_divide_the_batch(finish):
     keys = {"data.train_batch_size": 16, f"{ACTOR}.ppo_mini_batch_size": 5}
     refused(finish, keys, "data.train_batch_size=16", "ppo_mini_batch_size=5", "are 4 and 8")
@@ -199,12 +206,19 @@ def test_sampling_in_validation(finish):
 # Rows, rewards, trainer
 
 
+def test_an_empty_path_of_a_reward_function_is_no_path(finish):
+    config, _ = finish({"custom_reward_function.path": ""})
+    assert config.custom_reward_function.path is None
+
+
 def test_settings_that_go_together(finish):
     refused(finish, {"data.dataset_weights": [0.5, 0.5]}, "2 weights for 1 files")
     refused(finish, {"data.dataset_weights": [0.0]}, "not all 0")
     refused(finish, {"data.curriculum.key": "difficulty"}, "data.curriculum.key is set without data.curriculum.stages")
     refused(finish, {"data.custom_cls.name": "Mine"}, "data.custom_cls.name is set without data.custom_cls.path")
     refused(finish, {"custom_reward_function.name": "f"}, "custom_reward_function.path", "name the file")
+    empty = {"custom_reward_function.name": "f", "custom_reward_function.path": ""}
+    refused(finish, empty, "without custom_reward_function.path")
     refused(finish, {"reward_manager.source": "importlib"}, "needs reward_manager.module.path")
     refused(finish, {"reward_manager.module.path": "m.py"}, "set reward_manager.source=importlib")
     refused(
@@ -243,7 +257,7 @@ def test_sft():
     config = sft()
     assert finalise_sft(config, frozenset()) == []
     assert config.data.train_files == [str(Path.home() / "a.parquet")]
-    assert config.trainer.default_local_dir == "outputs/burnish/run"
+    assert config.trainer.default_local_dir == "outputs/burnish/sft"  # not that of `burnish ppo`
     with pytest.raises(ConfigError, match="data.prompt_key and data.response_key go together"):
         finalise_sft(sft(prompt_key="question"), frozenset())
     with pytest.raises(ConfigError, match="keep one of them"):

@@ -99,16 +99,34 @@ def test_a_search_path_that_does_not_exist(recipes, load):
     assert any("verl/trainer/config" in notice for notice in loaded.notices)
 
 
-def test_a_missing_recipe_falls_back_and_says_so(recipes, load):
-    loaded = load("--config-path=recipes", "--config-name=nothing_here")
-    assert loaded.explicit == frozenset()
-    (notice,) = loaded.notices
-    assert f"no nothing_here.yaml in {recipes}: the built-in ppo_trainer is used" in notice
-    assert "plain, with_defaults" in notice
+@pytest.mark.parametrize(
+    "arguments", [("--config-path=recipes", "--config-name=plane"), ("--config-name=recipes/plane.yaml",)]
+)
+def test_a_recipe_that_is_nowhere_is_an_error(recipes, load, arguments):
+    with pytest.raises(ConfigError) as error:
+        load(*arguments)
+    assert str(error.value).startswith(f"--config-name=plane: no plane.yaml in {recipes}")
+    assert "did you mean plain? (there: " in str(error.value) and "with_defaults" in str(error.value)
 
 
-def test_a_folder_of_recipes_without_a_name(recipes, load):
+def test_a_recipe_that_is_nowhere_in_a_folder_without_any(recipes, load):
+    with pytest.raises(ConfigError, match=r"--config-name=plain: no plain\.yaml in .*, nor any other recipe"):
+        load("--config-name=plain")  # it is in recipes/
+
+
+def test_recipes_beside_the_package_are_found_behind_a_folder_of_the_same_name(recipes, load):
+    assert load("--config-name=recipes/dr_grpo").config.algorithm.norm_adv_by_std_in_grpo is False
+    assert load("--config-name=recipes/plain").config.trainer.experiment_name == "from-recipe"
+
+
+def test_a_recipe_of_the_working_directory_beside_a_folder_of_others(recipes, load):
+    (recipes / "plain.yaml").rename("mine.yaml")
+    assert load("--config-path=recipes", "--config-name=mine").config.trainer.experiment_name == "from-recipe"
+
+
+def test_without_a_name_the_built_in_recipe_is_used(recipes, load):
     assert load("--config-path=recipes", "trainer.seed=3").config.trainer.seed == 3
+    assert load("--config-path=recipes", "--config-name=ppo_trainer").explicit == frozenset()
 
 
 def test_a_missing_folder_is_an_error(recipes, load):
@@ -205,7 +223,10 @@ def test_every_job_of_a_sweep_has_its_own_configuration_and_folder(tmp_path, mon
         (4, 1),
         (4, 2),
     ]
-    assert [job.config.trainer.experiment_name for job in seen] == ["run-0", "run-1", "run-2", "run-3"]
+    assert [job.config.trainer.experiment_name for job in seen] == [
+        *["run-n_2-seed_1", "run-n_2-seed_2", "run-n_4-seed_1", "run-n_4-seed_2"]
+    ]
+    assert seen[1].notices[-1] == "job 2 of 4 is called run-n_2-seed_2"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -213,6 +234,48 @@ def test_a_sweep_over_names_keeps_them():
     seen = []
     run(["-m", "trainer.experiment_name=a,b"], PPO, no_rules, seen.append)
     assert [job.config.trainer.experiment_name for job in seen] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("swept", "names"),
+    [
+        (["trainer.seed=3,4", "trainer.experiment_name=mr"], ["mr-seed_3", "mr-seed_4"]),
+        (["actor_rollout_ref.actor.optim.lr=1e-6,1e-5"], ["run-lr_1e-06", "run-lr_1e-05"]),
+        (
+            ["actor_rollout_ref.actor.optim.lr=1e-6,1e-5", "critic.optim.lr=1e-5"],
+            ["run-lr_1e-06", "run-lr_1e-05"],
+        ),
+        (
+            ["actor_rollout_ref.actor.optim.lr=1,2", "critic.optim.lr=3,4"],
+            [
+                f"run-actor.optim.lr_{actor}-critic.optim.lr_{critic}"
+                for actor in ("1.0", "2.0")
+                for critic in ("3.0", "4.0")
+            ],
+        ),
+        (
+            ["data.train_files=/data/a b.parquet,/data/c.parquet"],
+            ["run-train_files_data_a_b.parquet", "run-train_files_data_c.parquet"],
+        ),
+        (["trainer.seed=5,5"], ["run-1", "run-2"]),
+        (
+            ["data.train_files=a/b.parquet,a_b.parquet"],
+            ["run-train_files_a_b.parquet-1", "run-train_files_a_b.parquet-2"],
+        ),
+        (["trainer.experiment_name=a,b", "trainer.seed=1,2"], ["a-seed_1", "a-seed_2", "b-seed_1", "b-seed_2"]),
+    ],
+)
+def test_the_jobs_of_a_sweep_are_named_by_what_is_swept(swept, names):
+    seen = []
+    run(["--multirun", *swept], PPO, no_rules, seen.append)
+    assert [job.config.trainer.experiment_name for job in seen] == names
+
+
+def test_the_folder_of_a_swept_run_can_be_typed_without_quotes(load):
+    seen = []
+    run(["--multirun", "trainer.seed=3,4", "algorithm.lam=0.5,1"], PPO, no_rules, seen.append)
+    folder = f"outputs/burnish/{seen[0].config.trainer.experiment_name}/global_step_3"
+    assert load(f"actor_rollout_ref.model.path={folder}").config.actor_rollout_ref.model.path == folder
 
 
 def test_a_bad_job_stops_a_sweep_before_the_first_one_runs():
@@ -329,8 +392,8 @@ def test_taking_a_key_back_leaves_the_others_as_they_were_set(run_again):
 def test_the_jobs_of_a_sweep_have_recipes_of_their_own():
     seen = []
     run(["-m", "trainer.seed=1,2", "trainer.default_local_dir=out"], PPO, no_rules, seen.append)
-    assert [job.given["trainer.experiment_name"] for job in seen] == ["run-0", "run-1"]
-    assert [job.given["trainer.default_local_dir"] for job in seen] == ["out/0", "out/1"]
+    assert [job.given["trainer.experiment_name"] for job in seen] == ["run-seed_1", "run-seed_2"]
+    assert [job.given["trainer.default_local_dir"] for job in seen] == ["out/seed_1", "out/seed_2"]
 
 
 def test_a_resolved_configuration_is_refused_as_a_recipe(run_again, recipes, load):

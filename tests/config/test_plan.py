@@ -166,8 +166,20 @@ def test_only_sizes_that_were_left_open_are_planned(finish):
     assert policy.actor.ppo_micro_batch_size_per_gpu == 3
     assert policy.rollout.log_prob_micro_batch_size_per_gpu == policy.ref.log_prob_micro_batch_size_per_gpu == 16
     assert critic.ppo_micro_batch_size_per_gpu == critic.forward_micro_batch_size_per_gpu == 16
-    assert len(notices) == 1 and "micro-batches of 16 sequences" in notices[0]
+    (notice,) = notices
+    assert notice.startswith("micro-batches of 16 sequences, planned for ")
+    told = notice.partition("memory (")[2].removesuffix(")").split(", ")
+    assert told == [  # without a KL term there is no reference
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
+        "critic.ppo_micro_batch_size_per_gpu",
+        "critic.forward_micro_batch_size_per_gpu",
+    ]
     assert plan_micro_batches(config, Sizes(), 10**15) == []
+
+
+def test_where_all_sizes_are_planned_none_is_named(finish):
+    (notice,) = plan_micro_batches(finish(KEYS)[0], Sizes(), 2**50)
+    assert notice == "micro-batches of 16 sequences, planned for 1048576.0 GiB of memory"
 
 
 def test_the_table_has_a_line_per_number(finish):

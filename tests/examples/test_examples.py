@@ -42,7 +42,8 @@ def run_script(tmp_path, monkeypatch):
     for program in programs.iterdir():
         program.chmod(0o755)
     environment = os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
-    environment["PYTHONPATH"] = str(EXAMPLES.parent)
+    paths = [str(EXAMPLES.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
     def run(script: str, *overrides: str) -> list[dict[str, float]]:
         command = [str(EXAMPLES / script), *overrides]

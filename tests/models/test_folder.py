@@ -39,7 +39,7 @@ def test_checkpoints_of_ours(tmp_path):
 @pytest.mark.parametrize("path", ["/no/such/folder", "outputs/stage1/checkpoint-7", "./m", "~/nothing here", ".."])
 def test_missing_folders(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    expected = r"\.\.: no config\.json" if path == ".." else f"model.path={path}: there is no such folder"
+    expected = r"\.\.: no config\.json" if path == ".." else f"the model path {path}: there is no such folder"
     with pytest.raises(ModelError, match=expected):
         resolve_path(path)
 
@@ -49,7 +49,7 @@ def test_a_hub_id_without_a_connection(tmp_path, monkeypatch):
     with pytest.raises(ModelError) as caught:
         resolve_path("Qwen/Qwen2.5-0.5B-Instruct")
     text = str(caught.value)
-    assert "model.path=Qwen/Qwen2.5-0.5B-Instruct: there is no such folder" in text
+    assert "the model path Qwen/Qwen2.5-0.5B-Instruct: there is no such folder" in text
     assert "could not be fetched from the hub as a model id" in text
     assert "Give the folder of a downloaded model, or connect to the hub" in text
 
@@ -69,7 +69,7 @@ def test_a_hub_id_that_is_there(tmp_path, monkeypatch):
 
 
 def test_folders_that_lack_a_part(tmp_path):
-    with pytest.raises(ModelError, match=r"no config\.json; model\.path must name a Hugging Face model folder"):
+    with pytest.raises(ModelError, match=r"no config\.json; the model path must name a Hugging Face model folder"):
         resolve_path(folder_with(tmp_path / "a", "model.safetensors"))
     bare = folder_with(tmp_path / "b", "config.json")
     with pytest.raises(ModelError, match=r"config\.json is there but no weights \(looked for \*\.safetensors"):
@@ -119,7 +119,7 @@ def test_hdfs_is_copied_once(hdfs, tmp_path):
 
 
 def test_hdfs_failures(hdfs, tmp_path, monkeypatch):
-    with pytest.raises(ModelError, match=r"model\.path=hdfs://models/none: `hdfs dfs -get` failed: get: no such file"):
+    with pytest.raises(ModelError, match=r"path hdfs://models/none: `hdfs dfs -get` failed: get: no such file"):
         resolve_path("hdfs://models/none")
     assert not list((tmp_path / "cache" / "hdfs").iterdir())
     monkeypatch.setenv("PATH", "/nonexistent")

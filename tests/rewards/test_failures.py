@@ -87,7 +87,7 @@ def test_nothing_left_is_an_error():
 def test_stop_early_knows_the_size_of_the_whole_step():
     results, uids = step("aAbB")
     stop_early(results, uids, total=40, max_failure_ratio=0.05)
-    with pytest.raises(RewardError, match=re.escape("2 of the step's 39 samples")):
+    with pytest.raises(RewardError, match=re.escape("stopped after scoring 4 of the step's 39 samples: 2 failed")):
         stop_early(results, uids, total=39, max_failure_ratio=0.05)
 
 
@@ -96,8 +96,9 @@ def test_a_watch_stops_at_the_first_failure_too_many():
     for result, uid in zip(*step("aaAbbBcc"), strict=True):
         watch.add(uid, result)
     assert len(watch.failed) == 2  # what succeeded is not kept
-    with pytest.raises(RewardError, match=r"3 of the step's 40 samples could not be scored(.|\n)*3 times .*uid 97"):
+    with pytest.raises(RewardError, match=r"stopped after scoring 9 of the step's 40 samples: 3 failed, more") as error:
         watch.add(100, bad())
+    assert "3 times (data_source gsm8k; first uid 97)" in str(error.value)
 
 
 def test_many_causes_are_cut():

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from burnish.errors import ConfigError, WorkerError
+from burnish.errors import ConfigError, RewardError, WorkerError
 from burnish.rewards.contract import FunctionSpec, ScoreRequest
+from burnish.rewards.failures import FailureWatch
 from burnish.rewards.pool import ScorePool
 
 GOOD = "def compute_score(solution_str, ground_truth): return float(solution_str == ground_truth)"
@@ -257,6 +258,36 @@ def test_the_environment_is_the_users_own(make_pool, request_of, monkeypatch):
 def test_a_process_that_cannot_be_started_is_a_failure(make_pool, request_of, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     assert "a scoring process could not be started" in score(make_pool(GOOD), request_of()).error
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_function_that_always_hangs_is_known_after_a_few_calls(make_pool, request_of, tmp_path, num_workers):
+    """A sample is tried again before the samples behind it are tried at all, so failures count as early as they can."""
+    (tmp_path / "started").mkdir()
+    source = f"""
+        import pathlib, time, uuid
+        def compute_score(solution_str):
+            (pathlib.Path({str(tmp_path / "started")!r}) / uuid.uuid4().hex).touch()
+            time.sleep(60)
+        """
+    pool = make_pool(source, num_workers=num_workers, timeout=0.3, retries=1)
+    watch = FailureWatch(total=32, max_failure_ratio=0.05)  # one may fail
+
+    async def score_one(uid):
+        watch.add(uid, await pool.score(request_of(str(uid))))
+
+    async def step():
+        async with asyncio.TaskGroup() as tasks:
+            for uid in range(32):
+                tasks.create_task(score_one(uid))
+
+    with pytest.raises(ExceptionGroup) as error:
+        asyncio.run(step())
+    assert {type(reason) for reason in error.value.exceptions} == {RewardError}
+    text = str(error.value.exceptions[0])
+    assert text.startswith("stopped after scoring 2 of the step's 32 samples: 2 failed, more than reward.max_failure_")
+    allowed = 1
+    assert len(list((tmp_path / "started").iterdir())) <= (allowed + 1 + num_workers) * (1 + pool.retries)
 
 
 def test_failures_are_retried(make_pool, request_of):

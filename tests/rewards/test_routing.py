@@ -32,7 +32,11 @@ def test_unknown_source_names_the_known_ones_and_the_way_to_add_one():
         default_compute_score("opanai/gsm8k", "#### 1", "1")
     message = str(error.value)
     assert "data_source='opanai/gsm8k'" in message and "did you mean 'openai/gsm8k'?" in message
-    assert all(source in message for scorer in SCORERS for source in scorer.sources)
+    assert "Available: openai/gsm8k, gsm8k, burnish/arithmetic (not yet: the scorers math, " in message
+    assert all(scorer.name in message for scorer in SCORERS)
+    with pytest.raises(DataError) as error:
+        scorer_for("contdown")  # near one that is not there
+    assert "did you mean" not in str(error.value)
     assert "custom_reward_function.path" in message and "routing.py" in message
 
 
@@ -68,7 +72,10 @@ def test_a_row_without_the_ground_truth_its_scorer_reads(reward_model):
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"data_source": None}, "data_source is missing"),
+        (
+            {"data_source": None},
+            "the row has no data_source, which chooses the scorer: set custom_reward_function.path=",
+        ),
         ({"data_source": "mystery"}, "data_source='mystery' has no built-in scorer"),
         ({"data_source": "math"}, "not available yet: the scorer 'math'"),
         ({"reward_model": "7"}, "reward_model='7': must be a dict"),
@@ -79,6 +86,25 @@ def test_other_problems_name_the_field(fields, said):
     problem = check_row(row(**fields))
     assert problem is not None and problem.startswith(said)
     assert check_row(row(**fields), custom=True) is None
+
+
+def test_a_row_without_a_data_source_hears_which_there_are():
+    problem = check_row(row(data_source=None))
+    assert check_row(row(data_source="unknown")) == problem  # as a dataset fills it in
+    assert "or add the column. Available: openai/gsm8k, gsm8k, burnish/arithmetic (not yet: " in problem
+    assert "lighteval/MATH" not in problem
+
+
+@pytest.mark.parametrize("reward_model", [None, {}, {"style": "rule"}, {"ground_truth": None}])
+@pytest.mark.parametrize("custom", [True, False])
+def test_a_ground_truth_in_the_wrong_place(reward_model, custom):
+    problem = check_row(row(reward_model=reward_model, ground_truth="7"), custom=custom)
+    assert problem.startswith("the row has 'ground_truth' at top level; put it under reward_model: {")
+
+
+def test_a_column_called_ground_truth_is_no_mistake_where_it_is_not_needed():
+    assert check_row(row(ground_truth="8"), custom=True) is None  # reward_model has one as well
+    assert check_row(row(reward_model=None, ground_truth="8"), custom=True, reads_ground_truth=False) is None
 
 
 def test_the_column_that_holds_the_source_can_be_chosen():

@@ -137,3 +137,21 @@ def test_check_row_asks_nothing_of_rows_that_a_custom_function_scores(scoring):
     row = {"data_source": "mystery"}
     assert "has no built-in scorer" in scoring().check_row(row)
     assert scoring("def compute_score(): ...").check_row(row) is None
+
+
+@pytest.mark.parametrize(
+    ("parameters", "refused"),
+    [("solution_str, ground_truth", True), ("ground_truth=None", False), ("extra_info", False), ("**rest", False)],
+)
+def test_check_row_knows_whether_the_function_insists_on_a_ground_truth(scoring, parameters, refused):
+    one = scoring(f"def compute_score({parameters}): return 0.0")
+    assert "at top level" in one.check_row({"ground_truth": "7"})  # not loaded yet
+    one.validate()
+    assert (one.check_row({"ground_truth": "7"}) is not None) is refused
+    assert one.check_row({"reward_model": {"ground_truth": "7"}, "ground_truth": "7"}) is None
+
+
+def test_an_empty_path_is_no_path(scoring):
+    config = PPOConfig()
+    config.custom_reward_function.path = ""
+    assert Scoring.spec_of(config).path is None

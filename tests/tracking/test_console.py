@@ -1,27 +1,29 @@
-"""The console: plain lines for log files, a table for terminals, the figures one watches and the time left."""
+"""The console: plain lines for log files, a growing table for terminals, the figures one watches and the time left."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
 
 from burnish.tracking import console as module
 from burnish.tracking.base import RunFacts
-from burnish.tracking.console import ConsoleBackend, Pace, clock, sparkline
+from burnish.tracking.console import SPARKS, ConsoleBackend, Pace, clock, sparkline
 
 METRICS = {
     "critic/score/mean": 0.25,
     "accuracy": 0.2,
     "actor/ppo_kl": 0.00012,
+    "actor/entropy": 1.5,
     "response_length/mean": 12.5,
     "perf/throughput": 12345.6,
     "actor/grad_norm": 1.0,
 }
 
 
-def backend(tmp_path, terminal, total=80):
+def backend(tmp_path, terminal, total=80, width=100):
     stream = io.StringIO()
-    console = Console(file=stream, force_terminal=terminal, width=100, color_system=None)
+    console = Console(file=stream, force_terminal=terminal, width=width, color_system=None)
     return ConsoleBackend(RunFacts(tmp_path, "p", "e", total), console), stream
 
 
@@ -29,7 +31,7 @@ def test_a_log_file_gets_one_line_with_full_names(tmp_path):
     logger, stream = backend(tmp_path, terminal=False)
     logger.log(METRICS | {"timing_s/step": 2.0}, 3)
     assert stream.getvalue() == (
-        "step:3/80 - critic/score/mean:0.250 - accuracy:0.200 - actor/ppo_kl:0.0001"
+        "step:3/80 - critic/score/mean:0.250 - accuracy:0.200 - actor/entropy:1.500"
         " - response_length/mean:12.5 - perf/throughput:12346 - left:02:34\n"
     )
 
@@ -46,19 +48,86 @@ def test_validation_is_said_when_it_comes(tmp_path):
     assert stream.getvalue() == "validation at step 0: val-core/[gsm8k]/acc/mean@1 0.5000\n"
 
 
-def test_a_terminal_gets_a_table_that_keeps_the_last_rows(tmp_path):
+def rows_of(text):
+    """The lines of the table: the live progress line is drawn over, so it is taken out with what redraws it."""
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text.replace("\r", "\n")).split("\n")
+    return [line for line in lines if re.match(r" *(step|\d+)  ", line)]
+
+
+def test_a_terminal_gets_every_step_once_below_a_heading_that_comes_back(tmp_path):
     logger, stream = backend(tmp_path, terminal=True)
-    for step in range(1, 16):
+    for step in range(1, 26):
         logger.log(METRICS | {"critic/score/mean": step / 100}, step)
     logger.close()
-    last = stream.getvalue().rsplit("accuracy", 1)[1]
-    assert "0.150" in last and "0.060" in last and "0.050" not in last
-    assert "step 15/80" in last and "left" in last and "▁" in last and "█" in last
-    header = stream.getvalue().rsplit("step  ", 1)[1].splitlines()[0]
-    assert header.split() == ["reward", "accuracy", "KL", "length", "tok/s"]
+    rows = [row.split() for row in rows_of(stream.getvalue())]
+    headings = [row for row in rows if row[0] == "step"]
+    assert headings == [["step", "reward", "accuracy", "entropy", "length", "tok/s"]] * 2
+    assert [i for i, row in enumerate(rows) if row[0] == "step"] == [0, 21]
+    assert [(row[0], row[1]) for row in rows if row[0] != "step"] == [(str(k), f"{k / 100:.3f}") for k in range(1, 26)]
+    last = stream.getvalue().rsplit("step 25/80", 1)[1]
+    assert "left" in last and "▁" in last and "█" in last
 
 
-def test_the_live_table_ends_with_the_run(tmp_path):
+def test_the_cells_stand_under_their_headings(tmp_path):
+    logger, stream = backend(tmp_path, terminal=True, total=12345)
+    logger.log(METRICS, 9)
+    logger.log(METRICS | {"perf/throughput": 1234567.0}, 12345)
+    logger.close()
+    assert rows_of(stream.getvalue()) == [
+        " step    reward  accuracy   entropy    length     tok/s",
+        "    9     0.250     0.200     1.500      12.5    12,346",
+        "12345     0.250     0.200     1.500      12.5 1,234,567",
+    ]
+
+
+def test_a_figure_that_comes_later_gets_its_column(tmp_path):
+    """The validation loss of SFT; it stays empty where there is none."""
+    logger, stream = backend(tmp_path, terminal=True)
+    for step in (1, 2, 3):
+        logger.log({"train/loss": 1.0} | ({"val/loss": 2.0} if step == 2 else {}), step)
+    logger.close()
+    assert [row.split() for row in rows_of(stream.getvalue())] == [
+        ["step", "loss"], ["1", "1.0000"], ["step", "loss", "val", "loss"], ["2", "1.0000", "2.0000"], ["3", "1.0000"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("term", ["actor/kl_loss", "actor/reward_kl_penalty"])
+@pytest.mark.parametrize("terminal", [True, False])
+def test_kl_is_shown_where_the_run_has_a_kl_term(tmp_path, terminal, term):
+    logger, stream = backend(tmp_path, terminal)
+    logger.log(METRICS, 1)
+    assert "KL" not in stream.getvalue() and "kl" not in stream.getvalue()
+    logger.log(METRICS | {term: 0.0123}, 2)
+    logger.close()
+    assert "0.0123" in stream.getvalue() and ("KL" if terminal else f"{term}:0.0123") in stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
+@pytest.mark.parametrize("total", [1000, None])
+def test_no_line_on_a_terminal_is_wider_than_it(tmp_path, width, total):
+    logger, stream = backend(tmp_path, terminal=True, total=total, width=width)
+    for step in range(1, 31):
+        logger.log(METRICS | {"critic/score/mean": float(step), "timing_s/step": 4000.0, "actor/kl_loss": 0.1}, step)
+    progress = Console(file=io.StringIO(), width=width)
+    (line,) = progress.render_lines(logger._progress(), pad=False)
+    assert sum(segment.cell_length for segment in line) < width
+    logger.close()
+    assert max(map(len, rows_of(stream.getvalue()))) <= width
+    text = "".join(segment.text for segment in line)
+    assert f"step 30{'/1000' if total else ''}"[: width // 2] in text
+    sparks = sum(text.count(spark) for spark in SPARKS)
+    assert sparks == 24 if width == 200 else sparks < 24 or not total
+
+
+def test_validation_comes_below_the_row_of_its_step(tmp_path):
+    logger, stream = backend(tmp_path, terminal=True)
+    logger.log(METRICS | {"val-core/x/acc/mean@1": 0.5}, 1)
+    logger.close()
+    text = stream.getvalue()
+    assert text.index("12,346") < text.index("validation at step 1: val-core/x/acc/mean@1 0.5000")
+
+
+def test_the_progress_line_ends_with_the_run(tmp_path):
     logger, _ = backend(tmp_path, terminal=True)
     logger.log(METRICS, 1)
     live = logger._live
@@ -80,6 +149,17 @@ def test_time_left_follows_the_pace(monkeypatch):
     assert pace.left() == 15.0
     now = 500.0  # a long step: the steps after it still take their time
     assert pace.left() == 14.0
+
+
+def test_the_time_in_all_counts_from_the_start_of_the_run(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    pace = Pace(total=2)
+    now = 130.0  # loading the model, and the first step
+    pace.reached(1, {"timing_s/step": 10.0})
+    now = 140.0
+    pace.reached(2, {})
+    assert pace.left() == 0.0 and pace.elapsed() == 40.0
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "00:00"), (85.4, "01:25"), (3700, "1:01:40")])

@@ -1,8 +1,12 @@
 """Python logging from BURNISH_LOGGING_LEVEL, and the step timer."""
 
+import io
 import logging
+import sys
 
 import pytest
+import rich
+from rich.console import Console
 
 from burnish.errors import ConfigError
 from burnish.tracking import timer
@@ -27,6 +31,38 @@ def test_log_lines_go_to_stderr_as_they_are(capsys):
     logging.getLogger("burnish.trainer").info("kept [2] of %d", 3)
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.endswith("INFO burnish.trainer: kept [2] of 3\n")
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A terminal of 30 columns; what is shown on it."""
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=30, color_system=None)
+    monkeypatch.setattr(rich, "get_console", lambda: console)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    return stream
+
+
+def test_log_lines_on_a_terminal_are_the_message_unwrapped(terminal):
+    configure_logging("INFO")
+    logger = logging.getLogger("burnish.trainer")
+    logger.info("kept [2] of %d, which is a line longer than the terminal is wide", 3)
+    logger.warning("[red] :smile: %s", "x=1")
+    logger.error("no")
+    logger.debug("unseen")
+    assert terminal.getvalue() == (
+        "· kept [2] of 3, which is a line longer than the terminal is wide\nwarning: [red] :smile: x=1\nerror: no\n"
+    )
+
+
+def test_a_traceback_reaches_the_terminal(terminal):
+    configure_logging("INFO")
+    try:
+        raise ValueError("oops")
+    except ValueError:
+        logging.getLogger("burnish.trainer").exception("it broke")
+    assert terminal.getvalue().startswith("error: it broke\nTraceback")
+    assert terminal.getvalue().endswith("ValueError: oops\n")
 
 
 def test_an_unknown_level_names_those_there_are(monkeypatch):

@@ -56,7 +56,7 @@ def test_a_new_run_moves_all_of_the_earlier_one_aside_its_configuration_too(tmp_
     folder.begin()
     assert all((tmp_path / "previous-1" / name).read_text() == "earlier: 1" for name in LEFT)
     there = {path.name for path in tmp_path.iterdir()}
-    assert there == {"previous-1", "config.yaml", "recipe.yaml"}
+    assert there == {"previous-1", "config.yaml", "recipe.yaml", ".lock"}
     assert yaml.safe_load((tmp_path / "recipe.yaml").read_text()) == {"seed": 2}
 
 

@@ -41,8 +41,8 @@ def mini_batches(config: PPOConfig, given: Given) -> None:
         given.say(f"{MINI}={data.train_batch_size}: the whole of {TRAIN}")
     if critic.ppo_mini_batch_size is None:
         critic.ppo_mini_batch_size = actor.ppo_mini_batch_size
-    check_divides(data.train_batch_size, MINI, actor.ppo_mini_batch_size)
-    check_divides(data.train_batch_size, "critic.ppo_mini_batch_size", critic.ppo_mini_batch_size)
+    check_divides(data.train_batch_size, MINI, actor.ppo_mini_batch_size, given)
+    check_divides(data.train_batch_size, "critic.ppo_mini_batch_size", critic.ppo_mini_batch_size, given)
     if data.gen_batch_size is None:
         data.gen_batch_size = data.train_batch_size
     if data.gen_batch_size != data.train_batch_size:
@@ -52,17 +52,20 @@ def mini_batches(config: PPOConfig, given: Given) -> None:
         )
 
 
-def check_divides(total: int, key: str, size: int) -> None:
+def check_divides(total: int, key: str, size: int, given: Given) -> None:
     """Refuse a mini-batch that does not fit a whole number of times, and name those that do."""
+    batch, mini = (
+        f"{name}={value}" + ("" if name in given else " (the default)") for name, value in ((TRAIN, total), (key, size))
+    )
     if size > total:
-        raise ConfigError(f"{key}={size} is more than {TRAIN}={total}: a step has no more prompts than that")
+        raise ConfigError(f"{mini} is more than {batch}: a step has no more prompts than that")
     if total % size:
         fitting = [other for other in range(1, total + 1) if total % other == 0]
         below = max(other for other in fitting if other < size)
         above = min(other for other in fitting if other > size)
         raise ConfigError(
-            f"{TRAIN}={total} is not a multiple of {key}={size}: "
-            f"the nearest sizes that divide it are {below} and {above}"
+            f"{batch} is not a multiple of {mini}: the nearest sizes that divide it are {below} and {above}; "
+            f"set {key} to one of them"
         )
 
 

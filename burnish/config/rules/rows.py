@@ -23,6 +23,7 @@ def rows(config: PPOConfig, given: Given) -> None:
 def rewards(config: PPOConfig, given: Given) -> None:
     """One reward manager, and a reward function that can be found."""
     custom, chosen = config.custom_reward_function, config.reward_manager
+    custom.path = custom.path or None  # `custom_reward_function.path=` takes it back
     if custom.path is None and "custom_reward_function.name" in given:
         raise ConfigError(
             f"custom_reward_function.name={custom.name} without custom_reward_function.path: name the file it is in"
