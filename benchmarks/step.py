@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 from burnish.config.load import load_ppo
-from burnish.controller.worker import pick_device
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
+from burnish.models.device import pick_device
 from burnish.models.tiny import write_tiny_model
 from burnish.tracking.jsonl import read_metrics
 from burnish.trainer import setup

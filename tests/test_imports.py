@@ -30,10 +30,12 @@ ALLOWED: dict[str, set[str]] = {
     "rollout": {"config", "models", "ops"},
     "agents": {"config", "rollout.base", "search.client", "data.chat", "sandbox", "rewards.scores"},
     "engine": {"protocol", "config", "algorithms", "models", "ops"},
-    "controller": {"protocol", "config"},
+    "controller": {"protocol", "config", "models.device"},
     "workers": {
         "protocol", "config", "controller", "engine", "rollout", "agents", "rewards", "data", "algorithms", "models",
     },
+    "serving": {"config", "models", "rollout", "data.chat", "tracking"},
+    "export": {"config", "models", "tracking"},
     "tracking": {"config"},
     "dashboard": set(),
     "cli": {"config", "tracking"},

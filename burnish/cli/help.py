@@ -16,15 +16,17 @@ from burnish.errors import ConfigError
 
 ALL = "all"
 WIDTH, COLUMN = 118, 54  # of the text, and where the meaning of a key starts
+PLAN = "  --plan              print the derived batch sizes and the memory they take, and stop"
 FLAGS = """\
-  --plan              print the derived batch sizes and the memory they take, and stop
   --config-name NAME  start from the recipe NAME.yaml, here or in --config-path FOLDER
   --cfg job           print the whole configuration, and stop
   --multirun          one run per value of key=a,b
   --debug             a traceback with an error"""
 
 
-def explain(command: str, summary: str, config: str, words: list[str], example: Sequence[str] = ()) -> str:
+def explain(
+    command: str, summary: str, config: str, words: list[str], example: Sequence[str] = (), flag: str = ""
+) -> str:
     """The help text of a command; with `words`, of the keys whose dotted name holds one of them."""
     module, _, cls = config.partition(":")
     root = getattr(importlib.import_module(module), cls)
@@ -40,6 +42,8 @@ def explain(command: str, summary: str, config: str, words: list[str], example: 
         f"usage: burnish {command} [key=value …] [flags]",
         "",
         "flags:",
+        *([f"  {flag}"] if flag else []),
+        *([PLAN] if command in ("ppo", "sft") else []),
         FLAGS,
         "",
         (f"keys with {' or '.join(parts)} in their name" if parts else "keys") + " (default in brackets)",

@@ -1,7 +1,8 @@
 """`burnish <command> …`: the table of commands, and nothing that a command needs.
 
 Consumes the command line; hands the rest of it to the command's own `main(argv)`, imported when it is called. What
-users type after `ppo` and `sft` is Hydra's grammar, read by `burnish/config`.
+users type after `ppo`, `sft`, `generate` and `eval` is Hydra's grammar, read by `burnish/config`; the other commands
+have flags (`cli/arguments.py`).
 """
 
 import difflib
@@ -25,6 +26,7 @@ class Command:
     target: str | None = None  # module:function, called with the rest of the command line
     keys: str | None = None  # module:class of its configuration, where it has one
     example: tuple[str, ...] = ()  # keys of a command that shows how it is used
+    flag: str = ""  # a flag of its own, as its help says it
 
     def load(self) -> Callable[[list[str]], int | None]:
         assert self.target is not None
@@ -53,12 +55,23 @@ COMMANDS = {
         ("data.train_files=train.parquet", "model.path=Qwen/Qwen2.5-0.5B-Instruct"),
     ),
     "rm": Command("reward-model training on chosen and rejected answers"),
-    "generate": Command("answers to the prompts of a parquet file"),
-    "eval": Command("scores of a parquet file of answers, per data source"),
-    "export": Command("checkpoint to Hugging Face folder"),
-    "chat": Command("talk to a model or checkpoint"),
-    "serve": Command("a model or checkpoint behind an HTTP endpoint"),
-    "data": Command("make and check datasets"),
+    "generate": Command(
+        "responses to the prompts of a file",
+        "burnish.trainer.main_generation:main",
+        "burnish.config.generation:GenerationConfig",
+        ("data.path=test.parquet", "data.output_path=out.parquet", "model.path=Qwen/Qwen2.5-0.5B-Instruct"),
+    ),
+    "eval": Command(
+        "scores of a file of responses, per data source",
+        "burnish.trainer.main_eval:main",
+        "burnish.config.evaluation:EvalConfig",
+        ("data.path=out.parquet",),
+        "--fail-under X      exit with 1 where the mean score of a data source is below X",
+    ),
+    "export": Command("checkpoint to Hugging Face folder", "burnish.cli.export:main"),
+    "chat": Command("talk to a model or checkpoint in the terminal", "burnish.cli.chat:main"),
+    "serve": Command("a model or checkpoint behind an OpenAI-compatible endpoint", "burnish.cli.serve:main"),
+    "data": Command("make, check and show datasets", "burnish.cli.data:main"),
     "retriever": Command("the retrieval server of the search agent"),
     "dashboard": Command("runs and trajectories in a browser"),
     "replay": Command("a dumped step, run again"),
@@ -88,7 +101,7 @@ def dispatch(argv: list[str]) -> int | None:
         from burnish.cli.help import explain
 
         words = [word for word in rest if not word.startswith("-")]
-        print(explain(name, command.summary, command.keys, words, command.example))
+        print(explain(name, command.summary, command.keys, words, command.example, command.flag))
         return 0
     return command.load()(rest)
 

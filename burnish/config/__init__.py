@@ -1,7 +1,7 @@
 """Configuration: one dataclass tree holds every key and default; Hydra composes command line and recipe into it.
 
 `key.py` says what a key is; `data.py`, `model.py`, `actor.py`, `rollout.py`, … hold the keys of their section, and
-`ppo.py` and `sft.py` the two roots. On the way from a command line to a configuration:
+`ppo.py`, `sft.py`, `generation.py` and `evaluation.py` the roots. On the way from a command line to a configuration:
 
     command.py   our own flags, the recipe that is meant, overrides as Hydra takes them
     compose.py   Hydra: the keys that were set, for each job
@@ -16,9 +16,11 @@ No file here imports torch; Hydra is imported by the functions that call it.
 """
 
 from burnish.config.checks import check_files, check_model
+from burnish.config.evaluation import EvalConfig
 from burnish.config.explain import explain, to_recipe, to_yaml
 from burnish.config.finalise import finalise, finalise_sft
-from burnish.config.load import PPO, SFT, Flags, Loaded, Schema, load, load_ppo, load_sft, run
+from burnish.config.generation import GenerationConfig
+from burnish.config.load import EVAL, GENERATION, PPO, SFT, Flags, Loaded, Schema, load, load_ppo, load_sft, run
 from burnish.config.memory import estimate_memory
 from burnish.config.needs import Needs
 from burnish.config.plan import plan_micro_batch, plan_micro_batches, plan_numbers, plan_table, total_steps
@@ -26,9 +28,13 @@ from burnish.config.ppo import PPOConfig
 from burnish.config.sft import SFTConfig
 
 __all__ = [
+    "EVAL",
+    "GENERATION",
     "PPO",
     "SFT",
+    "EvalConfig",
     "Flags",
+    "GenerationConfig",
     "Loaded",
     "Needs",
     "PPOConfig",

@@ -16,7 +16,9 @@ from typing import Any, Generic, TypeVar
 from burnish.config.aliases import ALIASES, SFT_ALIASES, Rewrite
 from burnish.config.build import build, complaint
 from burnish.config.command import Command, Flags, parse_command
+from burnish.config.evaluation import EvalConfig
 from burnish.config.explain import to_yaml
+from burnish.config.generation import GenerationConfig
 from burnish.config.key import keys_of, read
 from burnish.config.ppo import PPOConfig
 from burnish.config.sft import SFTConfig
@@ -33,16 +35,22 @@ LABEL = 100  # characters of a run's name that a sweep adds at most
 
 @dataclass(frozen=True)
 class Schema(Generic[Config]):
-    """One entry point: its name, its built-in recipe, the root of its keys, and other spellings of them."""
+    """One entry point: its name, its built-in recipe, the root of its keys, and other spellings of them.
+
+    place   the keys that say where a job writes; jobs of a sweep must not share it
+    """
 
     name: str
     builtin: str
     root: type[Config]
-    aliases: Mapping[str, str | Rewrite]
+    aliases: Mapping[str, str | Rewrite] = field(default_factory=dict)
+    place: tuple[str, ...] = PLACE
 
 
 PPO = Schema("ppo", "ppo_trainer", PPOConfig, ALIASES)
 SFT = Schema("sft", "sft_trainer", SFTConfig, SFT_ALIASES)
+GENERATION = Schema("generate", "generation", GenerationConfig, place=("data.output_path",))
+EVAL = Schema("eval", "evaluation", EvalConfig, place=("data.path", "data.output_path"))
 
 
 @dataclass
@@ -73,24 +81,27 @@ def run(
     argv: list[str],
     schema: Schema[Config],
     finish: Callable[[Config, frozenset[str]], list[str]],
-    task: Callable[[Loaded[Config]], None],
-) -> None:
+    task: Callable[[Loaded[Config]], int | None],
+) -> int:
     """Load and finish every job of a command line, then run `task` on each; `--cfg job` prints it instead.
 
     `finish(config, explicit)` fills what follows from other keys, refuses what cannot work, and returns notices.
+    Returns the highest of the exit codes that `task` returned (None is 0).
     """
     if "--help" in argv or "-h" in argv:
         print(f"usage: section.key=value … [--plan] [--cfg job]; `burnish {schema.name} --help` lists every key")
-        return
+        return 0
     jobs = load(argv, schema)
     for loaded in jobs:
         loaded.notices += finish(loaded.config, loaded.explicit)
+    code = 0
     for loaded in jobs:
         if loaded.flags.print_config:
             loaded.tell()
             print(to_yaml(loaded.config), end="")
         else:
-            task(loaded)
+            code = max(code, task(loaded) or 0)
+    return code
 
 
 def load_ppo(argv: list[str]) -> Loaded[PPOConfig]:
@@ -114,7 +125,7 @@ def load(argv: list[str], schema: Schema[Config]) -> list[Loaded[Config]]:
         built = build(given, schema.root, schema.aliases, frozenset(command.typed))
         notices = list(dict.fromkeys(command.notices + built.notices))
         jobs.append(Loaded(built.config, built.given, notices, command.flags))
-    return _with_own_folders(jobs)
+    return _with_own_folders(jobs) if schema.place == PLACE else _checked_places(jobs, schema.place)
 
 
 def _check_removed(command: Command, schema: Schema[Any]) -> None:
@@ -123,6 +134,15 @@ def _check_removed(command: Command, schema: Schema[Any]) -> None:
         is_there = any(name == other or name.startswith(other + ".") or other.startswith(name + ".") for other in known)
         if not is_there and name not in schema.aliases:
             raise ConfigError(complaint(name, known))
+
+
+def _checked_places(jobs: list[Loaded[Config]], place: tuple[str, ...]) -> list[Loaded[Config]]:
+    """Jobs of a sweep that would write the same file are refused: the last one would win."""
+    if len({tuple(read(job.config, name) for name in place) for job in jobs}) < len(jobs):
+        raise ConfigError(
+            f"--multirun: several jobs have the same {place[-1]}; sweep it too, or name it by what is swept"
+        )
+    return jobs
 
 
 def _with_own_folders(jobs: list[Loaded[Config]]) -> list[Loaded[Config]]:

@@ -12,8 +12,9 @@ import torch
 from burnish.controller.dispatch import Call
 from burnish.controller.group import ClassWithInitArgs, Future, WorkerGroup
 from burnish.controller.pool import ResourcePool
-from burnish.controller.worker import Worker, call_worker, pick_device
+from burnish.controller.worker import Worker, call_worker
 from burnish.errors import BurnishError, ConfigError
+from burnish.models.device import pick_device
 
 
 class LocalWorkerGroup(WorkerGroup):

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from burnish.errors import BurnishError, ConfigError, WorkerError
+from burnish.errors import BurnishError, WorkerError
+from burnish.models.device import pick_device
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,6 @@ class Worker:
     def device(self) -> torch.device:
         """The device of this worker: its own GPU, or the CPU."""
         return pick_device(self.place.device, self.place.local_rank)
-
-
-def pick_device(kind: str, index: int = 0) -> torch.device:
-    """The device meant by auto, cuda or cpu; auto is a GPU where there is one."""
-    if kind not in ("auto", "cuda", "cpu"):
-        raise ConfigError(f"trainer.device={kind} is not a kind of device; choose auto, cuda or cpu")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("trainer.device=cuda, but torch sees no GPU; set trainer.device=auto or cpu")
-    return torch.device("cuda", index) if kind != "cpu" and torch.cuda.is_available() else torch.device("cpu")
 
 
 def call_worker(worker: Worker, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any
 from burnish.errors import ConfigError, NotAvailable
 
 if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerBase
+
+    from burnish.config.model import ModelConfig
     from burnish.config.rollout import RolloutConfig
     from burnish.rollout.base import RolloutEngine
 
@@ -29,3 +33,14 @@ def make_engine(name: str, module: Any, tokenizer: Any, config: "RolloutConfig")
         raise ConfigError(f"actor_rollout_ref.rollout.name={name!r} is no rollout engine; this version has {there}")
     module_name, class_name = ENGINES[name].split(":")
     return getattr(import_module(module_name), class_name).from_config(module, tokenizer, config)
+
+
+def load_engine(
+    model: "ModelConfig", rollout: "RolloutConfig", device: "torch.device", dtype: str | None = None
+) -> "tuple[PreTrainedTokenizerBase, RolloutEngine]":
+    """The tokenizer of a model folder and an engine that generates with its weights, where nothing is trained."""
+    from burnish.models.loading import load_causal_lm, load_tokenizer
+
+    tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
+    module = load_causal_lm(model.path, model, device, dtype).requires_grad_(False)
+    return tokenizer, make_engine(rollout.name, module, tokenizer, rollout)

@@ -14,7 +14,7 @@ Imports no torch, so configuration checks may use it.
 import difflib
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ import numpy as np
 from burnish.errors import ConfigError
 
 FinishReason = Literal["stop", "length", "abort"]
+OnToken = Callable[[int, float], None]  # a sampled token id and its log-prob
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,12 @@ class RolloutEngine(ABC):
         request_id: str,
         images: Sequence[Any] | None = None,
         order: tuple[int, ...] = (),
+        on_token: OnToken | None = None,
     ) -> Completion:
-        """Sample one completion. Waiting requests are admitted in the order of `order`, then of arrival."""
+        """Sample one completion. Waiting requests are admitted in the order of `order`, then of arrival.
+
+        `on_token` is called for every token as it is sampled, the last one included, in the loop that awaits.
+        """
 
     @abstractmethod
     def publish(self, weights: Mapping[str, Any] | None, version: int) -> None:

@@ -20,7 +20,7 @@ from torch import nn
 
 from burnish.config.rollout import RolloutConfig
 from burnish.errors import BurnishError, ConfigError, NotAvailable, RolloutError
-from burnish.rollout.base import Completion, RolloutEngine, RolloutStats, Sampling
+from burnish.rollout.base import Completion, OnToken, RolloutEngine, RolloutStats, Sampling
 from burnish.rollout.hf_batch import LeftPaddedBatch
 from burnish.rollout.request import Request
 from burnish.rollout.stops import StopMatcher
@@ -77,6 +77,7 @@ class HFEngine(RolloutEngine):
         request_id: str,
         images: Sequence[Any] | None = None,
         order: tuple[int, ...] = (),
+        on_token: OnToken | None = None,
     ) -> Completion:
         if images:
             raise NotAvailable(f"images in a rollout request (request {request_id})")
@@ -96,6 +97,7 @@ class HFEngine(RolloutEngine):
             matcher=StopMatcher(self.tokenizer, sampling.stop) if sampling.stop else None,
             future=asyncio.get_running_loop().create_future(),
             order=order,
+            on_token=on_token,
         )
         self._waiting.append(request)
         self._active[request_id] = request

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from burnish.rollout.base import Completion, FinishReason, Sampling
+from burnish.rollout.base import Completion, FinishReason, OnToken, Sampling
 from burnish.rollout.stops import StopMatcher
 
 
@@ -22,6 +22,7 @@ class Request:
     matcher: StopMatcher | None
     future: "asyncio.Future[Completion]"
     order: tuple[int, ...] = ()
+    on_token: OnToken | None = None
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
 
@@ -33,6 +34,8 @@ class Request:
     def accept(self, token_id: int, log_prob: float, version: int) -> None:
         self.token_ids.append(token_id)
         self.log_probs.append(log_prob)
+        if self.on_token is not None:
+            self.on_token(token_id, log_prob)
         found = self.matcher.push(token_id) if self.matcher else None
         if token_id in self.stop_ids:
             self.finish("stop", token_id, version)

@@ -20,9 +20,9 @@ from burnish.config.load import Loaded
 from burnish.config.plan import plan_micro_batches, plan_table
 from burnish.controller import ResourcePoolManager, Role, Worker
 from burnish.controller.local import LocalWorkerGroup
-from burnish.controller.worker import pick_device
 from burnish.data.files import describe
 from burnish.engine.seeding import seed_torch
+from burnish.models.device import pick_device
 from burnish.models.facts import ModelFacts, read_model_facts
 from burnish.models.folder import resolve_path
 from burnish.models.loading import load_tokenizer

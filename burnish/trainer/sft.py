@@ -24,7 +24,6 @@ from torch import Tensor
 from burnish.algorithms.tally import Metrics
 from burnish.config import Loaded, SFTConfig, explain
 from burnish.config.checks import check_files
-from burnish.controller.worker import pick_device
 from burnish.data.files import describe
 from burnish.data.sft import SFTBatches, SFTDataset, SFTExample
 from burnish.engine.batching import MicroBatch
@@ -33,6 +32,7 @@ from burnish.engine.packing import pack
 from burnish.engine.seeding import seed_torch
 from burnish.engine.trainable import Trainable
 from burnish.errors import BadStepError, CheckpointError, ConfigError
+from burnish.models.device import pick_device
 from burnish.models.loading import load_causal_lm, load_tokenizer, read_model_facts
 from burnish.protocol import DataProto
 from burnish.tracking import RunFolder, Tracker

@@ -6,8 +6,9 @@ import torch
 from burnish.controller.group import ClassWithInitArgs
 from burnish.controller.local import LocalWorkerGroup
 from burnish.controller.pool import ResourcePool
-from burnish.controller.worker import Worker, pick_device
+from burnish.controller.worker import Worker
 from burnish.errors import ConfigError, DataError, WorkerError
+from burnish.models.device import pick_device
 from burnish.protocol import DataProto
 
 

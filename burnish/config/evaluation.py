@@ -1,0 +1,31 @@
+"""`EvalConfig`: the whole configuration of `burnish eval`, scores of a file of responses."""
+
+from dataclasses import dataclass
+
+from burnish.config.key import key, section
+from burnish.config.reward import CustomRewardFunctionConfig, RewardConfig
+
+EVALUATION = "trainer/evaluation.py"
+
+
+@dataclass
+class EvalDataConfig:
+    """The file of responses, and which column is which."""
+
+    path: str = key(None, "rows with responses: parquet, json or jsonl", reader=EVALUATION, path=True)
+    prompt_key: str = key("prompt", "column with the prompt", reader=EVALUATION)
+    response_key: str = key("responses", "column with the responses: a list of texts, or one", reader=EVALUATION)
+    data_source_key: str = key("data_source", "column that chooses the scorer", reader=EVALUATION)
+    reward_model_key: str = key("reward_model", "column with the ground truth", reader=EVALUATION)
+    output_path: str | None = key(
+        None, "JSON file for the figures; null: <path without its ending>.eval.json", reader=EVALUATION, path=True
+    )
+
+
+@dataclass
+class EvalConfig:
+    """Everything `burnish eval` can be told."""
+
+    data: EvalDataConfig = section(EvalDataConfig)
+    custom_reward_function: CustomRewardFunctionConfig = section(CustomRewardFunctionConfig)
+    reward: RewardConfig = section(RewardConfig, readers={"on_error": EVALUATION, "max_failure_ratio": EVALUATION})

@@ -1,0 +1,52 @@
+"""`GenerationConfig`: the whole configuration of `burnish generate`, responses to the prompts of a file."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from burnish.config.data import TRUNCATION
+from burnish.config.key import key, section
+from burnish.config.model import ModelConfig
+from burnish.config.rollout import RolloutConfig
+from burnish.config.trainer import RAY
+
+GENERATION = "trainer/generation.py"
+
+
+@dataclass
+class GenerationDataConfig:
+    """The prompts, and where the responses go."""
+
+    path: str = key(None, "rows with prompts: parquet, json or jsonl", reader=GENERATION, path=True)
+    prompt_key: str = key("prompt", "column with the prompt", reader=GENERATION)
+    n_samples: int = key(1, "responses per prompt", reader=GENERATION, low=1)
+    output_path: str = key(None, "parquet file for the rows with their responses", reader=GENERATION, path=True)
+    batch_size: int = key(128, "prompts answered, and saved, at a time", reader=GENERATION, low=1)
+    overwrite: bool = key(False, "replace an output file, or an unfinished one, of another command", reader=GENERATION)
+    truncation: str = key(
+        "error", "what to do with a prompt over rollout.prompt_length", reader=GENERATION, choices=TRUNCATION
+    )
+    apply_chat_template_kwargs: dict[str, Any] = key({}, "arguments for the chat template", reader=GENERATION)
+
+
+@dataclass
+class GenerationTrainerConfig:
+    """Where generation runs."""
+
+    nnodes: int = key(1, "machines", low=1, later=RAY)
+    n_gpus_per_node: int | str = key(
+        "auto", "processes per machine; auto: one", now=(1,), low=1, choices=("auto",), later=RAY
+    )
+    device: str = key(
+        "auto", "device; auto: a GPU where there is one", reader=GENERATION, choices=("auto", "cuda", "cpu")
+    )
+    seed: int = key(1, "seed of sampling", reader=GENERATION, low=0)
+
+
+@dataclass
+class GenerationConfig:
+    """Everything `burnish generate` can be told."""
+
+    data: GenerationDataConfig = section(GenerationDataConfig)
+    model: ModelConfig = section(ModelConfig, readers={"path": GENERATION})
+    rollout: RolloutConfig = section(RolloutConfig)
+    trainer: GenerationTrainerConfig = section(GenerationTrainerConfig)

@@ -1,0 +1,67 @@
+"""Progress of work that is counted in items: a bar on a terminal, a line now and then elsewhere.
+
+    with Progress("generating", total=len(rows), done=already, unit="rows") as progress:
+        ...
+        progress.advance(len(batch), "812 tokens/s")
+
+It writes to stderr, so that what a command prints can be piped.
+"""
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+LINE_EVERY_S = 15.0
+
+
+class Progress:
+    """`total` items of which `done` were done before; `advance` says that more are."""
+
+    def __init__(self, what: str, total: int, *, done: int = 0, unit: str = "rows", console: Console | None = None):
+        self.what, self.total, self.unit = what, total, unit
+        self.done = self._before = done
+        self.console = console or Console(stderr=True)
+        self._began = self._said = time.monotonic()
+        self._bar: RichProgress | None = None
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal and not self.console.is_dumb_terminal:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[note]}"),
+            )
+            self._bar = RichProgress(*columns, TimeRemainingColumn(), console=self.console)
+            self._task = self._bar.add_task(self.what, total=self.total, completed=self.done, note=self.unit)
+            self._bar.start()
+        return self
+
+    def advance(self, count: int = 1, note: str = "") -> None:
+        """`count` more items are done; `note` is shown beside them."""
+        self.done += count
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.done, note=f"{self.unit} {note}".strip())
+            return
+        now = time.monotonic()
+        if now - self._said >= LINE_EVERY_S or self.done == self.total:
+            self._said = now
+            self.console.print(self._line(now, note), highlight=False, soft_wrap=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _line(self, now: float, note: str) -> str:
+        spent, fresh = now - self._began, self.done - self._before
+        left = spent / fresh * (self.total - self.done) if fresh else 0.0
+        parts = [f"{self.what}: {self.done}/{self.total} {self.unit}", note, f"{spent:.0f} s"]
+        if self.done < self.total:
+            parts.append(f"{left:.0f} s left")
+        return ", ".join(part for part in parts if part)
