@@ -31,10 +31,10 @@ class Progress:
     def __enter__(self) -> Self:
         if self.console.is_terminal and not self.console.is_dumb_terminal:
             columns = (
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[note]}"),
+                TextColumn("{task.fields[note]}", markup=False),
             )
             self._bar = RichProgress(*columns, TimeRemainingColumn(), console=self.console)
             self._task = self._bar.add_task(self.what, total=self.total, completed=self.done, note=self.unit)
@@ -50,7 +50,7 @@ class Progress:
         now = time.monotonic()
         if now - self._said >= LINE_EVERY_S or self.done == self.total:
             self._said = now
-            self.console.print(self._line(now, note), highlight=False, soft_wrap=True)
+            self.console.print(self._line(now, note), markup=False, highlight=False, soft_wrap=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
