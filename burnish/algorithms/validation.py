@@ -16,6 +16,7 @@ is left alone.
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import lru_cache
 from numbers import Real
 from typing import Any
 
@@ -35,13 +36,18 @@ def validation_metrics(
     infos: Mapping[str, Sequence[Any]],
     seed: int = SEED,
 ) -> dict[str, float]:
-    """The figures by the name they are tracked under: `val-core|val-aux/<data_source>/<variable>/<statistic>`.
+    """The figures by the name they are tracked under: `val-core|val-aux/<data_source>/<variable>/<statistic>`."""
+    return tracked_names(process_validation_metrics(data_sources, uids, infos, seed))
+
+
+def tracked_names(figures: Mapping[str, Mapping[str, Statistics]]) -> dict[str, float]:
+    """data source → variable → statistic → value, flat.
 
     Core is what a run is judged by: mean, best and majority of all N samples of `acc`, or of `reward` where the
     reward function gives no `acc`.
     """
     named = {}
-    for source, variables in process_validation_metrics(data_sources, uids, infos, seed).items():
+    for source, variables in figures.items():
         core = "acc" if "acc" in variables else "reward"
         for variable, statistics in variables.items():
             largest = max(int(name.split("@")[1].split("/")[0]) for name in statistics)
@@ -72,7 +78,8 @@ def process_validation_metrics(
             continue
         for (source, _), samples in questions.items():
             held = [sample for sample in samples if values[sample] is not None]
-            predictions = [infos[PREDICTION][sample] for sample in held] if PREDICTION in infos else None
+            given = [infos[PREDICTION][sample] for sample in held] if PREDICTION in infos else []
+            predictions = given if any(prediction is not None for prediction in given) else None  # another source's
             statistics = question_statistics([values[sample] for sample in held], predictions, seed)
             for name, value in statistics.items():
                 collected[source][variable][name].append(value)
@@ -115,9 +122,16 @@ def subset_sizes(n: int) -> list[int]:
 
 def bootstrap(n: int, k: int, draw: Draw, seed: int, draws: int = DRAWS) -> tuple[float, float]:
     """Mean and spread of a statistic over `draws` samples of k out of n positions, with replacement."""
-    drawn = np.random.RandomState(seed).choice(n, (draws, k), replace=True)
-    values = draw(drawn)
+    values = draw(_positions(n, k, seed, draws))
     return float(np.mean(values)), float(np.std(values))
+
+
+@lru_cache(maxsize=64)
+def _positions(n: int, k: int, seed: int, draws: int) -> np.ndarray:
+    """(draws, k) positions below n; the same for every question, so they are drawn once."""
+    drawn = np.random.RandomState(seed).choice(n, (draws, k), replace=True)
+    drawn.setflags(write=False)
+    return drawn
 
 
 def majority(numbers: np.ndarray, predictions: Sequence[Any], drawn: np.ndarray) -> np.ndarray:
@@ -125,8 +139,8 @@ def majority(numbers: np.ndarray, predictions: Sequence[Any], drawn: np.ndarray)
     codes: dict[Hashable, int] = {}
     keys = [_hashable(prediction) for prediction in predictions]
     code = np.array([codes.setdefault(key, len(codes)) for key in keys])[drawn]  # (draws, k)
-    votes = np.zeros((len(drawn), len(codes)), dtype=np.int64)
-    np.add.at(votes, (np.arange(len(drawn))[:, None], code), 1)
+    cells = np.arange(len(drawn))[:, None] * len(codes) + code
+    votes = np.bincount(cells.ravel(), minlength=len(drawn) * len(codes)).reshape(len(drawn), len(codes))
     winner = np.take_along_axis(votes, code, axis=1).argmax(-1)  # the first of equals
     return numbers[np.take_along_axis(drawn, winner[:, None], axis=1)[:, 0]]
 

@@ -12,11 +12,13 @@ EVALUATION = "trainer/evaluation.py"
 class EvalDataConfig:
     """The file of responses, and which column is which."""
 
-    path: str = key(None, "rows with responses: parquet, json or jsonl", reader=EVALUATION, path=True)
+    path: str = key(None, "rows with responses: parquet, json or jsonl (also gzipped)", reader=EVALUATION, path=True)
     prompt_key: str = key("prompt", "column with the prompt", reader=EVALUATION)
     response_key: str = key("responses", "column with the responses: a list of texts, or one", reader=EVALUATION)
     data_source_key: str = key("data_source", "column that chooses the scorer", reader=EVALUATION)
-    reward_model_key: str = key("reward_model", "column with the ground truth", reader=EVALUATION)
+    reward_model_key: str = key(
+        "reward_model", "column with the ground truth: in an object as `ground_truth`, or bare", reader=EVALUATION
+    )
     output_path: str | None = key(
         None, "JSON file for the figures; null: <path without its ending>.eval.json", reader=EVALUATION, path=True
     )

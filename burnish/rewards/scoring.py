@@ -1,9 +1,9 @@
 """What a run uses to score: built from the configuration, asked once per finished trajectory.
 
 `Scoring.from_config(config)`, then `validate()` before any model loads, `check_row(row)` on each row of a dataset,
-`await score(row, text, output)` as each trajectory finishes, `close()` at the end. It serves training and validation
-alike. User functions run in a ScorePool; built-in scorers that the routing table calls quick run where they are asked,
-because a process would cost more than the score.
+`await score(row, text, output)` as each trajectory finishes, `close()` at the end. It serves training, validation and
+`burnish eval` alike. User functions run in a ScorePool; built-in scorers that the routing table calls quick run where
+they are asked, because a process would cost more than the score.
 
 A Scoring is itself a `compute_score`: called by keyword it blocks and returns what the function returned. That is what
 managers get, so a user's manager needs to know nothing about processes.
@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
+from burnish.config.evaluation import EvalConfig
 from burnish.errors import ConfigError, RewardError
 from burnish.rewards.contract import FunctionSpec, ScoreRequest, ScoreResult
 from burnish.rewards.function import bind, score_here
@@ -57,18 +58,18 @@ class Scoring:
         self.pool = ScorePool(spec, num_workers, timeout, retries)
 
     @classmethod
-    def from_config(cls, config: "PPOConfig") -> "Scoring":
+    def from_config(cls, config: "PPOConfig | EvalConfig") -> "Scoring":
         reward = config.reward
         return cls(
             cls.spec_of(config),
             num_workers=reward.num_workers,
             timeout=reward.timeout,
             retries=reward.retries,
-            reward_fn_key=config.data.reward_fn_key,
+            reward_fn_key=config.data.data_source_key if isinstance(config, EvalConfig) else config.data.reward_fn_key,
         )
 
     @staticmethod
-    def spec_of(config: "PPOConfig") -> FunctionSpec:
+    def spec_of(config: "PPOConfig | EvalConfig") -> FunctionSpec:
         """The function that a configuration names."""
         custom = config.custom_reward_function
         return FunctionSpec(custom.path or None, custom.name, dict(custom.reward_kwargs))

@@ -1,8 +1,56 @@
-"""`python3 -m burnish.trainer.main_eval key=value …`, in short `burnish eval`, which says that it is not there yet."""
+"""`python3 -m burnish.trainer.main_eval key=value …`, in short `burnish eval`: scores of a file of responses.
 
+`--fail-under X` is a flag of this command alone, so it is taken out here, before the keys are read.
+"""
+
+import math
 import sys
 
-from burnish.cli.main import main
+from burnish.cli.main import main as burnish
+from burnish.config import EVAL, EvalConfig, Loaded, run
+from burnish.config.rules.evaluation import finalise_eval
+from burnish.errors import ConfigError
+
+FAIL_UNDER = "--fail-under"
+
+
+def main(argv: list[str]) -> int:
+    """Evaluate every job of the command line; 1 where a data source of one is below `--fail-under`."""
+    words, threshold = take_threshold(argv)
+
+    def evaluate_job(loaded: Loaded[EvalConfig]) -> int:
+        if loaded.flags.plan:
+            raise ConfigError("--plan is for `burnish ppo` and `burnish sft`; burnish eval trains nothing to plan for")
+        from burnish.trainer.evaluation import evaluate  # numpy and pyarrow only once the keys are known to be right
+
+        return evaluate(loaded, threshold)
+
+    return run(words, EVAL, finalise_eval, evaluate_job)
+
+
+def take_threshold(argv: list[str]) -> tuple[list[str], float | None]:
+    """The command line without `--fail-under X` or `--fail-under=X`, and X."""
+    rest: list[str] = []
+    threshold = None
+    words = iter(argv)
+    for word in words:
+        name, equals, text = word.partition("=")
+        if name == FAIL_UNDER:
+            threshold = _number(text if equals else next(words, ""))
+        else:
+            rest.append(word)
+    return rest, threshold
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ConfigError(f"{FAIL_UNDER} {text}".rstrip() + f": must be a number, for example {FAIL_UNDER} 0.5")
+    return number
+
 
 if __name__ == "__main__":
-    sys.exit(main(["eval", *sys.argv[1:]]))
+    sys.exit(burnish(["eval", *sys.argv[1:]]))

@@ -109,3 +109,10 @@ def test_the_programs_random_state_is_left_alone():
 def test_unequal_columns_are_refused():
     with pytest.raises(ValueError, match="zip"):
         process_validation_metrics(["s"], [1, 2], {"acc": [1.0, 0.0]})
+
+
+def test_a_source_without_predictions_has_no_majority():
+    infos = {"reward": [1.0, 0.0, 1.0, 0.0], "pred": ["a", "b", None, None]}
+    got = validation_metrics(["s", "s", "t", "t"], [0, 0, 1, 1], infos)
+    assert "val-core/s/reward/maj@2/mean" in got
+    assert not any(name.startswith(("val-core/t/reward/maj", "val-aux/t/reward/maj")) for name in got)

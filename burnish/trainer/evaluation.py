@@ -1,0 +1,223 @@
+"""`burnish eval`: the responses of a file are scored, and the scores become figures per data source.
+
+Consumes rows with responses (as `burnish generate` writes them, or any file with such a column); hands on a table, a
+JSON file and an exit code. Scoring and its failures are those of training (`rewards/`), the figures those of its
+validation (`evaluation_report.py`). Every row is checked before the first response is scored. No torch.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from burnish.cli.errors import say
+from burnish.config import EvalConfig, Loaded
+from burnish.config.evaluation import EvalDataConfig
+from burnish.config.reward import RewardConfig
+from burnish.data.files import Row, at, columns, lookup, read_rows
+from burnish.data.row import complete_row, find_prompt_key
+from burnish.errors import ConfigError, DataError, UserError
+from burnish.rewards.contract import ScoreRequest, ScoreResult
+from burnish.rewards.failures import FailureWatch, apply_policy, describe_causes
+from burnish.rewards.pool import ASYNC_CALLS_PER_CHILD
+from burnish.rewards.scoring import Scoring
+from burnish.tracking.progress import Progress
+from burnish.tracking.run_folder import writable_folder
+from burnish.trainer.evaluation_report import Evaluation, Failures, Sample, print_tables, summarise, write_json
+
+log = logging.getLogger(__name__)
+
+TURNS = 2  # a prompt and a response, as a single-turn agent loop counts them
+FINISH_REASONS = "finish_reasons"  # a column of `burnish generate`: stop, length or abort for each response
+OWN_FUNCTION = "custom_reward_function.path=my_reward.py"
+
+Asked = tuple[int, ScoreRequest]  # the number of a row, and the request for one of its responses
+
+
+def evaluate(loaded: Loaded[EvalConfig], fail_under: float | None = None) -> int:
+    """One job, its keys finished. Returns 1 where a data source is below `fail_under`, else 0."""
+    config = loaded.config
+    rows = read_rows(config.data.path)
+    output = output_file(config.data)
+    loaded.tell()
+    with closing(Scoring.from_config(config)) as scoring:
+        scoring.validate()
+        asked = requests(rows, config.data, scoring, loaded.explicit)
+        results = score(asked, scoring, config.reward)
+    samples, failures = apply_failures(asked, results, config.reward)
+    log.info("computing the statistics of %d rows", len(rows))
+    evaluation = summarise(config.data.path, scoring.spec, samples, failures)
+    print_tables(evaluation)
+    write_json(evaluation, output)
+    print(f"all figures are in {output}")
+    return judge(evaluation, fail_under)
+
+
+def output_file(data: EvalDataConfig) -> Path:
+    """Where the figures go, tried before any work is done."""
+    output = Path(data.output_path or "")
+    if output.is_dir():
+        raise ConfigError(f"data.output_path={output} is a folder; name a file in it: {output / 'eval.json'}")
+    writable_folder(output.parent, "data.output_path")
+    return output
+
+
+# Rows
+
+
+def requests(rows: Sequence[Row], data: EvalDataConfig, scoring: Scoring, explicit: frozenset[str]) -> list[Asked]:
+    """One request per response, in the order of the file. DataError: a row that cannot be scored, with its reason."""
+    names = columns(rows)
+    check_columns(rows, names, data, explicit, custom=scoring.spec.path is not None)
+    asked: list[Asked] = []
+    for number, row in enumerate(rows):
+        try:
+            asked += [(number, request) for request in row_requests(row, names, number, data, scoring)]
+        except UserError as error:
+            raise DataError(f"{at(data.path, number)}: {error}") from error
+    return asked
+
+
+def check_columns(
+    rows: Sequence[Row], names: list[str], data: EvalDataConfig, explicit: frozenset[str], custom: bool
+) -> None:
+    """The columns that the keys name. A custom function may do without data source and ground truth: those are asked
+    for only where they were named, or are needed (`row_requests`)."""
+    wanted = [("data.response_key", data.response_key, "the responses", "")]
+    if find_prompt_key(dict.fromkeys(names, True), data.prompt_key) is None:
+        wanted.append(("data.prompt_key", data.prompt_key, "the prompts", ""))
+    if not custom or "data.data_source_key" in explicit:
+        instead = "" if custom else f", or score with a function of your own: {OWN_FUNCTION}"
+        wanted.append(("data.data_source_key", data.data_source_key, "the data source", instead))
+    if "data.reward_model_key" in explicit:
+        wanted.append(("data.reward_model_key", data.reward_model_key, "the ground truth", ""))
+    for key, name, what, instead in wanted:
+        is_there = name in names or ("." in name and any(lookup(row, name) is not None for row in rows))
+        if not is_there:
+            raise DataError(
+                f"{data.path}: no column '{name}'; the columns are {', '.join(names)}. Name the one with {what} in "
+                f"{key}{instead}"
+            )
+
+
+def row_requests(row: Row, names: list[str], number: int, data: EvalDataConfig, scoring: Scoring) -> list[ScoreRequest]:
+    """The requests for the responses of one row, with the `extra_info` that a reward function gets in training."""
+    texts = responses(row, data.response_key)
+    if data.data_source_key != "data_source" and lookup(row, data.data_source_key) is None:
+        raise DataError(f"column '{data.data_source_key}' (data.data_source_key) is missing or null")
+    named = {**row, "reward_model": reward_model(lookup(row, data.reward_model_key))}
+    full = complete_row(named, prompt_key=data.prompt_key, reward_fn_key=data.data_source_key, position=number)
+    problem = scoring.check_row(full)
+    if problem and "ground_truth" in problem and data.reward_model_key not in names:
+        problem += (
+            f". There is no column '{data.reward_model_key}'; the columns are {', '.join(names)}: name the one with "
+            "the ground truth in data.reward_model_key"
+        )
+    if problem:
+        raise DataError(problem)
+    facts = {"num_turns": TURNS, "num_tool_calls": 0}
+    return [
+        scoring.request_for(full, text, facts | {"truncated": truncated})
+        for text, truncated in zip(texts, truncations(row, len(texts)), strict=True)
+    ]
+
+
+def responses(row: Row, key: str) -> list[str]:
+    """The texts of a row: a list of them, or one."""
+    value = lookup(row, key)
+    if isinstance(value, str):
+        return [value]
+    where = f"column '{key}' (data.response_key)"
+    if value is None:
+        raise DataError(f"{where} is missing or null; it must hold a text, or a list of texts")
+    if not isinstance(value, list):
+        raise DataError(f"{where} holds a {type(value).__name__} ({value!r:.60}), expected a text or a list of texts")
+    if not value:
+        raise DataError(f"{where} is an empty list; leave rows without a response out of the file")
+    for i, text in enumerate(value):
+        if not isinstance(text, str):
+            kind = "null" if text is None else f"a {type(text).__name__} ({text!r:.60})"
+            raise DataError(f"{where}: response {i} (the first is 0) is {kind}, expected text")
+    return value
+
+
+def reward_model(value: Any) -> Any:
+    """An object with `ground_truth`, as training has it. A column of anything else is the ground truth itself."""
+    return value if value is None or isinstance(value, dict) else {"style": "rule", "ground_truth": value}
+
+
+def truncations(row: Row, count: int) -> list[bool | None]:
+    """Whether each response ran into its limit; None where the file does not say."""
+    reasons = row.get(FINISH_REASONS)
+    if reasons is None:
+        return [None] * count
+    reasons = [reasons] if isinstance(reasons, str) else reasons
+    if not isinstance(reasons, list) or len(reasons) != count:
+        raise DataError(
+            f"column '{FINISH_REASONS}' must hold one reason for each of the {count} responses, not {reasons!r:.60}; "
+            "mend it or drop the column"
+        )
+    return [None if reason is None else reason == "length" for reason in reasons]
+
+
+# Scores
+
+
+def score(asked: Sequence[Asked], scoring: Scoring, config: RewardConfig) -> list[ScoreResult]:
+    """A result per request, failures inside. RewardError as soon as more have failed than may in all."""
+    watch = FailureWatch(len(asked), config.max_failure_ratio)
+    with Progress("scoring", len(asked), unit="responses") as progress:
+        return asyncio.run(_score(asked, scoring, watch, progress, 2 * ASYNC_CALLS_PER_CHILD * config.num_workers))
+
+
+async def _score(
+    asked: Sequence[Asked], scoring: Scoring, watch: FailureWatch, progress: Progress, at_once: int
+) -> list[ScoreResult]:
+    """`at_once` tasks take requests from one stream until it ends: enough to keep every worker process busy. A task
+    waits for its score alone, which the pool's time limit bounds; a failure of the watch ends them all."""
+    stream = iter(enumerate(asked))
+    results: dict[int, ScoreResult] = {}
+
+    async def take() -> None:
+        for i, (row, request) in stream:
+            results[i] = await scoring.score_request(request)
+            watch.add(row, results[i])
+            progress.advance(note=f"{len(watch.failed)} failed" if watch.failed else "")
+            await asyncio.sleep(0)  # quick scorers never wait: let Ctrl-C through
+
+    await asyncio.gather(*(take() for _ in range(at_once)))
+    return [results[i] for i in range(len(asked))]
+
+
+def apply_failures(
+    asked: Sequence[Asked], results: Sequence[ScoreResult], config: RewardConfig
+) -> tuple[list[Sample], Failures]:
+    """What the failure policy leaves: samples with their result, None for those that are dropped."""
+    rows = [row for row, _ in asked]
+    keep, report = apply_policy(results, rows, False, config.max_failure_ratio, config.on_error)
+    causes = describe_causes(results, rows)
+    if report.failed:
+        done = "got 0" if config.on_error == "zero" else "are left out"
+        log.warning(
+            "%d of %d responses could not be scored and %s (reward.on_error=%s; uid is the number of the row)\n%s",
+            report.failed, len(asked), done, config.on_error, causes,
+        )  # fmt: skip
+    samples = [
+        Sample(row, request.data_source, result if kept else None)
+        for (row, request), result, kept in zip(asked, report.results, keep.tolist(), strict=True)
+    ]
+    return samples, Failures(report.failed, report.dropped_samples, config.on_error, causes)
+
+
+def judge(evaluation: Evaluation, fail_under: float | None) -> int:
+    """1, and a line for each data source below the threshold, or without a score to compare with it."""
+    if fail_under is None:
+        return 0
+    # `not >=` rather than `<`: a mean that is not a number does not pass.
+    below = [source for source in evaluation.sources if source.mean is None or not source.mean >= fail_under]
+    for source in below:
+        found = "no score" if source.mean is None else f"mean {source.core} {source.mean:.10g}"
+        say(f"{source.name}: {found}, below --fail-under {fail_under:g}")
+    return 1 if below else 0

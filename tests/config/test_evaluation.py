@@ -1,0 +1,73 @@
+"""`burnish eval` from keys to a configuration that can run."""
+
+import pytest
+
+from burnish.config import EVAL
+from burnish.config.load import load
+from burnish.config.rules.evaluation import finalise_eval
+from burnish.errors import ConfigError
+
+
+def finished(*argv: str):
+    (loaded,) = load(list(argv), EVAL)
+    assert finalise_eval(loaded.config, loaded.explicit) == []
+    return loaded.config
+
+
+def test_the_command_of_the_docs_sets_its_keys():
+    config = finished(
+        "data.path=out.parquet",
+        "data.prompt_key=question",
+        "data.response_key=answers",
+        "data.data_source_key=task",
+        "data.reward_model_key=truth",
+        "custom_reward_function.path=my_reward.py",
+        "+custom_reward_function.reward_kwargs.bonus=0.5",
+        "reward.on_error=zero",
+    )
+    data = config.data
+    assert (data.path, data.prompt_key, data.response_key) == ("out.parquet", "question", "answers")
+    assert (data.data_source_key, data.reward_model_key) == ("task", "truth")
+    assert config.custom_reward_function.reward_kwargs == {"bonus": 0.5} and config.reward.on_error == "zero"
+
+
+@pytest.mark.parametrize(
+    ("path", "output"),
+    [
+        ("out.parquet", "out.eval.json"),
+        ("a/b/out.v2.jsonl", "a/b/out.v2.eval.json"),
+        ("a/out.jsonl.gz", "a/out.eval.json"),
+        ("out.json", "out.eval.json"),
+    ],
+)
+def test_figures_go_beside_the_responses(path, output):
+    assert finished(f"data.path={path}").data.output_path == output
+    assert finished(f"data.path={path}", "data.output_path=x/y.json").data.output_path == "x/y.json"
+
+
+def test_a_home_folder_is_expanded(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    config = finished("data.path=~/out.parquet", "custom_reward_function.path=~/mine.py")
+    assert config.data.path == "/home/me/out.parquet"
+    assert config.data.output_path == "/home/me/out.eval.json"
+    assert config.custom_reward_function.path == "/home/me/mine.py"
+
+
+def test_what_must_be_set():
+    with pytest.raises(ConfigError, match=r"data.path must be set, for example data.path=out.parquet"):
+        finished()
+    with pytest.raises(ConfigError, match=r"data.response_key must be set, for example data.response_key=responses"):
+        finished("data.path=out.parquet", "data.response_key=")
+
+
+def test_the_responses_are_not_overwritten(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"data.output_path=./out.json is the file of responses.*out.eval.json"):
+        finished("data.path=out.json", "data.output_path=./out.json")
+
+
+def test_jobs_of_a_sweep_do_not_write_the_same_file():
+    with pytest.raises(ConfigError, match=r"several jobs have the same data.output_path"):
+        load(["data.path=out.parquet", "custom_reward_function.path=a.py,b.py", "--multirun"], EVAL)
+    jobs = load(["data.path=a.parquet,b.parquet", "--multirun"], EVAL)
+    assert [job.config.data.path for job in jobs] == ["a.parquet", "b.parquet"]
