@@ -17,6 +17,7 @@ class AgentLoopOutput:
 
     `response_logprobs` are read where the mask is 1; None takes them from the engine's record, where every sampled
     token is in the response. `turn_rewards` has one number per turn, a turn being an unbroken run of sampled tokens.
+    `extra_fields["new_prompts"]` is a list of rows that the loop proposes to train on later (`data.augment.enable`).
     """
 
     prompt_ids: list[int]

@@ -6,6 +6,7 @@ from typing import Any
 from burnish.config.key import key, section
 
 TRUNCATION = ("error", "left", "right", "middle")
+ON_FULL = ("drop_oldest", "drop_new")
 
 
 @dataclass
@@ -31,6 +32,20 @@ class SamplerConfig:
 
     class_path: str | None = key(None, "Python file or module with the class", reader="data/order.py", path=True)
     class_name: str | None = key(None, "name of the class", reader="data/order.py")
+
+
+@dataclass
+class AugmentConfig:
+    """Prompts that reward functions and agent loops add while training."""
+
+    enable: bool = key(False, "train on the `new_prompts` they return", reader="trainer/augment.py")
+    buffer_size: int = key(1024, "prompts that wait to be drawn, at most", reader="data/augment.py", low=1)
+    share: float = key(
+        0.5, "share of a batch's prompts that comes from the buffer, at most", reader="data/augment.py", above=0, high=1
+    )
+    on_full: str = key(
+        "drop_oldest", "what gives way where the buffer is full", reader="data/augment.py", choices=ON_FULL
+    )
 
 
 @dataclass
@@ -79,6 +94,7 @@ class DataConfig:
     video_key: str = key("videos", "column with videos", reader="data/dataset.py", later="videos in prompts")
     custom_cls: CustomClassConfig = section(CustomClassConfig)
     sampler: SamplerConfig = section(SamplerConfig)
+    augment: AugmentConfig = section(AugmentConfig)
     return_raw_chat: bool = key(
         False, "keep the chat messages in the batch", inert="the messages are always kept, as `raw_prompt`"
     )

@@ -15,7 +15,7 @@ from burnish.errors import DataError, NotAvailable
 _ADDED = {
     "the prompt stream": "uid sample",
     "rollout": "prompts responses input_ids attention_mask position_ids response_mask rollout_log_probs num_turns "
-    "num_tool_calls truncated finish_reason policy_version agent_metrics",
+    "num_tool_calls truncated finish_reason policy_version agent_metrics new_prompts",
     "reward": "score_result rm_scores token_level_scores reward_info reward_baselines",
     "log-probs": "old_log_probs entropys sum_pi_squared ref_log_prob values",
     "credit": "token_level_rewards advantages returns rollout_is_weights",

@@ -2,7 +2,9 @@
 
 A user writes `compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs)` and returns a number
 or a dict with a number under "score". `checked_result` turns what came back into (score, info) or raises `BadResult`
-with a message that says what was returned and what is needed. No torch, no numpy: this is loaded by every child.
+with a message that says what was returned and what is needed. The key `new_prompts` of such a dict is no fact about the
+response but rows to train on; in a `ScoreResult` it stands beside `info`. No torch, no numpy: this is loaded by every
+child.
 """
 
 import math
@@ -15,6 +17,9 @@ from typing import Any
 PARAMETERS = ("data_source", "solution_str", "ground_truth", "extra_info")
 #: The same in the batch form (lists), recognised so that the error can say what it is.
 BATCH_PARAMETERS = ("data_sources", "solution_strs", "ground_truths", "extra_infos")
+
+#: Where a scoring function's dict, an agent loop's extra fields and a manager's extra info hold rows to train on.
+NEW_PROMPTS = "new_prompts"
 
 _NEEDED = 'return a finite number, or a dict with one under "score"'
 
@@ -52,7 +57,8 @@ class ScoreRequest:
 class ScoreResult:
     """A score, or the reason there is none. Exactly one of `score` and `error` is None, except under
     `reward.on_error=zero`, where a failed sample has score 0 and keeps its error. `turn_rewards` are those an agent
-    loop gave its turns, one per unbroken run of the policy's tokens; `score` is then their sum."""
+    loop gave its turns, one per unbroken run of the policy's tokens; `score` is then their sum. `new_prompts` is what
+    the function returned under that name, JSON-able and not yet checked."""
 
     score: float | None
     info: dict[str, Any] = field(default_factory=dict)
@@ -60,6 +66,7 @@ class ScoreResult:
     seconds: float = 0.0
     data_source: str = ""
     turn_rewards: tuple[float, ...] | None = None
+    new_prompts: Any = None
 
 
 class BadResult(ValueError):
@@ -74,6 +81,12 @@ def checked_result(value: Any, label: str = "the reward function") -> tuple[floa
         raise BadResult(f'{label} returned a dict without "score" (keys: {sorted(map(str, value))}); {_NEEDED}')
     score = _number(value["score"], f'{label} returned "score":')
     return score, {str(key): plain(item) for key, item in value.items() if key != "score"}
+
+
+def proposed_by(who: str, rows: Any) -> dict[str, Any]:
+    """{who: rows}, or {} where none are proposed: what a batch holds of a trajectory in its column `new_prompts`."""
+    nothing = rows is None or (isinstance(rows, list | tuple) and not rows)
+    return {} if nothing else {who: rows}
 
 
 def plain(value: Any) -> Any:

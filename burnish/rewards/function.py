@@ -19,6 +19,7 @@ from burnish.config.user_code import listed, load_object, nearest, user_tracebac
 from burnish.errors import ConfigError, NotAvailable
 from burnish.rewards.contract import (
     BATCH_PARAMETERS,
+    NEW_PROMPTS,
     PARAMETERS,
     BadResult,
     ScoreRequest,
@@ -95,7 +96,9 @@ def score_here(function: ScoreFunction, request: ScoreRequest, label: str) -> Sc
         score, info = checked_result(value, label)
     except Exception:  # noqa: BLE001  the boundary of user code: a failing sample is data
         error = failure_text()
-    return ScoreResult(score, info, error, time.perf_counter() - began, request.data_source)
+    proposed = info.pop(NEW_PROMPTS, None)
+    seconds = time.perf_counter() - began
+    return ScoreResult(score, info, error, seconds, request.data_source, new_prompts=proposed)
 
 
 def failure_text() -> str:

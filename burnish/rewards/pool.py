@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from burnish.errors import ConfigError, WorkerError
 from burnish.rewards.child import Bystander, Child, Failed, NotLoaded
-from burnish.rewards.contract import FunctionSpec, ScoreRequest, ScoreResult
+from burnish.rewards.contract import NEW_PROMPTS, FunctionSpec, ScoreRequest, ScoreResult
 
 ASYNC_CALLS_PER_CHILD = 32
 CLOSE_SECONDS = 10.0
@@ -131,8 +131,9 @@ class ScorePool:
                     if not tries_left:
                         seconds = time.perf_counter() - began
                         return ScoreResult(None, {}, str(failure), seconds, request.data_source)
-        seconds = time.perf_counter() - began
-        return ScoreResult(answer["score"], answer["info"], None, seconds, request.data_source)
+        seconds, info = time.perf_counter() - began, answer["info"]
+        proposed = info.pop(NEW_PROMPTS, None)
+        return ScoreResult(answer["score"], info, None, seconds, request.data_source, new_prompts=proposed)
 
     async def _ask(self, request: ScoreRequest) -> dict[str, Any]:
         while True:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from burnish.config.evaluation import EvalConfig
 from burnish.errors import ConfigError, RewardError
-from burnish.rewards.contract import FunctionSpec, ScoreRequest, ScoreResult
+from burnish.rewards.contract import NEW_PROMPTS, FunctionSpec, ScoreRequest, ScoreResult
 from burnish.rewards.function import bind, score_here
 from burnish.rewards.pool import ScorePool
 from burnish.rewards.routing import check_row, data_source_of, default_compute_score, scorer_for, scorer_options
@@ -131,7 +131,8 @@ class Scoring:
         (result,) = self.score_all([ScoreRequest(data_source, solution_str, ground_truth, extra_info or {})])
         if result.score is None:
             raise RewardError(f"data_source={data_source!r}: {result.error}")
-        return {"score": result.score, **result.info} if result.info else result.score
+        info = result.info if result.new_prompts is None else {**result.info, NEW_PROMPTS: result.new_prompts}
+        return {"score": result.score, **info} if info else result.score
 
     def close(self) -> None:
         """End the worker processes."""

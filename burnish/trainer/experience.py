@@ -1,11 +1,14 @@
 """Experience: prompts in, whole groups of scored trajectories out.
 
 Each `draw` takes the next prompts of the stream, tells the rollout engine which weights are current, runs n
-trajectories per prompt and scores them. The stream is endless and a pure function of its position, so the position is
-all the state there is: it goes into the checkpoint, and a resumed run draws what the uninterrupted one would have.
-Generation and training alternate here; running ahead is not built yet.
+trajectories per prompt and scores them. The stream of the data is endless and a pure function of its position.
+Trajectories may propose prompts of their own (`augment.py`), which take a share of the later batches; the others come
+from the data. So the state is the position in the data, how many prompts were drawn in all, and the proposed prompts
+that wait: it goes into the checkpoint, and a resumed run draws what the uninterrupted one would have. Generation and
+training alternate here; running ahead is not built yet.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,15 +19,20 @@ from burnish.controller import WorkerGroup
 from burnish.data.collate import collate
 from burnish.data.custom import CustomDataset, CustomOrder
 from burnish.data.dataset import RLDataset
+from burnish.data.files import Row
 from burnish.data.order import Order
 from burnish.protocol import DataProto
 from burnish.rollout.base import Sampling
 from burnish.tracking.timer import timed
+from burnish.trainer.augment import Augmentation
 from burnish.trainer.score import score, scores_at_once
 
 
 class Experience:
-    """The prompt stream and what turns it into batches. `end` is the position after the last prompt, None: endless."""
+    """The prompt stream and what turns it into batches.
+
+    `end` is the number of prompts to draw in all, None: endless. `position` is the place in the data.
+    """
 
     def __init__(
         self,
@@ -35,44 +43,62 @@ class Experience:
         manager: Any,
         needs: Needs,
         end: int | None,
+        augmentation: Augmentation,
     ):
         self.config = config
         self.dataset, self.order = dataset, order
         self.policy, self.manager, self.needs = policy, manager, needs
         self.sampling = training_sampling(config.actor_rollout_ref.rollout)
         self.at_once = scores_at_once(manager, config)
+        self.augmentation = augmentation
         self.end = end
-        self.position = 0
+        self.position = self.drawn = 0
 
     @property
     def epoch(self) -> int:
-        """The pass over the data that the next prompt belongs to."""
+        """The pass over the data that its next prompt belongs to."""
         return self.order.epoch(self.position)
 
     def draw(self, step: int, metrics: dict[str, float]) -> DataProto:
         """The batch of training step `step`: at most train_batch_size groups of n samples, scored."""
-        prompts = self._next_prompts().repeat(self.config.actor_rollout_ref.rollout.n, interleave=True)
+        prompts = self._next_prompts(metrics).repeat(self.config.actor_rollout_ref.rollout.n, interleave=True)
         prompts.non_tensor_batch["sample"] = _sample_numbers(prompts.non_tensor_batch["uid"])
         with timed(metrics, "update_weights"):
             self.policy.update_weights(step - 1)
         with timed(metrics, "gen"):
             batch = prompts.union(self.policy.generate_sequences(prompts, self.sampling, "train", self.at_once))
         with timed(metrics, "reward"):
-            return score(batch, self.manager, self.config.reward, metrics, needs_groups=self.needs.groups)
+            batch = score(batch, self.manager, self.config.reward, metrics, needs_groups=self.needs.groups)
+        self.augmentation.collect(batch, step, metrics)
+        return batch
 
-    def state_dict(self) -> dict[str, int]:
-        return {"position": self.position}
+    def state_dict(self) -> dict[str, Any]:
+        """Without augmentation all prompts are the data's, and the position says how many."""
+        buffer = self.augmentation.buffer
+        augmented = {} if buffer is None else {"drawn": self.drawn, "augment": buffer.state_dict()}
+        return {"position": self.position, **augmented}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.position = state["position"]
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.position, self.drawn = state["position"], drawn_of(state)
+        if self.augmentation.buffer is not None:
+            self.augmentation.buffer.load_state_dict(state["augment"])
 
-    def _next_prompts(self) -> DataProto:
-        stop = self.position + self.config.data.train_batch_size
-        stop = stop if self.end is None else min(stop, self.end)
-        # The uid is the place in the stream: a row drawn twice makes two groups.
-        rows = [{**self.dataset[self.order.index(uid)], "uid": uid} for uid in range(self.position, stop)]
-        self.position = stop
+    def _next_prompts(self, metrics: dict[str, float]) -> DataProto:
+        size = self.config.data.train_batch_size
+        size = size if self.end is None else min(size, self.end - self.drawn)
+        proposed = self.augmentation.take(size, metrics)
+        positions = range(self.position, self.position + size - len(proposed))
+        rows = _mixed(proposed, [self.dataset[self.order.index(position)] for position in positions])
+        # The uid is the place in the stream of drawn prompts: a row drawn twice makes two groups.
+        rows = [{**row, "uid": uid} for uid, row in enumerate(rows, self.drawn)]
+        self.position, self.drawn = positions.stop, self.drawn + size
         return collate(rows)
+
+
+def drawn_of(state: Mapping[str, Any]) -> int:
+    """How many prompts were drawn up to a saved state: without augmentation, its position in the data."""
+    drawn: int = state.get("drawn", state["position"])
+    return drawn
 
 
 def training_sampling(rollout: RolloutConfig) -> Sampling:
@@ -87,6 +113,12 @@ def training_sampling(rollout: RolloutConfig) -> Sampling:
         stop_token_ids=tuple(rollout.stop_token_ids),
         ignore_eos=rollout.ignore_eos,
     )
+
+
+def _mixed(some: list[Row], others: list[Row]) -> list[Row]:
+    """Both lists in their order, spread evenly, so that mini-batches of adjacent rows hold the same mixture."""
+    placed = [((i + 0.5) / len(part), row) for part in (some, others) for i, row in enumerate(part)]
+    return [row for _, row in sorted(placed, key=lambda place: place[0])]
 
 
 def _sample_numbers(uids: np.ndarray) -> np.ndarray:

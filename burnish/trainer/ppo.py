@@ -26,10 +26,11 @@ from burnish.errors import BadStepError, CheckpointError, NotAvailable
 from burnish.protocol import DataProto
 from burnish.tracking import RunFolder, Tracker
 from burnish.tracking.timer import timed
+from burnish.trainer.augment import Augmentation, make_buffer
 from burnish.trainer.checkpoint import CheckpointStore, link_model_files, step_of
 from burnish.trainer.credit import Credit
 from burnish.trainer.due import is_due
-from burnish.trainer.experience import Experience
+from burnish.trainer.experience import Experience, drawn_of
 from burnish.trainer.report import entropy_metrics, mismatch_metrics, sample_rows
 from burnish.trainer.state import changed_keys, check_same_run, key_values, read_state, run_facts, write_state
 from burnish.trainer.validate import Validator
@@ -72,28 +73,29 @@ class PPOTrainer:
         self.tracker = Tracker(config.trainer, folder, total_steps=self.total_steps, config=asdict(config))
 
     def read_rows(self) -> None:
-        """The prompts to train and validate on, each row checked, and their order."""
+        """The prompts to train and validate on, each row checked, their order, and room for those made on the way."""
         config, check = self.config, getattr(self.reward_fn, "check_row", None)
         self.train_rows = train_dataset(config.data, self.tokenizer, check)
         self.val_rows = val_dataset(config.data, self.tokenizer, check)
         check_names(self.train_rows.agent_names() | (self.val_rows.agent_names() if self.val_rows else set()), config)
         self.order = make_order(self.train_rows, config.data)
+        self.new_prompts = make_buffer(config, self.tokenizer, self.reward_fn)
 
     def find_start_and_end(self) -> None:
         """The checkpoint to go on from, and the number of steps: as set, or until every prompt was drawn.
 
-        `end` is the position in the prompt stream after the last prompt; None where the number of steps is set.
+        `end` is the number of prompts to draw in all; None where the number of steps is set.
         """
         trainer, size = self.config.trainer, self.config.data.train_batch_size
         self.run_facts = run_facts(self.config, len(self.train_rows))
         self.resume_from = self.store.to_resume(trainer.resume_mode, trainer.resume_from_path)
-        self.step, position = 0, 0
+        self.step, drawn = 0, 0
         if self.resume_from is not None:
             state = read_state(self.resume_from)
             check_same_run(self.resume_from, state["run"], self.run_facts)
-            self.step, position = step_of(self.resume_from), state["experience"]["position"]
+            self.step, drawn = step_of(self.resume_from), drawn_of(state["experience"])
         self.end = None if trainer.total_training_steps else self.order.start(trainer.total_epochs)
-        left = 0 if self.end is None else math.ceil((self.end - position) / size)
+        left = 0 if self.end is None else math.ceil((self.end - drawn) / size)
         self.total_steps = trainer.total_training_steps or self.step + max(left, 0)
         if self.end is not None and self.end < size:
             log.warning("data.train_batch_size=%d, but there are %d prompts in all: one step", size, self.end)
@@ -116,8 +118,9 @@ class PPOTrainer:
         self.critic: Any = groups.get(Role.Critic)
         for group in groups.values():
             group.init_model()
+        augmentation = Augmentation(self.new_prompts, self.tracker.event)
         self.experience = Experience(
-            self.config, self.train_rows, self.order, self.policy, self.reward_fn, self.needs, self.end
+            self.config, self.train_rows, self.order, self.policy, self.reward_fn, self.needs, self.end, augmentation
         )
         self.validator: Validator | None = None
         if self.val_rows is not None:

@@ -2,7 +2,8 @@
 
 Consumes a batch whose rows carry the `score_result` of their trajectory (or none yet, for a manager that scores by
 itself). Samples that could not be scored are dropped and counted here, before the manager puts the others' scores on
-tokens. Used by training and validation.
+tokens. What the reward function proposes to train on joins what the agent loop does, in the column `new_prompts`
+(`augment.py` reads it). Used by training and validation.
 """
 
 from typing import Any
@@ -14,6 +15,7 @@ from burnish.config import PPOConfig
 from burnish.config.reward import RewardConfig
 from burnish.errors import RewardError
 from burnish.protocol import DataProto, object_column
+from burnish.rewards.contract import NEW_PROMPTS, proposed_by
 from burnish.rewards.failures import apply_policy
 from burnish.rewards.scoring import Scoring
 
@@ -33,7 +35,9 @@ def score(
     answer = manager(batch, return_dict=True)
     scores = _checked(answer["reward_tensor"], batch.batch["response_mask"], type(manager).__name__)
     batch.batch["token_level_scores"] = scores
-    batch.non_tensor_batch["reward_info"] = _rows(answer.get("reward_extra_info") or {}, len(batch))
+    info = _rows(answer.get("reward_extra_info") or {}, len(batch))
+    batch.non_tensor_batch[NEW_PROMPTS] = _new_prompts(batch, [extra.pop(NEW_PROMPTS, None) for extra in info])
+    batch.non_tensor_batch["reward_info"] = info
     return batch
 
 
@@ -59,6 +63,18 @@ def _checked(scores: Any, mask: torch.Tensor, manager: str) -> torch.Tensor:
             f"token with response_mask 1"
         )
     return scores
+
+
+def _new_prompts(batch: DataProto, by_manager: list[Any]) -> np.ndarray:
+    """Per row, what its agent loop and its reward function propose, by the two names. The function's are in the result;
+    a manager that scores by itself hands them on in its extra info."""
+    nothing = [None] * len(batch)
+    columns = [batch.non_tensor_batch.get(name, nothing) for name in (NEW_PROMPTS, "score_result")]
+    proposed = []
+    for by_loop, result, extra in zip(*columns, by_manager, strict=True):
+        by_reward = extra if result is None or result.new_prompts is None else result.new_prompts
+        proposed.append({**(by_loop or {}), **proposed_by("reward", by_reward)})
+    return object_column(proposed)
 
 
 def _rows(columns: dict[str, Any], count: int) -> np.ndarray:

@@ -1,12 +1,13 @@
 """Where the controller of `burnish ppo` stands: `data/trainer.json` of a checkpoint.
 
-Beside the state itself (position in the prompt stream, KL coefficient, …) it holds the facts that make this run this
-run: which prompts are drawn, and which model it started from. A run that resumes under other facts would be another
-run, so the difference is named instead.
+Beside the state itself (position in the data, prompts that wait, KL coefficient, …) it holds the facts that make this
+run this run: which prompts are drawn, and which model it started from. A run that resumes under other facts would be
+another run, so the difference is named instead.
 """
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ PARTS = ("experience", "kl", "bad_steps", "run", "config")
 def run_facts(config: PPOConfig, rows: int) -> dict[str, Any]:
     """What must be the same for a resumed run to be the same run, by the key that says it."""
     data, sampler, curriculum = config.data, config.data.sampler, config.data.curriculum
+    augment = asdict(data.augment) if data.augment.enable else None
     return {
         "rows of data.train_files": rows,
         "data.train_batch_size": data.train_batch_size,
@@ -31,6 +33,7 @@ def run_facts(config: PPOConfig, rows: int) -> dict[str, Any]:
         "data.dataset_weights": data.dataset_weights,
         "data.curriculum": {"key": curriculum.key, "stages": curriculum.stages},
         "data.sampler": {"class_path": sampler.class_path, "class_name": sampler.class_name},
+        "data.augment": augment,
         "trainer.seed": config.trainer.seed,
         MODEL: fingerprint(config.actor_rollout_ref.model.path),
     }

@@ -1,8 +1,8 @@
 """Validation: the policy answers held-out prompts, and the answers are scored by rule.
 
 Consumes the validation rows; hands on `val-core/…` and `val-aux/…` figures and writes every answer to
-`validation/<step>.jsonl`. Its noise has a namespace of its own, so how often a run validates cannot change what it
-trains on.
+`validation/<step>.jsonl`. Its noise has a namespace of its own, and what answers propose to train on (`new_prompts`) is
+left unread, so how often a run validates cannot change what it trains on.
 """
 
 from collections.abc import Iterator

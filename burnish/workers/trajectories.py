@@ -9,6 +9,7 @@ log-probs are the engine's own. Besides the tensors, a row gets
     finish_reason    stop, length or abort
     policy_version   the oldest weights that sampled any of it; None where no engine was asked
     agent_metrics    the metrics of its agent loop
+    new_prompts      {"agent": the rows that its agent loop proposes to train on}, {} where it proposes none
 
 `ROLLOUT_ROWS` is how a call that returns such batches is split over several workers, and their batches joined.
 """
@@ -23,6 +24,7 @@ from burnish.agents.runner import Trajectory
 from burnish.controller import DispatchPair
 from burnish.controller.dispatch import Split, joined_rows, rows_to_each
 from burnish.protocol import DataProto
+from burnish.rewards.contract import NEW_PROMPTS, proposed_by
 from burnish.rewards.routing import data_source_of
 from burnish.rewards.scoring import FACTS, facts_of, loop_result
 
@@ -47,6 +49,7 @@ def to_batch(trajectories: Sequence[Trajectory], pad_token_id: int, *, log_probs
             min((done.policy_version for done in trajectory.completions), default=None) for trajectory in trajectories
         ],
         "agent_metrics": [output.metrics for output in outputs],
+        NEW_PROMPTS: [proposed_by("agent", output.extra_fields.get(NEW_PROMPTS)) for output in outputs],
     }
     return DataProto.from_dict(tensors, non_tensors=columns)
 

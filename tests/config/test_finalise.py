@@ -264,3 +264,10 @@ def test_sft():
         finalise_sft(sft(prompt_key="q", response_key="a"), frozenset({"data.messages_key"}))
     with pytest.raises(ConfigError, match="data.train_files and model.path must be set"):
         finalise_sft(SFTConfig(), frozenset())
+
+
+def test_keys_of_augmentation_without_the_switch_are_told(finish):
+    _, said = finish({"data.augment.share": 0.3}, needs=CRITIC)
+    assert "data.augment.share has no effect, because data.augment.enable is false" in said
+    _, said = finish({"data.augment.share": 0.3, "data.augment.enable": True}, needs=CRITIC)
+    assert not any("augment" in line for line in said)

@@ -1,6 +1,7 @@
 """Scoring as a run uses it: from the configuration to results."""
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -155,3 +156,10 @@ def test_an_empty_path_is_no_path(scoring):
     config = PPOConfig()
     config.custom_reward_function.path = ""
     assert Scoring.spec_of(config).path is None
+
+
+def test_a_manager_gets_new_prompts_with_the_score(tmp_path):
+    file = tmp_path / "reward.py"
+    file.write_text("def compute_score(solution_str):\n    return {'score': 1, 'new_prompts': [{'prompt': 'q'}]}\n")
+    with closing(Scoring(FunctionSpec(str(file)))) as scoring:
+        assert scoring("s", "text", None) == {"score": 1.0, "new_prompts": [{"prompt": "q"}]}

@@ -48,6 +48,7 @@ def test_facts_of_the_trajectory():
         "finish_reason": "length",
         "policy_version": 5,
         "agent_metrics": metrics,
+        "new_prompts": {},
     }
     assert [columns[name][1] for name in ("num_tool_calls", "truncated", "policy_version")] == [0, False, None]
 

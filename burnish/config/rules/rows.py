@@ -15,6 +15,9 @@ def rows(config: PPOConfig, given: Given) -> None:
             raise ConfigError(f"data.dataset_weights has {len(weights)} weights for {files} files; give one for each")
         if min(weights) < 0 or sum(weights) <= 0:
             raise ConfigError(f"data.dataset_weights={weights}: weights are at least 0 and not all 0")
+    if not data.augment.enable:
+        for name in sorted({*given.below("data.augment")} - {"data.augment.enable"}):
+            given.say(f"{name} has no effect, because data.augment.enable is false")
     _both("data.curriculum.key", data.curriculum.key, "data.curriculum.stages", data.curriculum.stages)
     _both("data.custom_cls.path", data.custom_cls.path, "data.custom_cls.name", data.custom_cls.name)
     _both("data.sampler.class_path", data.sampler.class_path, "data.sampler.class_name", data.sampler.class_name)

@@ -2,8 +2,9 @@
 
 A manager is constructed as `cls(tokenizer=, num_examine=, compute_score=, reward_fn_key=)` and called as
 `manager(data, return_dict=False)`; it gives the reward tensor (B, R), or with `return_dict` a dict of `reward_tensor`
-and `reward_extra_info` (lists of B values). A user's class has the same shape and is named by import path
-(`package.module:Class`, `my_manager.py:Class`) or by `reward_manager.source=importlib` and `reward_manager.module.*`.
+and `reward_extra_info` (lists of B values; those under `new_prompts` are lists of rows to train on, and no figures). A
+user's class has the same shape and is named by import path (`package.module:Class`, `my_manager.py:Class`) or by
+`reward_manager.source=importlib` and `reward_manager.module.*`.
 
 How a step uses one:
 - A class with `takes_results = True` also has `score(data) -> list[ScoreResult]`, one result per row: the one in the

@@ -1,0 +1,156 @@
+"""The buffer of new prompts: rows proposed while training wait here until a batch draws them.
+
+Consumes what reward functions and agent loops proposed, with where each comes from (`Origin`); hands on rows like those
+of a dataset, oldest first. A proposed row is checked as a row of a file is, before it enters, so that it cannot end the
+run when it is drawn: what is wrong with it is counted and told, and the run goes on. A row carries its origin in
+`extra_info.augmented`.
+
+The buffer holds at most `data.augment.buffer_size` rows, none twice (by its messages), and only values that JSON has:
+it is part of the checkpoint, and what a resumed run draws must be what the uninterrupted one would have drawn.
+"""
+
+import json
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from burnish.config.data import DataConfig
+from burnish.data.chat import ChatRenderer
+from burnish.data.dataset import Check
+from burnish.data.files import Row
+from burnish.data.row import complete_row, refuse_media
+from burnish.errors import ConfigError, DataError, UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+AUGMENTED = "augmented"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a proposed row comes from: the prompt whose trajectory proposed it, the step, and who did.
+
+    `depth` is 1 for a child of a dataset's row, 2 for a child of such a child, and so on.
+    """
+
+    from_uid: int
+    from_index: Any
+    step: int
+    by: str  # reward, agent
+    depth: int = 1
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What one trajectory proposed: a list of rows, if the user kept to the contract."""
+
+    rows: Any
+    origin: Origin
+
+
+@dataclass
+class Intake:
+    """What became of the rows that were proposed in a step."""
+
+    added: int = 0
+    duplicates: int = 0  # their prompt is waiting already
+    refused: int = 0
+    dropped: int = 0  # rows, new or waiting, that found no room
+    reasons: dict[str, Origin] = field(default_factory=dict)  # why rows were refused, and the first one's origin
+
+    def refuse(self, origin: Origin, reason: str) -> None:
+        self.refused += 1
+        self.reasons.setdefault(reason, origin)
+
+
+class PromptBuffer:
+    """The rows that wait. `check` says what is wrong with a completed row, or None."""
+
+    def __init__(self, config: DataConfig, tokenizer: "PreTrainedTokenizerBase", check: Check | None = None):
+        self.config, self.check = config, check
+        self.chat = ChatRenderer(tokenizer, config.apply_chat_template_kwargs)
+        self._waiting: OrderedDict[str, Row] = OrderedDict()  # by the prompt's messages, oldest first
+        if not self.most(config.train_batch_size):
+            raise ConfigError(
+                f"data.augment.share={config.augment.share} of data.train_batch_size={config.train_batch_size} is less "
+                f"than one prompt, so none would ever be drawn; raise it to {1 / config.train_batch_size:.3g} or more"
+            )
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def most(self, size: int) -> int:
+        """How many prompts of a batch of `size` may come from the buffer."""
+        return math.floor(self.config.augment.share * size + 1e-9)  # 0.29 × 100 is 28.999…
+
+    def take(self, size: int) -> list[Row]:
+        """The rows for a batch of `size` prompts, oldest first; they are the caller's from now on."""
+        count = min(self.most(size), len(self))
+        return [self._waiting.popitem(last=False)[1] for _ in range(count)]
+
+    def add(self, proposals: Iterable[Proposal]) -> Intake:
+        """Take in what is proposed, in this order."""
+        intake = Intake()
+        for proposal in proposals:
+            if not isinstance(proposal.rows, list | tuple):
+                kind = type(proposal.rows).__name__
+                intake.refuse(proposal.origin, f"new_prompts is a {kind}, expected a list of rows")
+                continue
+            for row in proposal.rows:
+                self._add_row(row, proposal.origin, intake)
+        return intake
+
+    def _add_row(self, row: Any, origin: Origin, intake: Intake) -> None:
+        try:
+            full = self._completed(row, origin)
+            name = json.dumps(full["raw_prompt"], sort_keys=True)
+            if name in self._waiting:
+                intake.duplicates += 1
+                return
+            self._check(full)
+        except UserError as error:
+            intake.refuse(origin, str(error))
+            return
+        if len(self) >= self.config.augment.buffer_size:
+            intake.dropped += 1
+            if self.config.augment.on_full == "drop_new":
+                return
+            self._waiting.popitem(last=False)
+        self._waiting[name] = full
+        intake.added += 1
+
+    def _completed(self, row: Any, origin: Origin) -> Row:
+        """The row with its standard fields and its origin. One without an index has that of the row it comes from."""
+        if not isinstance(row, Mapping):
+            raise DataError(f"a new prompt is a {type(row).__name__} ({row!r:.60}), expected a row: an object")
+        refuse_media(dict(row), (self.config.image_key, self.config.video_key), "a new prompt")
+        full = complete_row(
+            {**row, "index": origin.from_index if row.get("index") is None else row["index"]},
+            prompt_key=self.config.prompt_key,
+            reward_fn_key=self.config.reward_fn_key,
+            position=origin.from_uid,
+        )
+        full["extra_info"] = {**full["extra_info"], AUGMENTED: asdict(origin)}
+        try:
+            copied: Row = json.loads(json.dumps(full))
+        except (TypeError, ValueError) as error:
+            raise DataError(f"a new prompt holds a value that JSON has not: {error}") from error
+        return copied
+
+    def _check(self, row: Row) -> None:
+        """DataError where the row could not be answered or scored."""
+        length, limit = len(self.chat.prompt_ids(row["raw_prompt"])), self.config.max_prompt_length
+        if length > limit and (self.config.truncation == "error" or self.config.filter_overlong_prompts):
+            raise DataError(f"the prompt has {length} tokens, over data.max_prompt_length={limit}")
+        if self.check and (problem := self.check(row)):
+            raise DataError(problem)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"waiting": list(self._waiting.values())}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        rows = state["waiting"]
+        self._waiting = OrderedDict((json.dumps(row["raw_prompt"], sort_keys=True), row) for row in rows)

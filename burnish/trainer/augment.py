@@ -1,0 +1,112 @@
+"""Augmentation: prompts that trajectories propose while training, from a scored batch to the batches that draw them.
+
+Consumes the column `new_prompts` of a scored batch: per row, what was proposed, by who proposed it (`agent`, `reward`).
+Hands on the rows that a next batch draws, and the `augment/…` metrics of a step. The rows wait in the buffer of
+`data/augment.py`. Proposals are taken in the order of the batch's rows, never in that of finishing, so a run draws the
+same prompts whatever ran beside what.
+
+Where `data.augment.enable` is not set there is no buffer: what is proposed is ignored, and said once.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+from burnish.agents import check_names
+from burnish.config import PPOConfig
+from burnish.data.augment import AUGMENTED, Intake, Origin, PromptBuffer, Proposal
+from burnish.data.files import Row
+from burnish.errors import UserError
+from burnish.protocol import DataProto
+from burnish.rewards.contract import NEW_PROMPTS, plain
+
+SHOWN_REASONS = 3  # of a step's refusals
+TOLD_STEPS = 3  # steps whose refusals are logged; later ones are counted, and their reasons are in events.jsonl
+
+log = logging.getLogger(__name__)
+
+
+def make_buffer(config: PPOConfig, tokenizer: Any, manager: Any) -> PromptBuffer | None:
+    """The buffer of a run, None where augmentation is off. Its rows are held to what the rows of files are held to."""
+    if not config.data.augment.enable:
+        return None
+    check_row = getattr(manager, "check_row", None)
+
+    @cache
+    def no_loop(name: str | None) -> str | None:
+        try:
+            check_names([name], config)
+        except UserError as error:
+            return str(error)
+        return None
+
+    def check(row: Row) -> str | None:
+        return no_loop(row["agent_name"]) or (check_row(row) if check_row else None)
+
+    return PromptBuffer(config.data, tokenizer, check)
+
+
+class Augmentation:
+    """The buffer as a training step uses it. `event(kind, **facts)` records what the run should remember."""
+
+    def __init__(self, buffer: PromptBuffer | None, event: Callable[..., None]):
+        self.buffer, self.event = buffer, event
+        self.told = 0
+
+    def take(self, size: int, metrics: dict[str, float]) -> list[Row]:
+        """The rows that wait for a batch of `size` prompts."""
+        if self.buffer is None:
+            return []
+        rows = self.buffer.take(size)
+        metrics["augment/drawn"] = len(rows) / size
+        return rows
+
+    def collect(self, batch: DataProto, step: int, metrics: dict[str, float]) -> None:
+        """Take what the batch's trajectories propose, out of the batch."""
+        proposals = list(_proposals(batch, step))
+        if self.buffer is None:
+            if proposals and not self.told:
+                self.told += 1
+                log.warning(
+                    "step %d: the %s proposes new_prompts, and they are ignored: set data.augment.enable=true to train "
+                    "on them",
+                    step,
+                    {"reward": "reward function", "agent": "agent loop"}[proposals[0].origin.by],
+                )
+            return
+        intake = self.buffer.add(proposals)
+        for name in ("added", "duplicates", "refused", "dropped"):
+            metrics[f"augment/{name}"] = getattr(intake, name)
+        metrics["augment/waiting"] = len(self.buffer)
+        if intake.refused:
+            self._tell_refusals(step, intake)
+
+    def _tell_refusals(self, step: int, intake: Intake) -> None:
+        """Record why rows were refused; log it too, the first times."""
+        reasons = [f"{reason} (by the {o.by}, from uid {o.from_uid})" for reason, o in intake.reasons.items()]
+        shown, more = reasons[:SHOWN_REASONS], len(reasons) - SHOWN_REASONS
+        self.event("augment_refused", step=step, refused=intake.refused, reasons=shown)
+        self.told += 1
+        if self.told > TOLD_STEPS:
+            return
+        rest = f"; and {more} other reasons" if more > 0 else ""
+        log.warning("step %d: %d new prompts are refused: %s%s", step, intake.refused, "; ".join(shown), rest)
+        if self.told == TOLD_STEPS:
+            log.warning("further refusals are counted (augment/refused), with their reasons in events.jsonl")
+
+
+def _proposals(batch: DataProto, step: int) -> Iterator[Proposal]:
+    """What the rows propose, in their order."""
+    columns = batch.non_tensor_batch
+    for i, proposed in enumerate(columns.pop(NEW_PROMPTS)):
+        for by, rows in proposed.items():
+            index, depth = plain(columns["index"][i]), _depth(columns["extra_info"][i]) + 1
+            yield Proposal(plain(rows), Origin(int(columns["uid"][i]), index, step, by, depth))
+
+
+def _depth(extra_info: Row | None) -> int:
+    """How many steps a row is away from a dataset's; 0 for those themselves, whatever a file has under this name."""
+    augmented = (extra_info or {}).get(AUGMENTED)
+    depth = augmented.get("depth") if isinstance(augmented, dict) else None
+    return depth if isinstance(depth, int) else 0

@@ -1,0 +1,141 @@
+"""The buffer of new prompts: what enters, what is refused and why, what gives way, and what a checkpoint keeps."""
+
+import json
+
+import pytest
+
+from burnish.config.data import AugmentConfig, DataConfig
+from burnish.data.augment import Origin, PromptBuffer, Proposal
+from burnish.errors import ConfigError
+from burnish.models.loading import load_tokenizer
+
+ORIGIN = Origin(from_uid=7, from_index=3, step=2, by="reward")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model):
+    return load_tokenizer(tiny_model)
+
+
+@pytest.fixture
+def make(tokenizer):
+    def buffer(check=None, *, batch=4, **keys):
+        data = {name: keys.pop(name) for name in list(keys) if name in ("truncation", "filter_overlong_prompts")}
+        augment = AugmentConfig(enable=True, **keys)
+        config = DataConfig(train_batch_size=batch, max_prompt_length=32, augment=augment, **data)
+        return PromptBuffer(config, tokenizer, check)
+
+    return buffer
+
+
+def proposal(*rows, origin=ORIGIN):
+    return [Proposal(list(rows), origin)]
+
+
+def asked(rows):
+    return [row["raw_prompt"][0]["content"] for row in rows]
+
+
+def test_rows_are_completed_and_carry_their_origin(make):
+    buffer = make()
+    given = {"prompt": "2+2=?", "extra_info": {"hard": True, "augmented": "stale"}, "uid": 9}
+    assert buffer.add(proposal(given)).added == 1 and given["extra_info"]["augmented"] == "stale"
+    (row,) = buffer.take(4)
+    assert row["raw_prompt"] == [{"role": "user", "content": "2+2=?"}]
+    assert row["extra_info"] == {
+        "hard": True,
+        "augmented": {"from_uid": 7, "from_index": 3, "step": 2, "by": "reward", "depth": 1},
+    }
+    assert (row["data_source"], row["index"], row["row_uid"]) == ("unknown", 3, 9)
+    assert row["reward_model"] == {"style": "rule", "ground_truth": None} and "uid" not in row
+
+
+def test_an_index_of_its_own_is_kept(make):
+    buffer = make()
+    buffer.add(proposal({"prompt": "a", "index": 5}, {"prompt": "b", "extra_info": {"index": "x"}}))
+    assert [row["index"] for row in buffer.take(4)] == [5, "x"]
+
+
+@pytest.mark.parametrize(
+    ("share", "size", "taken"), [(0.5, 5, 2), (0.5, 4, 2), (1.0, 4, 4), (0.29, 100, 29), (0.3, 3, 0), (0.9, 1000, 200)]
+)
+def test_a_batch_takes_at_most_its_share_oldest_first(make, share, size, taken):
+    buffer = make(batch=1000, share=share)
+    buffer.add(proposal(*({"prompt": str(i)} for i in range(200))))
+    assert asked(buffer.take(size)) == [str(i) for i in range(taken)]
+    assert len(buffer) == 200 - taken
+
+
+def test_a_share_of_less_than_one_prompt_is_an_error(make):
+    with pytest.raises(
+        ConfigError, match=r"data\.augment\.share=0\.1 of data\.train_batch_size=4 .* raise it to 0\.25"
+    ):
+        make(share=0.1)
+
+
+def test_a_prompt_waits_once(make):
+    buffer = make()
+    messages = [{"content": "a", "role": "user"}]
+    intake = buffer.add(proposal({"prompt": "a"}, {"prompt": messages, "data_source": "other"}, {"prompt": "b"}))
+    assert (intake.added, intake.duplicates, len(buffer)) == (2, 1, 2)
+    buffer.take(2)
+    assert buffer.add(proposal({"prompt": "a"})).added == 1, "what was drawn may come again"
+
+
+def test_full_the_oldest_gives_way(make):
+    buffer = make(buffer_size=2)
+    intake = buffer.add(proposal({"prompt": "a"}, {"prompt": "b"}, {"prompt": "c"}))
+    assert (intake.added, intake.dropped) == (3, 1)
+    assert asked(buffer.take(4)) == ["b", "c"]
+
+
+def test_full_new_ones_are_dropped_where_that_is_asked_for(make):
+    buffer = make(buffer_size=2, on_full="drop_new")
+    intake = buffer.add(proposal({"prompt": "a"}, {"prompt": "b"}, {"prompt": "c"}, {"prompt": "a"}))
+    assert (intake.added, intake.dropped, intake.duplicates) == (2, 1, 1)
+    assert asked(buffer.take(4)) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("2+2=?", "a new prompt is a str ('2+2=?'), expected a row"),
+        ({"question": "2+2=?"}, "field 'prompt' is missing or null (the row has: question"),
+        ({"prompt": []}, "field 'prompt': the list of messages is empty"),
+        ({"prompt": "a", "extra_info": "hard"}, "field 'extra_info' is a str ('hard'), expected an object"),
+        ({"prompt": "a", "images": ["a.png"]}, "not available yet: images in prompts (a new prompt)"),
+        ({"prompt": "9" * 50}, "tokens, over data.max_prompt_length=32"),
+        ({"prompt": "a", "when": object()}, "a new prompt holds a value that JSON has not"),
+        ({"prompt": "bad"}, "the checker says no"),
+    ],
+)
+def test_what_a_file_may_not_have_is_refused_and_the_rest_enters(make, row, reason):
+    buffer = make(lambda row: "the checker says no" if row["raw_prompt"][0]["content"] == "bad" else None)
+    intake = buffer.add(proposal({"prompt": "first"}, row, row, {"prompt": "last"}))
+    assert (intake.added, intake.refused) == (2, 2)
+    ((said, origin),) = intake.reasons.items()
+    assert reason in said and origin == ORIGIN
+    assert asked(buffer.take(4)) == ["first", "last"]
+
+
+@pytest.mark.parametrize("rows", [{"prompt": "a"}, "a", 3])
+def test_what_is_no_list_is_refused(make, rows):
+    intake = make().add([Proposal(rows, ORIGIN)])
+    assert intake.refused == 1
+    assert list(intake.reasons) == [f"new_prompts is a {type(rows).__name__}, expected a list of rows"]
+
+
+@pytest.mark.parametrize(("keys", "refused"), [({}, 0), ({"filter_overlong_prompts": True}, 1)])
+def test_long_prompts_enter_where_they_would_be_cut(make, keys, refused):
+    intake = make(truncation="left", **keys).add(proposal({"prompt": "9" * 50}))
+    assert (intake.refused, intake.added) == (refused, 1 - refused)
+
+
+def test_a_buffer_read_back_from_json_is_the_same(make):
+    rows = [{"prompt": str(i), "extra_info": {"x": (1, 2.5), "nan": None}, "n": i} for i in range(6)]
+    whole, again = make(), make()
+    whole.add(proposal(*rows))
+    whole.take(4)
+    again.load_state_dict(json.loads(json.dumps(whole.state_dict())))
+    assert again.add(proposal(rows[0], rows[4])).duplicates == whole.add(proposal(rows[0], rows[4])).duplicates == 1
+    assert again.take(10) == whole.take(10)

@@ -1,0 +1,230 @@
+"""Augmentation in a run: prompts that reward functions and agent loops propose are drawn, traced, and kept."""
+
+import json
+import logging
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from burnish.agents import AgentLoopOutput
+from burnish.agents.runner import Trajectory
+from burnish.config.data import AugmentConfig, DataConfig
+from burnish.config.reward import RewardConfig
+from burnish.data.augment import PromptBuffer
+from burnish.errors import CheckpointError, ConfigError
+from burnish.models.loading import load_tokenizer
+from burnish.protocol import DataProto
+from burnish.rewards.managers.naive import NaiveRewardManager
+from burnish.rollout.base import Completion
+from burnish.trainer.augment import Augmentation
+from burnish.trainer.experience import drawn_of
+from burnish.trainer.score import score
+from burnish.trainer.state import check_same_run
+from burnish.workers.trajectories import to_batch
+
+GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3", "data.val_files=null"]
+SCORE = "float(len(set(solution_str)) % 3)"
+# Each sum leads to the next one, so that a prompt can be checked against the one it comes from.
+NEXT = f"""a, b = extra_info["a"] + 1, extra_info["b"]
+    row = dict(prompt=str(a) + "+" + str(b) + "=?", extra_info=dict(a=a, b=b), data_source="next")
+    return dict(score={SCORE}, acc=1.0, new_prompts=[row])"""
+LOOP = """import numpy as np
+from burnish.agents import AgentLoopBase, AgentLoopOutput
+
+class Curious(AgentLoopBase):
+    async def run(self, sampling_params, **row):
+        ids = self.prompt_ids(row["messages"])
+        done = await self.server_manager.generate(prompt_ids=ids, sampling_params=sampling_params)
+        new = {"prompt": row["messages"][0]["content"] + "!", "weight": np.float32(0.5)}
+        if len(new["prompt"]) > 10:
+            new["agent_name"] = "nobody"
+        fields = {"new_prompts": [new]}
+        return AgentLoopOutput(ids, done.token_ids, [1] * len(done.token_ids), done.log_probs, extra_fields=fields)
+"""
+
+
+def samples(run="run"):
+    paths = sorted(Path(run, "rollouts").iterdir(), key=lambda path: int(path.stem))
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+
+def augment_figures(lines):
+    names = ("drawn", "added", "duplicates", "refused", "dropped", "waiting")
+    return [[line[f"augment/{name}"] for name in names] for line in lines]
+
+
+def test_proposed_prompts_are_trained_on_and_lead_back_to_their_origin(train, reward, metrics_of):
+    """12 rows in batches of 5, 5 and 2: at most half of each batch is proposed, and the steps do not become more."""
+    reward(NEXT)
+    batch = ["data.train_batch_size=5", "actor_rollout_ref.actor.ppo_mini_batch_size=5"]
+    train(*GRPO, *batch, "data.augment.enable=true", "data.augment.buffer_size=5")
+    assert augment_figures(metrics_of("run")) == [[0, 5, 10, 0, 0, 5], [0.4, 5, 10, 0, 3, 5], [0.5, 2, 4, 0, 1, 5]]
+    prompts = {sample["uid"]: sample for sample in samples()}
+    assert sorted(prompts) == list(range(12)) and len(samples()) == 36
+    proposed = {uid: sample["augmented"] for uid, sample in prompts.items() if "augmented" in sample}
+    assert len(proposed) == 3
+    for uid, origin in proposed.items():
+        parent = prompts[origin["from_uid"]]
+        assert total(prompts[uid]) == total(parent) + 1 and origin["from_uid"] < uid
+        assert origin["by"] == "reward" and origin["depth"] == 1 + parent.get("augmented", {}).get("depth", 0)
+        assert prompts[uid]["data_source"] == "next"
+    assert all(set(sample["reward_info"]) == {"score", "acc"} for sample in prompts.values())
+    state = json.loads(Path("run/global_step_3/data/trainer.json").read_text())["experience"]
+    assert (state["position"], state["drawn"], len(state["augment"]["waiting"])) == (9, 12, 5)
+
+
+def total(sample):
+    return sum(map(int, re.search(r"(\d+)[+-](\d+)=\?", sample["prompt"]).groups()))
+
+
+def test_a_resumed_run_draws_what_the_uninterrupted_one_did(train, reward, metrics_of):
+    reward(NEXT)
+    run = [*GRPO, "data.augment.enable=true", "trainer.save_freq=1", "trainer.total_epochs=2"]
+    train(*run, "trainer.default_local_dir=whole")
+    shutil.copytree("whole", "parts", symlinks=True)
+    for step in (3, 4, 5, 6):
+        shutil.rmtree(f"parts/global_step_{step}")
+    train(*run, "trainer.default_local_dir=parts")
+    assert metrics_of("whole") == metrics_of("parts")
+    assert len(metrics_of("whole")) == 6 and metrics_of("whole")[-1]["augment/drawn"] == 0.5
+    assert samples("whole") == samples("parts")
+    assert {s["augmented"]["depth"] for s in samples("whole") if "augmented" in s} == {1, 2}
+    states = [json.loads(Path(run, "global_step_6/data/trainer.json").read_text()) for run in ("whole", "parts")]
+    assert states[0]["experience"] == states[1]["experience"]
+    one, other = (load_file(f"{run}/global_step_6/actor/model.safetensors") for run in ("whole", "parts"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_off_it_is_said_once_and_changes_nothing(train, reward, metrics_of, caplog):
+    reward(NEXT)
+    train(*GRPO, "trainer.default_local_dir=proposing")
+    said = [r for r in caplog.records if "data.augment.enable=true" in r.getMessage()]
+    assert len(said) == 1 and "step 1: the reward function proposes new_prompts, and they are ignored" in caplog.text
+    reward(f'return {{"score": {SCORE}, "acc": 1.0}}')
+    train(*GRPO, "trainer.default_local_dir=silent")
+    assert metrics_of("proposing") == metrics_of("silent")
+    assert samples("proposing") == samples("silent")
+
+
+def test_validation_adds_nothing(train, reward, metrics_of):
+    reward(NEXT)
+    train("algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=2", "data.augment.enable=true",
+          "trainer.total_training_steps=1", "trainer.test_freq=1")  # fmt: skip
+    validated, trained = metrics_of("run")
+    assert not [name for name in validated if "augment" in name or "new_prompts" in name]
+    assert trained["augment/added"] == trained["augment/waiting"] == 4
+
+
+def test_agent_loops_propose_and_what_could_not_run_is_refused(train, metrics_of, caplog, monkeypatch):
+    monkeypatch.setattr("burnish.agents.base._registered", {})  # the loop's name is gone after the test
+    Path("loops.py").write_text(LOOP)
+    Path("loops.yaml").write_text("- {name: curious, _target_: 'loops.py:Curious'}\n")
+    agent = "actor_rollout_ref.rollout.agent"
+    train(*GRPO, "data.augment.enable=true", f"{agent}.agent_loop_config_path=loops.yaml",
+          f"{agent}.default_agent_loop=curious", "trainer.total_training_steps=2")  # fmt: skip
+    # `347+586=?!` has ten characters and enters; with another `!` the row names a loop that is not there.
+    assert augment_figures(metrics_of("run")) == [[0, 4, 8, 0, 0, 4], [0.5, 2, 4, 6, 0, 4]]
+    proposed = [sample for sample in samples() if "augmented" in sample]
+    assert {sample["augmented"]["by"] for sample in proposed} == {"agent"} and "=?!" in proposed[0]["prompt"]
+    assert "step 2: 6 new prompts are refused: agent_name=nobody: there is no such agent loop" in caplog.text
+    events = [json.loads(line) for line in Path("run/events.jsonl").read_text().splitlines()]
+    (event,) = [event for event in events if event["kind"] == "augment_refused"]
+    assert (event["step"], event["refused"]) == (2, 6) and "agent_name=nobody" in event["reasons"][0]
+    waiting = json.loads(Path("run/global_step_2/data/trainer.json").read_text())["experience"]["augment"]["waiting"]
+    assert [row["weight"] for row in waiting] == [0.5] * 4, "numbers of numpy are numbers"
+
+
+def test_an_impossible_share_is_told_before_a_model_is_loaded(train):
+    with pytest.raises(ConfigError, match=r"data\.augment\.share=0\.2 of data\.train_batch_size=4"):
+        train(*GRPO, "data.augment.enable=true", "data.augment.share=0.2")
+
+
+def test_another_augmentation_is_another_run():
+    ours = {"data.augment": None}
+    check_same_run(Path("run/global_step_1"), {}, ours)  # a checkpoint that knows no such fact had none
+    saved = {"data.augment": {"enable": True, "buffer_size": 8, "share": 0.5, "on_full": "drop_new"}}
+    with pytest.raises(CheckpointError, match=r"saved with data\.augment=.*, and this run has None.*Set it back"):
+        check_same_run(Path("run/global_step_1"), saved, ours)
+    assert drawn_of({"position": 7}) == 7 and drawn_of({"position": 7, "drawn": 12}) == 12
+
+
+# --- from results to the column, without a run ---
+
+
+class Words:
+    def decode(self, ids, **options):
+        return ",".join(str(int(i)) for i in ids)
+
+
+def batch_of(*responses, **extra):
+    """Rows of one group whose responses are these ids; `extra` are the extra fields of their loops."""
+    trajectories = []
+    for ids in responses:
+        output = AgentLoopOutput([7], ids, [1] * len(ids), [-0.5] * len(ids), extra_fields=dict(extra))
+        done = [Completion(ids, [-0.5] * len(ids), "stop", None, 0)]
+        trajectories.append(Trajectory({"data_source": "toy"}, output, "", None, done))
+    count = len(responses)
+    rows = {"uid": [0] * count, "index": [np.int64(5)] * count, "extra_info": [{}] * count}
+    return DataProto.from_dict(non_tensors=rows).union(to_batch(trajectories, 0))
+
+
+def scored(batch, function, manager=NaiveRewardManager, **reward):
+    config = RewardConfig(max_failure_ratio=0.9, **reward)
+    return score(batch, manager(Words(), 0, function), config, {}, needs_groups=False)
+
+
+def propose(solution_str):
+    if solution_str == "2":
+        raise ValueError("no score")
+    return {"score": 1.0, "new_prompts": [{"prompt": solution_str}]}
+
+
+def test_dropped_samples_propose_nothing():
+    kept = scored(batch_of([1], [2], [3], new_prompts=[{"prompt": "loop"}]), propose)
+    assert kept.non_tensor_batch["new_prompts"].tolist() == [
+        {"agent": [{"prompt": "loop"}], "reward": [{"prompt": "1"}]},
+        {"agent": [{"prompt": "loop"}], "reward": [{"prompt": "3"}]},
+    ]
+    zeroed = scored(batch_of([1], [2]), propose, on_error="zero")
+    assert zeroed.non_tensor_batch["new_prompts"].tolist() == [{"reward": [{"prompt": "1"}]}, {}]
+
+
+class Own:
+    """A manager that scores by itself and hands new prompts on in its extra info."""
+
+    def __init__(self, tokenizer, num_examine, compute_score):
+        pass
+
+    def __call__(self, data, return_dict=False):
+        rewards = torch.zeros(data.batch["response_mask"].shape)
+        extra = {"acc": [1.0, 0.0], "new_prompts": [[{"prompt": "own"}], None]}
+        return {"reward_tensor": rewards, "reward_extra_info": extra}
+
+
+def test_a_manager_of_ones_own_hands_new_prompts_on():
+    batch = scored(batch_of([1], [2]), None, Own)
+    assert batch.non_tensor_batch["new_prompts"].tolist() == [{"reward": [{"prompt": "own"}]}, {}]
+    assert batch.non_tensor_batch["reward_info"].tolist() == [{"acc": 1.0}, {"acc": 0.0}]
+
+
+def test_refusals_are_logged_a_few_times_and_recorded_each_time(tiny_model, caplog):
+    config = DataConfig(train_batch_size=2, augment=AugmentConfig(enable=True))
+    events = []
+    augmentation = Augmentation(
+        PromptBuffer(config, load_tokenizer(tiny_model)), lambda kind, **facts: events.append((kind, facts))
+    )
+    for step in range(1, 6):
+        batch = scored(batch_of([1], [3]), lambda solution_str: {"score": 1, "new_prompts": [solution_str, "x", 4, 5]})
+        metrics = {}
+        augmentation.collect(batch, step, metrics)
+        assert metrics["augment/refused"] == 8 and "new_prompts" not in batch.non_tensor_batch
+    assert [facts["step"] for kind, facts in events if kind == "augment_refused"] == [1, 2, 3, 4, 5]
+    assert len(events[0][1]["reasons"]) == 3 and "(by the reward, from uid 0)" in events[0][1]["reasons"][0]
+    warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(warned) == 4 and warned[0].startswith("step 1: 8 new prompts are refused: a new prompt is a str ('1')")
+    assert "and 2 other reasons" in warned[0] and "further refusals are counted (augment/refused)" in warned[3]
