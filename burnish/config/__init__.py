@@ -18,7 +18,7 @@ No file here imports torch; Hydra is imported by the functions that call it.
 from burnish.config.checks import check_files, check_model
 from burnish.config.evaluation import EvalConfig
 from burnish.config.explain import explain, to_recipe, to_yaml
-from burnish.config.finalise import finalise, finalise_sft
+from burnish.config.finalise import finalise, finalise_generation, finalise_sft
 from burnish.config.generation import GenerationConfig
 from burnish.config.load import EVAL, GENERATION, PPO, SFT, Flags, Loaded, Schema, load, load_ppo, load_sft, run
 from burnish.config.memory import estimate_memory
@@ -45,6 +45,7 @@ __all__ = [
     "estimate_memory",
     "explain",
     "finalise",
+    "finalise_generation",
     "finalise_sft",
     "load",
     "load_ppo",

@@ -1,13 +1,14 @@
 """The last step from keys to a configuration that can run: derived defaults, and what does not go together.
 
 `finalise(config, explicit, needs)` is called once the estimator and the loss are known, because they say what they
-need. It reads no file. `finalise_sft` does the same for supervised fine-tuning. Both change the configuration in place
-and return what the user should be told.
+need. It reads no file. `finalise_sft` does the same for supervised fine-tuning, `finalise_generation` for generation.
+All change the configuration in place and return what the user should be told.
 """
 
+from burnish.config.generation import GenerationConfig
 from burnish.config.needs import Needs
 from burnish.config.ppo import PPOConfig
-from burnish.config.rules import batch, loss, rows, run, sampling
+from burnish.config.rules import batch, generation, loss, rows, run, sampling
 from burnish.config.rules.critic import critic
 from burnish.config.rules.given import Given
 from burnish.config.sft import SFTConfig
@@ -15,6 +16,11 @@ from burnish.errors import ConfigError
 
 EXAMPLES = {"data.train_files": "train.parquet", "actor_rollout_ref.model.path": "Qwen/Qwen2.5-0.5B-Instruct"}
 SFT_EXAMPLES = {"data.train_files": "train.parquet", "model.path": "Qwen/Qwen2.5-0.5B"}
+GENERATION_EXAMPLES = {
+    "data.path": "test.parquet",
+    "data.output_path": "out.parquet",
+    "model.path": "Qwen/Qwen2.5-0.5B-Instruct",
+}
 
 
 def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[str]:
@@ -56,4 +62,15 @@ def finalise_sft(config: SFTConfig, explicit: frozenset[str]) -> list[str]:
         )
     run.optimiser(config.optim, "optim")
     run.trainer(config.trainer, bool(data.val_files), given)
+    return given.notices
+
+
+def finalise_generation(config: GenerationConfig, explicit: frozenset[str]) -> list[str]:
+    """The same for generation."""
+    given = Given(explicit)
+    run.require(config, GENERATION_EXAMPLES)
+    run.expand_paths(config)
+    generation.files(config, given)
+    generation.lengths(config, given)
+    generation.sampling(config, given)
     return given.notices

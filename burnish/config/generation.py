@@ -5,8 +5,8 @@ from typing import Any
 
 from burnish.config.data import TRUNCATION
 from burnish.config.key import key, section
-from burnish.config.model import ModelConfig
-from burnish.config.rollout import RolloutConfig
+from burnish.config.model import DTYPE_SPELLINGS, DTYPES, ModelConfig
+from burnish.config.rollout import BaseRolloutConfig, engine_key
 from burnish.config.trainer import RAY
 
 GENERATION = "trainer/generation.py"
@@ -29,6 +29,22 @@ class GenerationDataConfig:
 
 
 @dataclass
+class GenerationRolloutConfig(BaseRolloutConfig):
+    """Engine, sampling and agent loop."""
+
+    name: str = engine_key("rollout.name", reader="rollout/__init__.py")
+    prompt_length: int = key(512, "prompt tokens at most", reader=GENERATION, low=1)
+    response_length: int = key(512, "response tokens at most", reader=GENERATION, low=1)
+    dtype: str = key(
+        "auto",
+        "type of the weights that generate; auto: model.dtype",
+        reader=GENERATION,
+        choices=DTYPES,
+        spellings=DTYPE_SPELLINGS,
+    )
+
+
+@dataclass
 class GenerationTrainerConfig:
     """Where generation runs."""
 
@@ -47,6 +63,6 @@ class GenerationConfig:
     """Everything `burnish generate` can be told."""
 
     data: GenerationDataConfig = section(GenerationDataConfig)
-    model: ModelConfig = section(ModelConfig, readers={"path": GENERATION})
-    rollout: RolloutConfig = section(RolloutConfig)
+    model: ModelConfig = section(ModelConfig, readers={"path": GENERATION, "tokenizer_path": GENERATION})
+    rollout: GenerationRolloutConfig = section(GenerationRolloutConfig, readers={"timeout": GENERATION})
     trainer: GenerationTrainerConfig = section(GenerationTrainerConfig)

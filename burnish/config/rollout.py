@@ -1,4 +1,8 @@
-"""`actor_rollout_ref.rollout`: the engine that generates responses, how it samples, and the agent loop around it."""
+"""`rollout`: the engine that generates responses, how it samples, and the agent loop around it.
+
+`BaseRolloutConfig` has what holds wherever responses are made; `RolloutConfig`, which is `actor_rollout_ref.rollout`,
+adds what only training asks for.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -68,31 +72,29 @@ class EngineKwargs:
     sglang: dict[str, Any] = key({}, "arguments for SGLang", later="the sglang rollout engine")
 
 
-@dataclass
-class RolloutConfig:
-    """Engine, sampling and agent loop."""
-
-    name: str = key(
+def engine_key(name: str, reader: str) -> Any:
+    """The key that chooses an engine, as `name` in its tree."""
+    return key(
         "hf",
         "rollout engine",
-        reader=ACTOR,
+        reader=reader,
         choices=("native", "hf", "vllm", "sglang"),
         later=LATER_ENGINES,
-        instead="The engine that is there is hf: actor_rollout_ref.rollout.name=hf",
+        instead=f"The engine that is there is hf: {name}=hf",
     )
+
+
+@dataclass
+class BaseRolloutConfig:
+    """Engine, sampling and agent loop."""
+
+    name: str = engine_key("actor_rollout_ref.rollout.name", reader=ACTOR)
     mode: str = key(
         "async",
         "async or sync generation",
         choices=("async", "sync"),
         inert="every engine serves each trajectory by itself",
     )
-    n: int = key(
-        None,
-        "responses per prompt; null: 4 where the estimator compares groups, else 1",
-        reader=EXPERIENCE,
-        low=1,
-    )
-    n_agent: int = key(None, "another name for n; must equal it", reader="config/rules/batch.py", low=1)
     temperature: float = key(1.0, "sampling temperature", reader=EXPERIENCE, low=0)
     top_k: int = key(-1, "most likely tokens sampled from; -1: all", reader=EXPERIENCE, low=-1)
     top_p: float = key(1.0, "smallest set of tokens with this probability", reader=EXPERIENCE, above=0, high=1)
@@ -124,19 +126,32 @@ class RolloutConfig:
     )
     enable_chunked_prefill: bool = key(True, "prefill long prompts in pieces", inert=NO_POOL)
     enable_prefix_caching: bool = key(True, "share the KV of equal prompts", inert=NO_POOL)
+    stop: list[str] = key([], "strings that end a response", reader=EXPERIENCE)
+    stop_token_ids: list[int] = key([], "tokens that end a response, besides the model's own", reader=EXPERIENCE)
+    timeout: float | None = key(
+        None, "seconds for all trajectories of one batch; null: no limit", reader=ACTOR, above=0
+    )
+    multi_turn: MultiTurnConfig = section(MultiTurnConfig, later=MULTI_TURN)
+    agent: AgentConfig = section(AgentConfig)
+    engine_kwargs: EngineKwargs = section(EngineKwargs)
+    disable_log_stats: bool = key(True, "no statistics of the engine in its log", inert="the hf engine logs none")
+
+
+@dataclass
+class RolloutConfig(BaseRolloutConfig):
+    """Engine, sampling and agent loop."""
+
+    n: int = key(
+        None,
+        "responses per prompt; null: 4 where the estimator compares groups, else 1",
+        reader=EXPERIENCE,
+        low=1,
+    )
+    n_agent: int = key(None, "another name for n; must equal it", reader="config/rules/batch.py", low=1)
     calculate_log_probs: bool = key(True, "keep the log-probs of sampled tokens", reader=ACTOR)
     log_prob_micro_batch_size_per_gpu: int | None = key(
         None, "sequences per forward pass of the old log-probs; null: planned from memory", reader=ACTOR, low=1
     )
     log_prob_use_dynamic_bsz: bool = key(None, "cut by tokens; null: as the actor", reader=ACTOR)
     log_prob_max_token_len_per_gpu: int = key(None, "tokens per micro-batch; null: as the actor", reader=ACTOR, low=1)
-    stop: list[str] = key([], "strings that end a response", reader=EXPERIENCE)
-    stop_token_ids: list[int] = key([], "tokens that end a response, besides the model's own", reader=EXPERIENCE)
-    timeout: float | None = key(
-        None, "seconds for all trajectories of one batch; null: no limit", reader=ACTOR, above=0
-    )
     val_kwargs: ValKwargs = section(ValKwargs)
-    multi_turn: MultiTurnConfig = section(MultiTurnConfig, later=MULTI_TURN)
-    agent: AgentConfig = section(AgentConfig)
-    engine_kwargs: EngineKwargs = section(EngineKwargs)
-    disable_log_stats: bool = key(True, "no statistics of the engine in its log", inert="the hf engine logs none")

@@ -6,6 +6,12 @@ The left side is a pattern over dotted names (`*` matches anything). Such a key 
 from fnmatch import fnmatchcase
 
 FSDP2_WRAPS = "every decoder layer is sharded by itself; remove the key"
+# Of `burnish generate`, where `rollout` is a section of its own; `burnish ppo` has it inside actor_rollout_ref.
+SAMPLES = "use data.n_samples (burnish ppo: actor_rollout_ref.rollout.n)"
+SAMPLED_LOG_PROBS = (
+    "the log-probs of what is sampled are always written, and no pass computes them again; remove the key "
+    "(burnish ppo has it in actor_rollout_ref.rollout)"
+)
 
 UNSUPPORTED: dict[str, str] = {
     "*.fsdp_config.grad_offload": "gradients live as long as one update and move with their weights; "
@@ -49,6 +55,15 @@ UNSUPPORTED: dict[str, str] = {
     "data.balance_dp_token": "packing (data.packing) evens out lengths; remove the key",
     "model.strategy": "one process holds the whole model; remove the key",
     "use_remove_padding": "sequences are always packed; use data.packing",
+    "rollout.n": SAMPLES,
+    "rollout.n_agent": SAMPLES,
+    "rollout.calculate_log_probs": SAMPLED_LOG_PROBS,
+    "rollout.log_prob_*": SAMPLED_LOG_PROBS,
+    "rollout.val_kwargs.*": "sampling keys sit in rollout itself: rollout.temperature, rollout.top_p, rollout.top_k "
+    "(burnish ppo: actor_rollout_ref.rollout.val_kwargs)",
+    "rollout.micro_batch_size*": "use data.batch_size for the prompts answered at a time, rollout.max_num_seqs for the "
+    "sequences generated at a time",
+    "rollout.seed": "sampling follows trainer.seed",
 }
 
 

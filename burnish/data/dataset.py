@@ -137,7 +137,7 @@ class RLDataset:
             )
         for name in names:
             if name != prompt and kept_name(name) != name:
-                self._say(f"{file}: column '{name}' is kept as '{kept_name(name)}'; training uses that name itself")
+                self._say(f"{file}: column '{name}' is kept as '{kept_name(name)}'; burnish uses that name itself")
 
     def _complete(self, row: Row, where: str, check: Check | None) -> Row:
         refuse_media(row, (self.config.image_key, self.config.video_key), where)

@@ -10,7 +10,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,10 @@ import pyarrow.parquet as pq
 from burnish.errors import DataError, NotAvailable
 
 Row = dict[str, Any]
+
+# What messages call the types of values; whole numbers and others go together in a column.
+_KINDS: dict[type, str] = {str: "text", bool: "true/false", int: "a number", float: "a number", bytes: "bytes"}
+_KINDS |= {dict: "objects", list: "lists", tuple: "lists"}
 
 FORMATS = (".parquet", ".json", ".jsonl", ".json.gz", ".jsonl.gz")
 
@@ -61,20 +65,25 @@ def write_parquet(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
     target = Path(path).expanduser()
     if not rows:
         raise DataError(f"{target}: there are no rows to write")
-    try:
-        table = pa.Table.from_pylist([dict(row) for row in rows])
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as exc:
-        raise DataError(f"{target}: parquet needs one type per column, and these rows do not have it: {exc}") from exc
-    target.parent.mkdir(parents=True, exist_ok=True)
+    table = to_table(rows, target)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table, partial)
         os.replace(partial, target)
     except pa.ArrowNotImplementedError as exc:  # {} in every row, for one
         raise DataError(f"{target}: parquet cannot hold these rows: {exc}") from exc
+    except OSError as exc:  # no permission, a file where a folder should be, a full disk
+        raise DataError(f"{target}: cannot be written: {exc}") from exc
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # what kept it from being written keeps it from being there
+            partial.unlink(missing_ok=True)
     return target
+
+
+def to_table(rows: Sequence[Mapping[str, Any]], file: Path) -> pa.Table:
+    """The rows as parquet holds them: a type for each column. DataError, naming `file`, where one has several."""
+    return pa.table({name: _column(file, name, [row.get(name) for row in rows]) for name in columns(rows)})
 
 
 def locate(path: str | Path) -> Path:
@@ -89,7 +98,7 @@ def locate(path: str | Path) -> Path:
     return file
 
 
-def columns(rows: Iterable[Row]) -> list[str]:
+def columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """The names any row has, in the order they first occur."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
@@ -107,6 +116,35 @@ def lookup(row: Mapping[str, Any], key: str) -> Any:
         for step in key.split("."):
             value = value.get(step) if isinstance(value, Mapping) else None
     return value
+
+
+def _column(target: Path, name: str, values: list[Any]) -> pa.Array:
+    """One column, which has one type; otherwise a DataError that says which rows differ, and where in the column."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as exc:
+        mixed = _mixture(name, list(enumerate(values)))
+        problem = f"parquet needs one type per column; {mixed}" if mixed else f"column '{name}': {exc}"
+        raise DataError(f"{target}: {problem}") from exc
+
+
+def _mixture(name: str, values: list[tuple[int, Any]]) -> str | None:
+    """The first mixture of types below a column, in words; `values` come with their rows."""
+    first: dict[str, int] = {}  # kind of value → the first row that has it
+    for row, value in values:
+        if value is not None:
+            first.setdefault(_KINDS.get(type(value), type(value).__name__), row)
+    if len(first) > 1:
+        (one, here), (other, there) = list(first.items())[:2]
+        return f"column '{name}' holds {one} in row {here} and {other} in row {there} (the first is 0): make them alike"
+    if "objects" in first:
+        filled = [(row, value) for row, value in values if value is not None]
+        fields = columns(value for _, value in filled)
+        found = (_mixture(f"{name}.{field}", [(row, value.get(field)) for row, value in filled]) for field in fields)
+        return next(filter(None, found), None)
+    if "lists" in first:
+        return _mixture(f"{name}[]", [(row, item) for row, value in values if value is not None for item in value])
+    return None
 
 
 def _format(file: Path) -> str:
@@ -175,4 +213,5 @@ def _read_text(file: Path) -> str:
     except UnicodeDecodeError as exc:
         raise DataError(f"{file}: not UTF-8 text (byte {exc.start}): {exc.reason}") from exc
     except (OSError, EOFError, zlib.error) as exc:
-        raise DataError(f"{file}: cannot be read: {exc}") from exc
+        fix = "; it is broken or no gzip file: download or write it again" if file.suffix == ".gz" else ""
+        raise DataError(f"{file}: cannot be read: {exc}{fix}") from exc

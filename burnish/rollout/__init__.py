@@ -36,11 +36,14 @@ def make_engine(name: str, module: Any, tokenizer: Any, config: "RolloutConfig")
 
 
 def load_engine(
-    model: "ModelConfig", rollout: "RolloutConfig", device: "torch.device", dtype: str | None = None
-) -> "tuple[PreTrainedTokenizerBase, RolloutEngine]":
-    """The tokenizer of a model folder and an engine that generates with its weights, where nothing is trained."""
-    from burnish.models.loading import load_causal_lm, load_tokenizer
+    model: "ModelConfig",
+    tokenizer: "PreTrainedTokenizerBase",
+    rollout: "RolloutConfig",
+    device: "torch.device",
+    dtype: str | None = None,
+) -> "RolloutEngine":
+    """An engine that generates with the weights of a model folder, where nothing is trained."""
+    from burnish.models.loading import load_causal_lm
 
-    tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
     module = load_causal_lm(model.path, model, device, dtype).requires_grad_(False)
-    return tokenizer, make_engine(rollout.name, module, tokenizer, rollout)
+    return make_engine(rollout.name, module, tokenizer, rollout)

@@ -1,0 +1,217 @@
+"""Responses to the prompts of a file, as validation would answer them: what `burnish generate` runs.
+
+Consumes a finished `GenerationConfig`; leaves a parquet file with the rows of `data.path`, every column as it was, and
+for each row four lists with an entry per response:
+
+    responses            what the policy wrote, without special tokens
+    response_log_probs   sum of the log-probs of its tokens, each as it was sampled (rollout/base.py)
+    finish_reasons       stop, length or abort
+    response_lengths     tokens that the policy sampled
+
+A generation is a run without training. Rows, chat template, agent loops and sampling are those of validation
+(`trainer/validate.py`), and so is the noise: a row's number in its file is its uid. The same rows, seed and sampling
+give the same responses there and here, whatever the batch size. `trainer/parts.py` keeps what has been made.
+"""
+
+import dataclasses
+import logging
+import math
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from burnish.agents.runner import Trajectory, TrajectoryRunner
+from burnish.agents.user_loops import check_names
+from burnish.config import GenerationConfig, Loaded, PPOConfig, explain
+from burnish.config.rollout import BaseRolloutConfig
+from burnish.data.chat import ChatRenderer
+from burnish.data.dataset import RLDataset
+from burnish.errors import BurnishError, ConfigError, DataError
+from burnish.models.device import pick_device
+from burnish.models.facts import read_model_facts
+from burnish.models.loading import load_tokenizer
+from burnish.rollout import load_engine
+from burnish.tracking.progress import Progress
+from burnish.trainer.experience import training_sampling
+from burnish.trainer.parts import ResumableParquet
+from burnish.trainer.response_file import ADDED, job_facts, output_schema, read_table
+from burnish.trainer.setup import terminated_as_interrupted
+
+log = logging.getLogger(__name__)
+
+NAMESPACE = "val"  # of the noise: validation's own
+
+
+class Generation:
+    """The rows of a job, checked. `load` makes the engine; `answer` then makes the output of some rows."""
+
+    def __init__(self, config: GenerationConfig):
+        self.config, self.run = config, as_run(config)
+        model = config.model
+        self.tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
+        self.rows = RLDataset([config.data.path], None, self.run.data)  # no tokenizer: lengths are checked here
+        check_names(self.rows.agent_names(), self.run)
+        check_prompts(self.rows, ChatRenderer(self.tokenizer, config.data.apply_chat_template_kwargs), config)
+        self.table = read_table(config.data.path)
+        self.schema = output_schema(config.data.path, self.table.schema)
+        self.sampling = training_sampling(self.run.actor_rollout_ref.rollout)
+
+    def load(self) -> None:
+        """Load the model; errors about its weights come from here."""
+        rollout, dtype = self.run.actor_rollout_ref.rollout, self.config.rollout.dtype
+        device = pick_device(self.config.trainer.device)
+        engine = load_engine(self.config.model, self.tokenizer, rollout, device, None if dtype == "auto" else dtype)
+        self.runner = TrajectoryRunner(engine, self.tokenizer, self.run)
+
+    def answer(self, numbers: range) -> pa.Table:
+        """These rows with their responses."""
+        n = self.config.data.n_samples
+        trajectories = self.runner.run(
+            [{**self.rows[i], "uid": i, "sample": k} for i in numbers for k in range(n)],
+            self.sampling,
+            namespace=NAMESPACE,
+            seed=self.config.trainer.seed,
+            deadline_s=self.config.rollout.timeout,
+        )
+        said = [_described(trajectory) for trajectory in trajectories]
+        groups = [said[i : i + n] for i in range(0, len(said), n)]
+        added = [
+            pa.array([[entry[field.name] for entry in group] for group in groups], type=field.type) for field in ADDED
+        ]
+        there = self.table.slice(numbers.start, len(numbers)).columns
+        return pa.Table.from_arrays([*there, *added], schema=self.schema)
+
+
+def generate(loaded: Loaded[GenerationConfig]) -> None:
+    """One job of `burnish generate`, its keys checked; whatever else can be wrong is found before a model is loaded."""
+    config = loaded.config
+    loaded.tell()
+    with _keys_of_this_command(), terminated_as_interrupted():
+        pick_device(config.trainer.device)  # a GPU that is not there is told before anything is read
+        check_context(config)
+        with ResumableParquet(config.data.output_path, job_facts(config), overwrite=config.data.overwrite) as output:
+            if output.is_complete():
+                log.info("%s is complete: it has the responses of this very command", output.path)
+                return
+            print(explain(config, loaded.explicit))
+            generation = Generation(config)
+            output.begin(generation.schema, len(generation.rows))
+            if output.saved:
+                log.info("going on: %d of %d rows are in %s", output.saved, output.total, output.folder)
+            try:
+                speed = answer_all(generation, output)
+                output.merge()
+            except BaseException as error:
+                if (saved := output.saved) or isinstance(error, KeyboardInterrupt):
+                    log.warning("stopped: %d of %d rows are saved; the same command goes on", saved, output.total)
+                raise
+        print(summary(config, speed))
+
+
+def answer_all(generation: Generation, output: ResumableParquet) -> float:
+    """Answer and save every row that is missing; returns tokens per second, 0 where none was missing."""
+    missing = list(output.missing(generation.config.data.batch_size))
+    if missing:
+        generation.load()
+    tokens, seconds = 0, 0.0
+    with Progress("generating", output.total, done=output.saved) as progress:
+        for numbers in missing:
+            start = time.monotonic()
+            table = generation.answer(numbers)
+            seconds += time.monotonic() - start
+            tokens += sum(map(sum, table["response_lengths"].to_pylist()))
+            output.write(numbers, table)
+            progress.advance(len(numbers), f"{tokens / seconds:.0f} tokens/s")
+    return tokens / seconds if seconds else 0.0
+
+
+def _described(trajectory: Trajectory) -> dict[str, Any]:
+    """What the file says of one response."""
+    output = trajectory.output
+    return {
+        "responses": trajectory.text,
+        "response_log_probs": math.fsum(output.response_logprobs or ()),  # 0 where the policy did not sample
+        "finish_reasons": output.extra_fields.get("finish_reason"),
+        "response_lengths": len(output.policy_ids),
+    }
+
+
+def summary(config: GenerationConfig, tokens_per_second: float) -> str:
+    """The last line: what there is, and what to do with it. Warns where no response came to its end."""
+    path, limit = config.data.output_path, config.rollout.response_length
+    reasons = pq.ParquetFile(path).read(["finish_reasons"])["finish_reasons"].combine_chunks()
+    every = reasons.flatten().to_pylist()
+    cut = every.count("length")
+    if cut == len(every):
+        log.warning("every response was cut at rollout.response_length=%d; raise it", limit)
+    parts = [f"{len(reasons)} rows", f"{len(every)} responses", f"{cut / len(every):.1%} cut at {limit} tokens"]
+    parts += [f"{tokens_per_second:.0f} tokens/s"] if tokens_per_second else []
+    key = "" if config.data.prompt_key == "prompt" else f" data.prompt_key={shlex.quote(config.data.prompt_key)}"
+    return f"{', '.join(parts)}: {path}. To score them: burnish eval data.path={shlex.quote(path)}{key}"
+
+
+def as_run(config: GenerationConfig) -> PPOConfig:
+    """The same job as a training run has it: what dataset, agent loops and engine read."""
+    run = PPOConfig()
+    data, policy = run.data, run.actor_rollout_ref
+    data.prompt_key, data.truncation = config.data.prompt_key, config.data.truncation
+    data.apply_chat_template_kwargs = config.data.apply_chat_template_kwargs
+    data.max_prompt_length, data.max_response_length = config.rollout.prompt_length, config.rollout.response_length
+    policy.model = config.model
+    for item in dataclasses.fields(BaseRolloutConfig):
+        setattr(policy.rollout, item.name, getattr(config.rollout, item.name))
+    policy.rollout.n = config.data.n_samples
+    run.trainer.seed, run.trainer.device = config.trainer.seed, config.trainer.device
+    return run
+
+
+def check_context(config: GenerationConfig) -> None:
+    """Prompt and response fit the model's context."""
+    model, rollout = config.model, config.rollout
+    context = model.override_config.get("max_position_embeddings") or read_model_facts(model.path).context
+    longest = rollout.prompt_length + rollout.response_length
+    if context is not None and longest > context:
+        raise ConfigError(
+            f"rollout.prompt_length={rollout.prompt_length} + rollout.response_length={rollout.response_length} = "
+            f"{longest} tokens, but {model.path} has a context of {context}; lower one of them"
+        )
+    if context is not None and (rollout.max_model_len or 0) > context:
+        raise ConfigError(
+            f"rollout.max_model_len={rollout.max_model_len}, but {model.path} has a context of {context}; lower it"
+        )
+
+
+def check_prompts(rows: RLDataset, chat: ChatRenderer, config: GenerationConfig) -> None:
+    """Every prompt can be rendered and, where none may be cut, is short enough."""
+    texts = []
+    for i in range(len(rows)):
+        try:
+            texts.append(chat.text(rows.value(i, "raw_prompt")))
+        except DataError as error:
+            raise DataError(f"{rows.where(i)}: {error}") from error
+    limit = config.rollout.prompt_length
+    lengths = chat.token_counts(texts) if config.data.truncation == "error" else []
+    over = [i for i, length in enumerate(lengths) if length > limit]
+    if over:
+        raise DataError(
+            f"{rows.where(over[0])}: the prompt has {lengths[over[0]]} tokens, over rollout.prompt_length={limit} "
+            f"({len(over)} of {len(rows)} prompts are, the longest has {max(lengths)}). Raise it, or cut prompts with "
+            "data.truncation=left, right or middle"
+        )
+
+
+@contextmanager
+def _keys_of_this_command() -> Iterator[None]:
+    """What is shared with training names its keys in errors; here they have other names."""
+    try:
+        yield
+    except BurnishError as error:
+        text = str(error).replace("actor_rollout_ref.", "")
+        text = text.replace("data.max_prompt_length", "rollout.prompt_length")
+        error.args = (text.replace("data.max_response_length", "rollout.response_length"), *error.args[1:])
+        raise

@@ -1,0 +1,346 @@
+"""`burnish generate`: validation's own responses, in a file that keeps the rows as they were and survives a kill."""
+
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import burnish
+from burnish.cli.main import main
+from burnish.config.model import ModelConfig
+from burnish.data.files import read_rows, write_parquet
+from burnish.data.tasks import arithmetic
+from burnish.models.loading import load_causal_lm, load_tokenizer
+from burnish.rewards.scores.arithmetic import compute_score
+from burnish.trainer import generation
+
+NANO = Path(burnish.__file__).parent / "models" / "nano"
+ADDED = {"responses", "response_log_probs", "finish_reasons", "response_lengths"}
+LENGTHS = ["rollout.prompt_length=32", "rollout.response_length=48"]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_parquet(arithmetic.rows("test", 10, seed=0), "test.parquet")
+    return tmp_path
+
+
+@pytest.fixture
+def job(place):
+    paths = ["data.path=test.parquet", "data.output_path=out.parquet", f"model.path={NANO}"]
+    return [*paths, *LENGTHS, "trainer.device=cpu"]
+
+
+@pytest.fixture
+def generate(job, capsys):
+    """Run the command with further keys; returns the exit code, stdout and stderr."""
+
+    def run(*overrides: str) -> tuple[int, str, str]:
+        given = {override.partition("=")[0] for override in overrides}
+        code = main(["generate", *(word for word in job if word.partition("=")[0] not in given), *overrides])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def made(generate):
+    """Run a command that must work; returns the rows of its output."""
+
+    def run(*overrides: str) -> list[dict]:
+        code, _, err = generate(*overrides)
+        assert code == 0, err
+        output = next((word.partition("=")[2] for word in overrides if word.startswith("data.output_path=")), None)
+        return read_rows(output or "out.parquet")
+
+    return run
+
+
+@pytest.fixture
+def refuses(generate, monkeypatch):
+    """Run a command that must end as a user's mistake, with one line and before a model is loaded; returns it."""
+
+    def load(*_args, **_kwargs):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(generation, "load_engine", load)
+
+    def run(*overrides: str) -> str:
+        code, _, err = generate(*overrides)
+        assert code == 2 and "Traceback" not in err, err
+        message = err[err.index("burnish: error: ") :].strip()
+        assert "\n" not in message and "actor_rollout_ref" not in message
+        assert not list(Path().glob("*.parts")), "a refused command leaves nothing"
+        return message
+
+    return run
+
+
+def test_generate_gives_what_validation_gives(made, place):
+    """The same rows, seed and sampling: the same responses in the same order, and so the same accuracy."""
+    rows = made("data.n_samples=2", "data.batch_size=3", "rollout.temperature=1", "rollout.top_p=0.9", "trainer.seed=7")
+    policy = "actor_rollout_ref.rollout"
+    validated = main(["ppo", "algorithm.adv_estimator=grpo", "data.train_files=test.parquet",
+                      "data.val_files=test.parquet", "data.train_batch_size=2", "data.max_prompt_length=32",
+                      "data.max_response_length=48", f"actor_rollout_ref.model.path={NANO}",
+                      f"{policy}.val_kwargs.n=2", f"{policy}.val_kwargs.do_sample=true",
+                      f"{policy}.val_kwargs.temperature=1", f"{policy}.val_kwargs.top_p=0.9", "trainer.val_only=true",
+                      "trainer.seed=7", "trainer.device=cpu", "trainer.default_local_dir=run",
+                      "trainer.logger=jsonl"])  # fmt: skip
+    assert validated == 0
+    lines = [json.loads(line) for line in Path("run/validation/0.jsonl").read_text().splitlines()]
+    end = load_tokenizer(NANO).eos_token
+    ours = [pair for row in rows for pair in zip(row["responses"], row["finish_reasons"], strict=True)]
+    assert ours == [(line["response"].removesuffix(end), line["finish_reason"]) for line in lines]
+    assert len(set(ours)) > 10, "the responses are sampled, and differ"
+    sums = [total for row in rows for total in row["response_log_probs"]]
+    assert sums == pytest.approx([sum(line["rollout_log_probs"]) for line in lines], abs=0.01)
+    scores = [compute_score(t, row["reward_model"]["ground_truth"]) for row in rows for t in row["responses"]]
+    assert [score["score"] for score in scores] == [line["score"] for line in lines]
+
+
+def test_log_prob_sums_are_those_of_a_forward_pass(made):
+    tokenizer = load_tokenizer(NANO)
+    module = load_causal_lm(NANO, ModelConfig())
+    rows = made("data.n_samples=3", "rollout.temperature=0.8", "rollout.top_k=5", "rollout.response_length=12")
+    assert {reason for row in rows for reason in row["finish_reasons"]} == {"stop", "length"}
+    for row in rows[:4]:
+        prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False)
+        for text, total, reason, length in zip(*(row[name] for name in
+                ("responses", "response_log_probs", "finish_reasons", "response_lengths")), strict=True):  # fmt: skip
+            ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+            ids = [*ids, tokenizer.eos_token_id] if reason == "stop" else ids
+            assert len(ids) == length
+            with torch.no_grad():
+                logits = module(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1]
+            log_probs = (logits / 0.8).log_softmax(-1).gather(1, torch.tensor(ids)[:, None])
+            assert total == pytest.approx(float(log_probs.sum()), abs=1e-4)
+
+
+def test_every_column_stays_as_it_was(made, place):
+    table = pa.table(
+        {
+            "prompt": ["347+586=?", "100+100=?", "222-111=?"],
+            "nested": pa.array([{"a": [1, None], "b": None}, None, {"a": [], "b": "x"}]),
+            "map": pa.array([[("k", 1)], [], None], type=pa.map_(pa.string(), pa.int32())),
+            "nothing": pa.nulls(3),
+            "category": pa.array(["x", "y", "x"]).dictionary_encode(),
+            "day": pa.array([0, 1, None], type=pa.date32()),
+            "messages": [1.5, 2.5, 3.5],  # a name that a run uses itself
+        }
+    ).replace_schema_metadata({"made by": "someone"})
+    pq.write_table(table, "rows.parquet")
+    made("data.path=rows.parquet", "data.batch_size=2")
+    out = pq.read_table("out.parquet")
+    assert out.select(table.column_names).equals(table) and set(out.column_names) - set(table.column_names) == ADDED
+    assert out.schema.metadata[b"made by"] == b"someone"
+    assert [len(row) for row in out["responses"].to_pylist()] == [1, 1, 1]
+
+
+def test_json_rows_with_different_fields(made, place):
+    lines = [{"question": "1+1=?", "n": None}, {"question": "2+2=?", "n": 2, "extra": {"a": [1]}}]
+    with gzip.open("rows.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    rows = made("data.path=rows.jsonl.gz", "data.prompt_key=question")
+    assert [{name: row[name] for name in ("question", "n", "extra")} for row in rows] == [
+        {"question": "1+1=?", "n": None, "extra": None},
+        lines[1],
+    ]
+
+
+def test_the_last_line_says_what_there_is_and_how_to_go_on(generate, place):
+    write_parquet([{"question": "1+1=?"}] * 10, "rows.parquet")
+    keys = ["data.path=rows.parquet", "data.prompt_key=question", "data.n_samples=2", "rollout.response_length=3"]
+    code, out, err = generate(*keys)
+    assert code == 0, err
+    assert "10 rows, 20 responses, 100.0% cut at 3 tokens, " in out and " tokens/s: out.parquet" in out
+    assert "burnish eval data.path=out.parquet data.prompt_key=question" in out
+    assert "every response was cut at rollout.response_length=3; raise it" in err
+    assert "generating: 10/10 rows" in err
+
+
+def test_the_same_command_again_does_nothing(made, generate, monkeypatch):
+    made("data.n_samples=2")
+    before = Path("out.parquet").read_bytes()
+    monkeypatch.setattr(generation, "Generation", None)  # nothing is read or loaded
+    code, out, err = generate("data.n_samples=2", "data.batch_size=1", "data.overwrite=true")
+    assert code == 0 and "out.parquet is complete" in err and out == ""
+    assert Path("out.parquet").read_bytes() == before
+
+
+def test_another_command_does_not_replace_the_file_unless_told(made, generate):
+    made()
+    code, _, err = generate("trainer.seed=2")
+    assert code == 2 and "out.parquet is there already" in err and "trainer.seed was 1 and is 2" in err
+    write_parquet(arithmetic.rows("test", 10, seed=1), "test.parquet")
+    code, _, err = generate()
+    assert code == 2 and "data.path had other contents" in err and "data.overwrite=true" in err
+    rows = made("data.overwrite=true")
+    assert [row["prompt"] for row in rows] == [row["prompt"] for row in read_rows("test.parquet")]
+
+
+@pytest.fixture
+def answered(monkeypatch):
+    """The numbers of the rows that are answered, in order."""
+    answer, numbers = generation.Generation.answer, []
+
+    def noted(self, rows):
+        numbers.extend(rows)
+        return answer(self, rows)
+
+    monkeypatch.setattr(generation.Generation, "answer", noted)
+    return numbers
+
+
+def test_kill_9_and_the_same_command_give_the_file_that_was_never_interrupted(made, job, answered):
+    """With the same batch size every bit is the same; with another one the rounding of log-probs differs."""
+    write_parquet(arithmetic.rows("test", 24, seed=0), "test.parquet")
+    keys = ["data.n_samples=2", "data.batch_size=2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "burnish.trainer.main_generation", *job, *keys], start_new_session=True
+    )
+    wait_for(lambda: list(Path("out.parquet.parts").glob("rows-*")), process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not Path("out.parquet").exists(), "the run was over before it could be killed"
+    saved = 2 * len(list(Path("out.parquet.parts").glob("rows-*")))
+    shutil.copytree("out.parquet.parts", "other.parquet.parts")
+    resumed = made(*keys)
+    assert answered == list(range(saved, 24)) and not Path("out.parquet.parts").exists()
+    other = made(*keys[:1], "data.batch_size=7", "data.output_path=other.parquet")
+    assert answered == 2 * list(range(saved, 24))
+    whole = made(*keys, "data.output_path=whole.parquet")
+    assert resumed == whole
+    for one, row in zip(whole, other, strict=True):
+        assert row.pop("response_log_probs") == pytest.approx(one.pop("response_log_probs"), abs=1e-4)
+        assert row == one
+
+
+def wait_for(condition, process, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, f"the run ended by itself with {process.returncode}"
+        assert time.monotonic() < deadline, "the run did not get there in time"
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_told_to_stop_says_what_is_saved(generate, made, answered, monkeypatch, number):
+    answer = generation.Generation.answer
+
+    def stopped(self, rows):
+        if 4 in rows:
+            signal.raise_signal(number)
+        return answer(self, rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(generation.Generation, "answer", stopped)
+        code, _, err = generate("data.batch_size=2")
+    assert code == 130 and "stopped: 4 of 10 rows are saved; the same command goes on" in err
+    answered.clear()
+    assert len(made("data.batch_size=2")) == 10 and answered == list(range(4, 10))
+
+
+def test_rows_choose_their_agent_loop(made, place):
+    """Only what the policy wrote is in the response, its length and its log-prob."""
+    (place / "loops.py").write_text(
+        "from burnish.agents.base import AgentLoopBase, AgentLoopOutput\n"
+        "class Twice(AgentLoopBase):\n"
+        "    async def run(self, sampling_params, **row):\n"
+        "        ids = self.prompt_ids(row['messages'])\n"
+        "        first = await self.server_manager.generate(prompt_ids=ids, sampling_params=sampling_params)\n"
+        "        heard = self.tokenizer('ok', add_special_tokens=False)['input_ids']\n"
+        "        again = await self.server_manager.generate(\n"
+        "            prompt_ids=[*ids, *first.token_ids, *heard], sampling_params=sampling_params)\n"
+        "        parts = [(first.token_ids, 1), (heard, 0), (again.token_ids, 1)]\n"
+        "        return AgentLoopOutput(\n"
+        "            prompt_ids=ids, response_ids=[i for part, _ in parts for i in part],\n"
+        "            response_mask=[mask for part, mask in parts for _ in part])\n"
+    )
+    (place / "loops.yaml").write_text("- {name: twice, _target_: 'loops.py:Twice'}\n")
+    prompts = [{"prompt": "347+586=?", "agent_name": name} for name in ("single_turn_agent", "twice")]
+    write_parquet(prompts, "rows.parquet")
+    keys = ["data.path=rows.parquet", "rollout.agent.agent_loop_config_path=loops.yaml", "rollout.temperature=0"]
+    one, two = made(*keys, "rollout.response_length=100")
+    assert two["responses"][0].startswith(one["responses"][0]) and "ok" not in two["responses"][0]
+    assert two["response_lengths"][0] > one["response_lengths"][0] > 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (["data.path=gone.parquet"], "data file not found: gone.parquet"),
+        (["data.prompt_key=text"], "test.parquet: no column 'text'; the columns are data_source, prompt"),
+        (["rollout.prompt_length=8"], "row 0 (the first is 0): the prompt has"),
+        (["rollout.prompt_length=8"], "data.truncation=left, right or middle"),
+        (["rollout.prompt_length=4000"], "rollout.prompt_length=4000 + rollout.response_length=48 = 4048 tokens, but"),
+        (["rollout.max_model_len=5000"], "rollout.max_model_len=5000, but"),
+        (["model.path=."], "no config.json; the model path must name a Hugging Face model folder"),
+        (["model.path=./no/such"], "the model path ./no/such: there is no such folder"),
+        (["data.nsamples=3"], "did you mean 'data.n_samples'?"),
+        (["rollout.name=vllm"], "The engine that is there is hf: rollout.name=hf"),
+        (["rollout.agent.default_agent_loop=mine"], "rollout.agent.default_agent_loop=mine: there is no such agent"),
+        (["data.output_path=out.json"], "the output is a parquet file; end it with .parquet"),
+        (["data.output_path=test.parquet"], "is the file of data.path"),
+        (["data.output_path=test.parquet/out.parquet"], "name another data.output_path"),
+        (["--plan"], "--plan is about training steps"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line_before_a_model_is_loaded(refuses, keys, words):
+    assert words in refuses(*keys)
+
+
+def write_bad_files(place):
+    content = (place / "test.parquet").read_bytes()
+    (place / "cut.parquet").write_bytes(content[: len(content) // 2])
+    lines = [{"prompt": "1+1=?", "x": 1}, {"prompt": "2+2=?", "x": "two"}]
+    (place / "mixed.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (place / "cut.jsonl.gz").write_bytes(gzip.compress((place / "mixed.jsonl").read_bytes())[:-12])
+    (place / "huge.json").write_text('[{"prompt": "1+1=?", "x": 1180591620717411303424}]')
+    (place / "hollow.json").write_text('[{"prompt": "1+1=?", "x": {}}]')
+    (place / "done.json").write_text('[{"prompt": "1+1=?", "responses": ["2"]}]')
+    (place / "null.json").write_text('[{"prompt": "1+1=?"}, {"prompt": null}]')
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("cut.parquet", "not a readable parquet file"),
+        ("cut.jsonl.gz", "cut.jsonl.gz: cannot be read"),
+        (
+            "mixed.jsonl",
+            "column 'x' holds a number in row 0 and text in row 1",
+        ),
+        ("huge.json", "huge.json: column 'x': "),
+        ("hollow.json", "hollow.json: the output, a parquet file, cannot hold a column"),
+        ("done.json", "done.json: there is a column 'responses' already"),
+        ("null.json", "row 1 (the first is 0): field 'prompt' is missing or null"),
+    ],
+)
+def test_a_bad_file_is_told_in_one_line_before_a_model_is_loaded(refuses, place, file, words):
+    write_bad_files(place)
+    assert words in refuses(f"data.path={file}")
+
+
+def test_prompts_are_cut_where_that_is_asked_for(made):
+    rows = made("rollout.prompt_length=8", "data.truncation=left")
+    assert all(row["responses"][0] is not None for row in rows)
+
+
+def test_a_run_that_saved_nothing_does_not_bar_the_next(generate, made, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(generation.Generation, "load", lambda self: (_ for _ in ()).throw(RuntimeError("no memory")))
+        code, _, err = generate("trainer.seed=5")
+    assert code == 1 and "no memory" in err and "are saved" not in err
+    assert len(made("trainer.seed=6")) == 10

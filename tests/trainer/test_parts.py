@@ -1,0 +1,251 @@
+"""The growing output: killed at any instant, it is made whole by the same job and touched by no other."""
+
+import itertools
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from burnish.errors import ConfigError, DataError
+from burnish.trainer import parts
+from burnish.trainer.parts import ResumableParquet
+
+TOTAL = 10
+SCHEMA = pa.schema({"number": pa.int64(), "words": pa.list_(pa.string())}, metadata={b"from": b"the input"})
+FACTS = {"data.path": "sha256:1", "rollout.temperature": 1.0, "rollout.stop": []}
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing that would clean up runs."""
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "folder" / "out.parquet"
+
+
+def table(rows):
+    return pa.table({"number": list(rows), "words": [[f"row {i}", ""] for i in rows]}, schema=SCHEMA)
+
+
+def make(path, size=3, *, stop_after=None, made=None, facts=FACTS, overwrite=False):
+    """The job: every missing row, then the file. `made` collects the rows that were made."""
+    with ResumableParquet(path, facts, overwrite=overwrite) as output:
+        if output.is_complete():
+            return
+        output.begin(SCHEMA, TOTAL)
+        for count, rows in enumerate(output.missing(size)):
+            if count == stop_after:
+                return
+            output.write(rows, table(rows))
+            if made is not None:
+                made += rows
+        output.merge()
+
+
+def assert_whole(path):
+    assert pq.ParquetFile(path).read().equals(table(range(TOTAL)))
+    assert os.listdir(path.parent) == [path.name], "nothing is left beside the file"
+
+
+def test_rows_come_out_in_order_with_the_facts_in_the_metadata(path):
+    make(path)
+    assert_whole(path)
+    metadata = pq.ParquetFile(path).schema_arrow.metadata
+    assert metadata[b"from"] == b"the input" and b"rollout.temperature" in metadata[parts.KEY]
+    assert pq.ParquetFile(path).metadata.num_row_groups == 1, "small parts are merged into large row groups"
+
+
+def test_large_rows_are_not_held_in_memory_together(path, monkeypatch):
+    monkeypatch.setattr(parts, "ROW_GROUP", 1)
+    make(path)
+    assert pq.ParquetFile(path).metadata.num_row_groups == 4
+    assert_whole(path)
+
+
+@pytest.mark.parametrize(("first", "then"), [(3, 3), (4, 3), (2, 7)])
+def test_what_is_missing_is_made_and_nothing_else(path, first, then):
+    made = []
+    make(path, first, stop_after=2, made=made)
+    assert made == list(range(2 * first)) and not path.exists()
+    make(path, then, made=made)
+    assert made == list(range(TOTAL))
+    assert_whole(path)
+
+
+def test_a_hole_in_the_middle_is_filled(path):
+    make(path, stop_after=3)
+    (path.parent / "out.parquet.parts" / "rows-000000003-000000006.parquet").unlink()
+    made = []
+    make(path, 2, made=made)
+    assert made == [3, 4, 5, 9]
+    assert_whole(path)
+
+
+@pytest.fixture
+def kill_at(monkeypatch):
+    """Die at the n-th change of the file system, before or after it; returns whether there was one."""
+    changes = [(os, "replace"), (Path, "unlink"), (Path, "rmdir"), (Path, "mkdir"), (os, "fsync")]
+    originals = {name: getattr(owner, name) for owner, name in changes}
+
+    def arm(number, *, after):
+        left = itertools.count(number, -1)
+
+        def patched(name):
+            def call(*args, **kwargs):
+                is_last = next(left) == 0
+                if is_last and not after:
+                    raise Killed
+                result = originals[name](*args, **kwargs)
+                if is_last:
+                    raise Killed
+                return result
+
+            return call
+
+        for owner, name in changes:
+            monkeypatch.setattr(owner, name, patched(name))
+
+    def leave_as_a_dead_process_does(output):
+        if output._lock._file is not None:
+            output._lock._file.close()  # the kernel lets go of the lock; files stay as they are
+
+    def attempt(job, number, *, after):
+        monkeypatch.setattr(ResumableParquet, "_leave", leave_as_a_dead_process_does)
+        arm(number, after=after)
+        try:
+            job()
+            return False
+        except Killed:
+            return True
+        finally:
+            monkeypatch.undo()
+
+    return attempt
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_killed_at_any_instant_no_row_is_lost_or_made_twice(tmp_path, kill_at, after):
+    for number in itertools.count():
+        path, made = tmp_path / str(number) / "out.parquet", []
+        if not kill_at(lambda path=path, made=made: make(path, made=made), number, after=after):
+            break
+        saved = [i for rows, _ in ResumableParquet(path, FACTS)._parts() for i in rows]
+        is_whole, again = path.exists(), []
+        assert is_whole or saved[: len(made)] == made, "what was said to be saved is"
+        make(path, 4, made=again)
+        assert again == ([] if is_whole else [i for i in range(TOTAL) if i not in saved])
+        assert_whole(path)
+    assert number > 15, "every change of the file system was tried"
+
+
+def test_a_file_that_is_complete_is_left_alone(path):
+    make(path)
+    before, made = path.read_bytes(), []
+    make(path, made=made)
+    make(path, made=made, overwrite=True)
+    assert made == [] and path.read_bytes() == before
+    assert_whole(path)
+
+
+def test_another_job_does_not_touch_the_file(path):
+    make(path)
+    before = path.read_bytes()
+    with pytest.raises(DataError) as error:
+        make(path, facts=FACTS | {"rollout.temperature": 0.5, "data.path": "sha256:2", "rollout.stop": ["x"]})
+    assert str(error.value) == (
+        f"{path} is there already and was made by another command (data.path had other contents, rollout.temperature "
+        "was 1.0 and is 0.5, rollout.stop was [] and is [x]); name another data.output_path, or replace it with "
+        "data.overwrite=true"
+    )
+    assert path.read_bytes() == before
+    assert_whole(path)
+
+
+def test_another_job_does_not_touch_the_parts(path):
+    make(path, stop_after=2)
+    with pytest.raises(DataError, match=r"parts holds 6 rows of an unfinished output, which was made by .*temperature"):
+        make(path, facts=FACTS | {"rollout.temperature": 0.5})
+    made = []
+    make(path, made=made)
+    assert made == [6, 7, 8, 9]
+
+
+def test_a_file_of_someone_else_is_not_replaced(path):
+    path.parent.mkdir()
+    path.write_text("precious")
+    with pytest.raises(DataError, match="is there already and was not written by burnish generate; name another"):
+        make(path)
+    assert path.read_text() == "precious" and os.listdir(path.parent) == [path.name]
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(DataError, match="is a folder; name a file in data.output_path"):
+        make(path)
+
+
+def test_overwrite_replaces_at_the_end_and_goes_on_with_its_own_parts(path):
+    make(path, facts={"old": 1})
+    before, made = path.read_bytes(), []
+    make(path, stop_after=1, overwrite=True, made=made)
+    assert path.read_bytes() == before, "the old file stays until the new one is whole"
+    make(path, overwrite=True, made=made)
+    assert made == list(range(TOTAL))
+    assert_whole(path)
+
+
+def test_overwrite_throws_away_the_parts_of_another_job(path):
+    make(path, stop_after=2, facts={"old": 1})
+    made = []
+    make(path, made=made, overwrite=True)
+    assert made == list(range(TOTAL))
+    assert_whole(path)
+
+
+def test_an_attempt_that_saved_nothing_bars_nobody(path):
+    make(path, stop_after=0, facts={"old": 1})
+    assert os.listdir(path.parent) == []
+    make(path)
+    assert_whole(path)
+
+
+def test_a_damaged_part_is_made_again(path, caplog):
+    make(path, stop_after=2)
+    part = path.parent / "out.parquet.parts" / "rows-000000000-000000003.parquet"
+    part.write_bytes(part.read_bytes()[:-9])
+    made = []
+    make(path, made=made)
+    assert made == [0, 1, 2, *range(6, 10)] and f"{part} is damaged; its rows are made again" in caplog.text
+    assert_whole(path)
+
+
+def test_two_processes_do_not_write_the_same_file(path):
+    with ResumableParquet(path, FACTS) as output:
+        output.begin(SCHEMA, TOTAL)
+        with pytest.raises(ConfigError, match=rf"out.parquet: process {os.getpid()} on .* is writing this file. Wait"):
+            make(path)
+        output.write(range(4), table(range(4)))
+    made = []
+    make(path, made=made)
+    assert made == list(range(4, TOTAL))
+
+
+def test_a_place_that_cannot_be_written_is_told_with_the_fix(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"cannot write in .*: Not a directory; name another data.output_path"):
+        make(tmp_path / "file" / "out.parquet")
+
+
+def test_a_full_disk_keeps_what_was_saved(path, monkeypatch):
+    def full(*_args, **_kwargs):
+        raise OSError(28, "No space left on device")
+
+    make(path, stop_after=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(parts.pq, "write_table", full)
+        with pytest.raises(DataError, match="No space left on device. What was saved before is kept"):
+            make(path)
+    made = []
+    make(path, made=made)
+    assert made == list(range(3, TOTAL))
