@@ -77,7 +77,7 @@ def test_missing_file_names_path_and_working_directory(tmp_path, monkeypatch):
         ("a.jsonl", b"", r"a\.jsonl: the file has no rows"),
         ("a.jsonl", b"\xff\xfe", "not UTF-8"),
         ("a.jsonl.gz", gzip.compress(b'{"a": 1}', mtime=0)[:-9], r"a\.jsonl\.gz: cannot be read"),
-        ("a.jsonl.gz", b"plain", r"a\.jsonl\.gz: cannot be read"),
+        ("a.jsonl.gz", b"plain", r"a\.jsonl\.gz: cannot be read: .*; it is broken or no gzip file: download or write"),
         ("a.csv", b"a,b", r"unknown format; a data file ends with one of \.parquet, \.json"),
     ],
 )
@@ -119,6 +119,39 @@ def test_write_parquet_refuses_mixed_types_and_leaves_nothing(tmp_path):
     assert not os.listdir(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ([{"a": 1}, {}, {"a": "x"}], "column 'a' holds a number in row 0 and text in row 2"),
+        ([{"a": True}, {"a": 1}], "column 'a' holds true/false in row 0 and a number in row 1"),
+        ([{"a": {"b": "x"}}, {"a": None}, {"a": {"b": 2.5}}], "column 'a.b' holds text in row 0 and a number in row 2"),
+        ([{"a": [1]}, {"a": [2, "x"]}], "column 'a[]' holds a number in row 0 and text in row 1"),
+        ([{"a": [{"b": "x"}]}, {"a": {"b": "x"}}], "column 'a' holds lists in row 0 and objects in row 1"),
+    ],
+)
+def test_mixed_types_are_one_line_with_the_column_and_both_types(tmp_path, rows, problem):
+    with pytest.raises(DataError) as caught:
+        write_parquet(rows, tmp_path / "rows.parquet")
+    start = f"{tmp_path / 'rows.parquet'}: parquet needs one type per column; "
+    assert str(caught.value) == f"{start}{problem} (the first is 0): make them alike"
+
+
+def test_a_number_that_parquet_cannot_hold(tmp_path):
+    with pytest.raises(DataError, match="rows.parquet: column 'a': .*too large"):
+        write_parquet([{"a": 2**70}], tmp_path / "rows.parquet")
+
+
+def test_columns_that_only_later_rows_have_are_written(tmp_path):
+    path = write_parquet([{"a": 1}, {"a": 2.5, "b": "x"}], tmp_path / "rows.parquet")
+    assert read_rows(path) == [{"a": 1.0, "b": None}, {"a": 2.5, "b": "x"}]
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="file/rows.parquet: cannot be written: "):
+        write_parquet(ROWS, tmp_path / "file" / "rows.parquet")
+
+
 def test_describe_counts_without_reading(tmp_path):
     facts = describe(write_parquet(ROWS, tmp_path / "rows.parquet"))
     assert (facts.rows, facts.columns) == (2, ("prompt", "extra_info", "n"))
@@ -136,6 +169,6 @@ def test_lookup_takes_the_literal_name_before_the_path():
 
 
 def test_files_order_and_tasks_import_no_torch():
-    modules = ["files", "order", "dataset", "sft", "tasks.arithmetic"]
+    modules = ["files", "sources", "order", "dataset", "sft", "tasks.arithmetic", "tasks.make"]
     code = "import sys\n" + "".join(f"import burnish.data.{m}\n" for m in modules) + "assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

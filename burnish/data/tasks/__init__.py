@@ -1,0 +1,62 @@
+"""Tasks of `burnish data make`: one short file each, which turns the records of a dataset into rows, or makes rows.
+
+task.py       the contract: what a task's file hands on as `TASK`, and the helpers it is written with
+make.py       a task's rows, split by split, with a count of what was left out and why
+held_out.py   which questions are kept apart as the test split: by a hash, never by chance or order
+
+Adding a task is a file here and a line in `TASKS`. A task's file is imported when it is asked for. No torch.
+"""
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from burnish.config.nearest import nearest
+from burnish.errors import ConfigError
+
+if TYPE_CHECKING:
+    from burnish.data.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What is said of a task before its file is imported."""
+
+    module: str
+    summary: str
+
+
+def _here(name: str, summary: str) -> Listed:
+    return Listed(f"{__name__}.{name}", summary)
+
+
+TASKS = {
+    "gsm8k": _here("gsm8k", "word problems of primary school; the answer is a number after ####"),
+    "gsm8k_tool": _here("gsm8k_tool", "gsm8k for an agent that may check its answer with a tool"),
+    "math": _here("math", "competition mathematics; the answer is in \\boxed{}"),
+    "geo3k": _here("geo3k", "geometry problems with pictures, or their text alone"),
+    "geo3k_tool": _here("geo3k_tool", "geo3k for an agent that may check its answer with a tool"),
+    "arithmetic": _here("arithmetic", "three-digit sums and differences (generated)"),
+    "countdown": _here("countdown", "reach a target with given numbers, each used once (generated)"),
+    "multiply": _here("multiply", "products of two numbers (generated)"),
+    "mbpp": _here("mbpp", "small Python functions, checked by tests"),
+    "humaneval": _here("humaneval", "Python functions to complete, checked by tests"),
+    "preference": _here("preference", "pairs of a chosen and a rejected answer, for reward models"),
+    "search_qa": _here("search_qa", "questions for an agent that searches before it answers"),
+    "reasoning_gym": _here("reasoning_gym", "tasks of the package reasoning-gym, with its verifiers (generated)"),
+}
+
+
+def find(name: str) -> Listed:
+    """The entry of a task; ConfigError with the nearest one if there is none."""
+    if name in TASKS:
+        return TASKS[name]
+    near = nearest(name, TASKS)
+    hint = f"did you mean {near}? " if near else ""
+    raise ConfigError(f"no such task: {name}; {hint}There are: {', '.join(TASKS)}")
+
+
+def load(name: str) -> "Task":
+    """The task of that name."""
+    task: Task = importlib.import_module(find(name).module).TASK
+    return task

@@ -23,6 +23,7 @@ import hashlib
 import random
 from typing import Any
 
+from burnish.data.tasks.task import GeneratedTask, Options
 from burnish.errors import DataError
 
 DATA_SOURCE = "burnish/arithmetic"
@@ -75,6 +76,11 @@ def rows(split: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
     return [_row(split, index, *parts) for index, parts in enumerate(questions(split, count, seed))]
 
 
+def generate(split: str, count: int, seed: int, options: Options) -> list[dict[str, Any]]:
+    """`rows` as `burnish data make` calls it."""
+    return rows(split, count, seed)
+
+
 def scratchpad(a: int, op: str, b: int) -> str:
     """The answer worked out digit by digit."""
     _check(a, op, b)
@@ -116,3 +122,9 @@ def _check(a: int, op: str, b: int) -> None:
         raise DataError(f"{a}{op}{b}: both numbers have three digits, {LOW} to {HIGH}")
     if op == "-" and a < b:
         raise DataError(f"{a}-{b}: the first number of a difference is the larger one; swap them")
+
+
+TASK = GeneratedTask(
+    about="The task of the quickstart: numbers from 100 to 999. The reward compares the number after `answer:`.",
+    generate=generate,
+)

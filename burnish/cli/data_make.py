@@ -1,0 +1,213 @@
+"""`burnish data make TASK`: rows in the standard shape, written as train.parquet and test.parquet.
+
+Reads the command line, has the rows of each split made (`burnish/data/tasks`), writes them, and says what was written,
+what was left out and why. Nothing is written before all rows are there. `script` is the whole of a program in
+examples/data_preprocess.
+"""
+
+import argparse
+import os
+import shlex
+import sys
+import textwrap
+from pathlib import Path
+
+from burnish.cli.arguments import Parser
+from burnish.cli.errors import DEBUG, guard
+from burnish.errors import ConfigError, DataError
+
+HELP = ("-h", "--help", "help")
+TRAIN_SIZE, TEST_SIZE = 10_000, 500
+WIDTH = 100
+
+
+def main(argv: list[str]) -> int:
+    words = [word for word in argv if word != DEBUG]
+    if not words or words[0] in HELP:
+        print(overview())
+        return 0
+    if words[0].startswith("-"):
+        raise ConfigError(f"burnish data make: name a task before {words[0]}; `burnish data make --help` lists them")
+    make(words[0], parse(words[0], words[1:]))
+    return 0
+
+
+def make(name: str, typed: argparse.Namespace) -> None:
+    """Make the rows of each split, then write them all."""
+    from burnish.data.files import write_parquet
+    from burnish.data.tasks import load
+    from burnish.data.tasks.make import from_files, generated
+    from burnish.data.tasks.task import FileTask
+
+    task = load(name)
+    options = {option.name: getattr(typed, option.name) for option in task.options}
+    if isinstance(task, FileTask):
+        targets = _targets(typed, typed.origin.splits(task.hub))
+        splits = from_files(task, typed.origin, options | {"data_source": typed.data_source or task.data_source})
+    else:
+        targets = _targets(typed, list(typed.sizes))
+        splits = generated(task, typed.sizes, typed.seed, options)
+    for split, made in splits.items():
+        write_parquet(made.rows, targets[split])
+        print(f"{targets[split]}: {len(made.rows)} rows" + (f"; left out: {made.told()}" if made.left_out else ""))
+    print(f"next: burnish data check {shlex.join(map(str, targets.values()))}")
+
+
+def parse(name: str, words: list[str]) -> argparse.Namespace:
+    """The arguments of a task, checked as far as they can be without its files.
+
+    Beside the flags they hold `origin` (where a task finds its records) or `sizes` (how many rows a task makes).
+    """
+    from burnish.data.sources import Origin, renaming
+    from burnish.data.tasks import load
+    from burnish.data.tasks.task import FileTask
+
+    typed = parser(name).parse_args(words)
+    if isinstance(load(name), FileTask):
+        typed.origin = Origin(
+            train=typed.train,
+            test=typed.test,
+            source=typed.source,
+            hub=typed.hub,
+            hub_config=typed.hub_config,
+            test_size=typed.test_size,
+            rename=renaming(typed.rename),
+        )
+    else:
+        typed.sizes = _sizes(typed.train_size, typed.test_size)
+    return typed
+
+
+def parser(name: str) -> Parser:
+    """The flags of a task: where rows go, where they come from, and its own."""
+    from burnish.data.tasks import load
+    from burnish.data.tasks.task import FileTask
+
+    task = load(name)
+    example = " ".join(filter(None, ("data make", name, task.example, f"--out data/{name}")))
+    flags = Parser(f"data make {name}", describe(name), example)
+    flags.add_argument("--out", required=True, metavar="FOLDER", help="where train.parquet and test.parquet go")
+    flags.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    if isinstance(task, FileTask):
+        _add_origin(flags, task.hub.id, task.hub.config)
+        shown = f" [{task.data_source}]" if task.data_source else ""
+        flags.add_argument("--data-source", metavar="NAME", help=f"the rows' data_source: it picks the scorer{shown}")
+    else:
+        flags.add_argument("--train-size", type=int, default=TRAIN_SIZE, metavar="N", help=f"rows [{TRAIN_SIZE}]")
+        flags.add_argument("--test-size", type=int, default=TEST_SIZE, metavar="N", help=f"rows [{TEST_SIZE}]")
+        flags.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed gives the same rows [0]")
+    for option in task.options:
+        flag = f"--{option.name.replace('_', '-')}"
+        if isinstance(option.default, bool):
+            flags.add_argument(flag, action="store_true", help=option.help)
+        else:
+            shown = f" [{option.default}]" if option.default != "" else ""
+            kind = type(option.default)
+            flags.add_argument(flag, type=kind, default=option.default, metavar="X", help=f"{option.help}{shown}")
+    return flags
+
+
+def _add_origin(flags: Parser, hub_id: str, hub_config: str) -> None:
+    add = flags.add_argument
+    add("--source", metavar="FOLDER", help="a folder with train.* and test.* (parquet, json, jsonl, json.gz, jsonl.gz)")
+    add("--train", nargs="+", default=[], metavar="FILE", help="files of the train split")
+    add("--test", nargs="+", default=[], metavar="FILE", help="files of the test split")
+    add("--hub", metavar="ID", help=f"a dataset on the Hugging Face hub, where no files are given [{hub_id}]")
+    add("--hub-config", metavar="NAME", help=f"its configuration [{hub_config}]")
+    add(
+        "--test-size",
+        type=int,
+        metavar="N",
+        help="keep N questions of the train records apart as the test split, by a hash of the question (a test split "
+        "that the source has is then not read)",
+    )
+    renamed = "the file's column THEIRS is the one called OURS above"
+    add("--rename", action="append", default=[], metavar="THEIRS=OURS", help=renamed)
+
+
+def _sizes(train: int, test: int) -> dict[str, int]:
+    """How many rows each split has; a split of 0 rows is not made."""
+    sizes = {"train": train, "test": test}
+    for split, size in sizes.items():
+        if size < 0:
+            raise ConfigError(f"--{split}-size {size}: how many rows, 0 for none")
+    if not any(sizes.values()):
+        raise ConfigError("--train-size 0 --test-size 0 makes nothing: ask for some rows")
+    return {split: size for split, size in sizes.items() if size}
+
+
+def describe(name: str) -> str:
+    """What stands above the flags in the help of a task."""
+    from burnish.data.tasks import TASKS, load
+    from burnish.data.tasks.task import FileTask
+
+    task = load(name)
+    lines = [f"{name}: {TASKS[name].summary}", "", textwrap.fill(task.about, WIDTH)]
+    if isinstance(task, FileTask):
+        width = max(len("|".join(column.names)) for column in task.reads) + 2
+        lines += ["", "columns it reads:"]
+        lines += [f"  {'|'.join(column.names):<{width}}{column.meaning}" for column in task.reads]
+    return "\n".join(lines)
+
+
+def overview() -> str:
+    """The text of `burnish data make --help`."""
+    from burnish.data.tasks import TASKS
+
+    width = max(map(len, TASKS)) + 2
+    return "\n".join(
+        [
+            "usage: burnish data make TASK --out FOLDER […]",
+            "",
+            "Writes FOLDER/train.parquet and FOLDER/test.parquet, with rows as `burnish ppo` reads them.",
+            "",
+            "tasks:",
+            *(f"  {name:<{width}}{listed.summary}" for name, listed in TASKS.items()),
+            "",
+            "examples:",
+            "  burnish data make gsm8k --out data/gsm8k",
+            "  burnish data make gsm8k --source ~/downloads/gsm8k --out data/gsm8k",
+            "  burnish data make math --train math_train.json --test-size 500 --out data/math",
+            "  burnish data make countdown --train-size 10000 --test-size 500 --seed 1 --out data/countdown",
+            "",
+            "`burnish data make TASK --help` shows what a task reads, and its flags.",
+        ]
+    )
+
+
+def script(name: str) -> int:
+    """A program that makes one task: --local_dir is --out, --local_dataset_path is --source, the rest as it is."""
+    return guard(lambda argv: main(script_words(name, argv)), sys.argv[1:])
+
+
+def script_words(name: str, argv: list[str]) -> list[str]:
+    """The command line of `burnish data make` behind that of a script."""
+    from burnish.data.tasks import load
+    from burnish.data.tasks.task import FileTask
+
+    flags = argparse.ArgumentParser(
+        description=f"Thin over `burnish data make {name}`, whose other flags it takes too.",
+        epilog=f"example: python3 {sys.argv[0]} --local_dir ~/data/{name}",
+        allow_abbrev=False,
+    )
+    flags.add_argument("--local_dir", default=f"~/data/{name}", help=f"where the files go [~/data/{name}]")
+    if isinstance(load(name), FileTask):
+        flags.add_argument("--local_dataset_path", help="a folder with train.* and test.*, instead of the hub")
+    typed, rest = flags.parse_known_args(argv)
+    source = getattr(typed, "local_dataset_path", None)
+    return [name, "--out", typed.local_dir, *(["--source", source] if source else []), *rest]
+
+
+def _targets(typed: argparse.Namespace, splits: list[str]) -> dict[str, Path]:
+    """The file of each split; DataError, before any work, where it could not be written."""
+    folder = Path(typed.out).expanduser()
+    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise DataError(f"--out {typed.out}: {nearest} is a file, not a folder; choose another folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise DataError(f"--out {typed.out}: no permission to write in {nearest}; choose another folder")
+    targets = {split: folder / f"{split}.parquet" for split in splits}
+    there = [str(path) for path in targets.values() if path.exists()]
+    if there and not typed.overwrite:
+        raise DataError(f"already there: {' and '.join(there)}; add --overwrite to replace, or choose another --out")
+    return targets

@@ -1,0 +1,164 @@
+"""Where the records of a dataset are: files that were named, a folder with its splits, or the Hugging Face hub.
+
+`Origin` is what a user said about it; its `files` are the paths of each split, and `read` hands on what they hold. The
+hub keeps every dataset converted to parquet on the branch refs/convert/parquet, as <config>/<split>/0000.parquet: what
+is downloaded is a folder like any other. Imports no torch.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from burnish.data.files import FORMATS, Row, columns, read_rows
+from burnish.errors import ConfigError, DataError
+
+CONVERTED = "refs/convert/parquet"
+_LOCAL = "give local files with --source FOLDER, or --train FILE and --test FILE"
+
+
+@dataclass(frozen=True)
+class Hub:
+    """A dataset on the Hugging Face hub, and what its splits are called there; None where it has no such split."""
+
+    id: str
+    config: str
+    train: str | None = "train"
+    test: str | None = "test"
+
+    def splits(self) -> dict[str, str]:
+        """Our names of the splits it has, and its own."""
+        return {ours: theirs for ours, theirs in (("train", self.train), ("test", self.test)) if theirs}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file and the records in it."""
+
+    file: Path
+    records: list[Row]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where records come from: named files, or a folder, or a hub id, or (nothing given) the task's own dataset.
+
+    With `test_size` that many questions of the train records become the test split; test records are not read.
+    """
+
+    train: Sequence[str] = ()
+    test: Sequence[str] = ()
+    source: str | None = None
+    hub: str | None = None
+    hub_config: str | None = None
+    test_size: int | None = None
+    rename: Mapping[str, str] = field(default_factory=dict)  # column as it is called → as the task calls it
+
+    def __post_init__(self) -> None:
+        if sum(map(bool, (self.train or self.test, self.source, self.hub))) > 1:
+            raise ConfigError("--train/--test FILE, --source FOLDER and --hub ID all say where records are: give one")
+        if self.hub_config and (self.train or self.test or self.source):
+            raise ConfigError("--hub-config picks a part of a dataset on the hub; with local files leave it out")
+        if self.test_size is not None and self.test_size < 1:
+            raise ConfigError(f"--test-size {self.test_size}: at least 1; without it no part is kept apart")
+        if self.test_size is not None and self.test:
+            raise ConfigError("--test gives the test split, and --test-size takes it from the train records: give one")
+
+    def splits(self, hub: Hub) -> list[str]:
+        """The splits that will be made."""
+        if self.test_size is not None:
+            return ["train", "test"]
+        named = [name for name, files in (("train", self.train), ("test", self.test)) if files]
+        return named or list(hub.splits())
+
+    def files(self, hub: Hub) -> dict[str, list[Path]]:
+        """The files of each split that is read; `hub` is the task's own dataset."""
+        wanted = [split for split in self.splits(hub) if not (split == "test" and self.test_size)]
+        if self.train or self.test:
+            named = {"train": self.train, "test": self.test}
+            return {split: [Path(file) for file in named[split]] for split in wanted}
+        theirs = {split: hub.splits().get(split, split) for split in wanted}
+        if self.source:
+            return {split: files_in(self.source, split, theirs[split]) for split in wanted}
+        config = self.hub_config or (hub.config if self.hub in (None, hub.id) else "default")
+        folder = download(self.hub or hub.id, config, list(theirs.values()))
+        return {split: files_in(folder, theirs[split]) for split in wanted}
+
+
+def read(files: Iterable[str | Path], rename: Mapping[str, str] | None = None) -> list[Part]:
+    """The records of some files, with columns renamed."""
+    return [Part(Path(file), _renamed(file, read_rows(file), rename or {})) for file in files]
+
+
+def files_in(folder: str | Path, split: str, other: str | None = None) -> list[Path]:
+    """The files of a split in a folder: train.jsonl, or train-00000-of-00002.parquet and so on, or train/*.parquet.
+
+    `other` is a further name the split may have. Two sets of files for one split are refused: which is meant?
+    """
+    root = Path(folder).expanduser()
+    if not root.is_dir():
+        problem = f"is a file; name it with --train {folder}" if root.exists() else f"not found from {Path.cwd()}"
+        raise DataError(f"--source {folder}: {problem}; a folder with train.* and test.* is wanted")
+    found = [files for name in dict.fromkeys((split, other or split)) for files in _candidates(root, name)]
+    if not found:
+        apart = ", or keep a part of the train records apart with --test-size N" if split == "test" else ""
+        raise DataError(
+            f"{folder}: no {split} file; looked for {split}.*, {split}-* and {split}/* ending with one of "
+            f"{', '.join(FORMATS)}. Name it with --{split} FILE{apart}"
+        )
+    if len(found) > 1:
+        both = " and ".join(str(files[0].relative_to(root)) for files in found[:2])
+        raise DataError(f"{folder}: both {both} could be the {split} split; name one with --{split} FILE")
+    return found[0]
+
+
+def download(hub_id: str, config: str, splits: Sequence[str]) -> Path:
+    """The folder of a dataset's configuration, fetched from the hub (or its cache): <split>/*.parquet."""
+    from huggingface_hub import snapshot_download
+
+    patterns = [f"{config}/{split}/*.parquet" for split in splits]
+    try:
+        snapshot = Path(snapshot_download(hub_id, repo_type="dataset", revision=CONVERTED, allow_patterns=patterns))
+    except (OSError, ValueError) as exc:  # no network, no such dataset, no access; an id that is none
+        said = str(exc).strip().split("\n")[0].rstrip(".")
+        raise DataError(f"{hub_id} could not be fetched from the hub ({said}); {_LOCAL}") from exc
+    missing = [split for split in splits if not any((snapshot / config / split).glob("*.parquet"))]
+    if missing:
+        raise DataError(
+            f"{hub_id} on the hub has no {config}/{missing[0]}/*.parquet; name its configuration with --hub-config "
+            f"(https://huggingface.co/datasets/{hub_id} lists them), or {_LOCAL}"
+        )
+    return snapshot / config
+
+
+def renaming(words: Iterable[str]) -> dict[str, str]:
+    """`problem=question` and the like as a table of names."""
+    table = {}
+    for word in words:
+        theirs, _, ours = word.partition("=")
+        if not theirs or not ours:
+            raise ConfigError(f"--rename {word}: write THEIRS=OURS, e.g. --rename problem=question")
+        table[theirs] = ours
+    return table
+
+
+def _renamed(file: str | Path, rows: list[Row], rename: Mapping[str, str]) -> list[Row]:
+    there = columns(rows) if rename else []
+    for theirs, ours in rename.items():
+        if theirs not in there:
+            raise DataError(f"{file}: --rename {theirs}={ours}: no column '{theirs}'; the file has: {', '.join(there)}")
+    if not rename:
+        return rows
+    # A column that had the new name already makes way for it.
+    taken = set(rename.values()) - set(rename)
+    return [{rename.get(name, name): value for name, value in row.items() if name not in taken} for row in rows]
+
+
+def _candidates(root: Path, name: str) -> list[list[Path]]:
+    """The sets of files that could be a split of that name."""
+    single = [[root / f"{name}{suffix}"] for suffix in FORMATS if (root / f"{name}{suffix}").is_file()]
+    sets = [*single, _data_files(root.glob(f"{name}-*")), _data_files((root / name).glob("*"))]
+    return [files for files in sets if files]
+
+
+def _data_files(paths: Iterable[Path]) -> list[Path]:
+    return sorted(path for path in paths if path.is_file() and path.name.lower().endswith(FORMATS))

@@ -1,0 +1,76 @@
+"""Countdown: reach a target with given numbers, each used exactly once, by + - * / and brackets.
+
+Every question is made from a solution, so all can be solved: numbers are joined two at a time until one is left, by
+steps whose results are positive integers. The more numbers, the harder (`extra_info.difficulty` is their count). The
+solution goes along as `extra_info.answer`. The same numbers in another order with the same target are one question.
+"""
+
+import random
+from collections.abc import Iterator
+
+from burnish.data.files import Row
+from burnish.data.tasks.held_out import distinct
+from burnish.data.tasks.task import GeneratedTask, Option, Options, rl_row
+from burnish.errors import ConfigError
+
+DATA_SOURCE = "countdown"
+HIGHEST_NUMBER = 99
+HIGHEST_TARGET = 100
+COUNTS = (2, 8)
+
+
+def generate(split: str, count: int, seed: int, options: Options) -> list[Row]:
+    counts = parse_counts(options["numbers"])
+    return distinct(split, count, _draw(random.Random(f"{DATA_SOURCE}/{split}/{seed}"), counts))
+
+
+def parse_counts(typed: str) -> list[int]:
+    """`3,4` as the counts of numbers that questions may have."""
+    low, high = COUNTS
+    words = typed.split(",")
+    if not all(word.strip().isdecimal() and low <= int(word) <= high for word in words):
+        raise ConfigError(f"--numbers {typed}: write counts from {low} to {high} with commas between, e.g. 3,4")
+    return [int(word) for word in words]
+
+
+def _draw(draw: random.Random, counts: list[int]) -> Iterator[tuple[str, Row]]:
+    """Questions without end, each with what makes it different from others."""
+    while True:
+        numbers = [draw.randint(1, HIGHEST_NUMBER) for _ in range(draw.choice(counts))]
+        target, solution = solve_somehow(draw, numbers)
+        if target <= HIGHEST_TARGET:
+            yield f"{sorted(numbers)} {target}", _row(numbers, target, solution)
+
+
+def solve_somehow(draw: random.Random, numbers: list[int]) -> tuple[int, str]:
+    """A value that the numbers can make, and how."""
+    left = [(number, str(number)) for number in numbers]
+    while len(left) > 1:
+        (a, first), (b, second) = (left.pop(draw.randrange(len(left))) for _ in range(2))
+        if a < b:
+            a, first, b, second = b, second, a, first
+        values = {"+": a + b, "*": a * b, "-": a - b, "/": a // b if a % b == 0 else 0}
+        op = draw.choice([op for op, value in values.items() if value > 0])
+        left.append((values[op], f"({first} {op} {second})"))
+    value, text = left[0]
+    return value, text[1:-1]
+
+
+def _row(numbers: list[int], target: int, solution: str) -> Row:
+    question = f"numbers {', '.join(map(str, numbers))}; target {target}"
+    prompt = (
+        f"Make {target} out of the numbers {', '.join(map(str, numbers))}. Use each of them exactly once, with "
+        "+, -, *, / and brackets. Think first; then write the expression alone between <answer> and </answer>, like "
+        "<answer>(8 - 2) * 5</answer>."
+    )
+    truth = {"target": target, "numbers": numbers}
+    worked = f"<answer>{solution}</answer>"
+    return rl_row(DATA_SOURCE, "math", prompt, truth, question, worked, difficulty=len(numbers))
+
+
+TASK = GeneratedTask(
+    about=f"Numbers from 1 to {HIGHEST_NUMBER} and a target up to {HIGHEST_TARGET} that they can make. The reward "
+    "checks the expression in <answer>.",
+    generate=generate,
+    options=(Option("numbers", "3,4", "how many numbers a question has; several counts are mixed"),),
+)

@@ -1,0 +1,78 @@
+"""Which questions are kept apart as the test split: by a hash of the question, so that none is in both splits.
+
+`distinct` serves tasks that make their questions: a question belongs to one split for good, whatever the seed and the
+sizes. `keep_apart` serves a file that has no test split: it takes as many questions as were asked for, whichever order
+they stand in; equal questions fall on the same side.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from burnish.data.files import Row
+from burnish.errors import DataError
+
+T = TypeVar("T")
+
+SPLITS = ("train", "test")
+TEST_ONE_IN = 10
+PATIENCE = 2000  # draws in a row without a new question, after which there are none left to speak of
+
+
+def split_of(question: str) -> str:
+    """The split of a question that is made, the same in every run."""
+    return "test" if int.from_bytes(_digest(question)[:8], "big") % TEST_ONE_IN == 0 else "train"
+
+
+def distinct(split: str, count: int, drawn: Iterable[tuple[str, T]]) -> list[T]:
+    """The first `count` things drawn whose questions differ and belong to the split. `drawn` is endless."""
+    if split not in SPLITS:
+        raise DataError(f"split '{split}' does not exist; use one of {', '.join(SPLITS)}")
+    found: dict[str, T] = {}
+    fruitless = 0
+    for question, thing in drawn:
+        if len(found) >= count:
+            break
+        fruitless += 1
+        if question not in found and split_of(question) == split:
+            found[question] = thing
+            fruitless = 0
+        if fruitless > PATIENCE:
+            raise DataError(
+                f"only {len(found)} of {count} different {split} questions could be found with these options; "
+                f"ask for fewer (--{split}-size) or widen the options"
+            )
+    return list(found.values())
+
+
+def keep_apart(rows: Sequence[Row], count: int) -> tuple[list[Row], list[Row]]:
+    """The rows of the train split and those of the test split, which has `count` different questions."""
+    marks = [mark(row) for row in rows]
+    questions = sorted(set(marks))
+    if count >= len(questions):
+        raise DataError(
+            f"--test-size {count} leaves nothing to train on: there are {len(questions)} different questions in all; "
+            "ask for fewer"
+        )
+    chosen = set(questions[:count])
+    train = [row for row, key in zip(rows, marks, strict=True) if key not in chosen]
+    return train, [row for row, key in zip(rows, marks, strict=True) if key in chosen]
+
+
+def mark(row: Row) -> bytes:
+    """What tells one question from another: the prompt, but for blanks and capitals, and its pictures."""
+    parts = [f"{message['role']}: {message['content']}" for message in row["prompt"]]
+    return _digest(" ".join("\n".join(parts).split()).casefold(), *map(_picture, row.get("images") or []))
+
+
+def _picture(image: Any) -> bytes:
+    """A picture in a row is a path, or an object with its bytes, as the hub keeps them."""
+    content = (image.get("bytes") or image.get("path")) if isinstance(image, dict) else image
+    return content if isinstance(content, bytes) else str(content).encode()
+
+
+def _digest(question: str, *pictures: bytes) -> bytes:
+    digest = hashlib.sha256(question.encode())
+    for content in pictures:
+        digest.update(b"\0" + hashlib.sha256(content).digest())
+    return digest.digest()

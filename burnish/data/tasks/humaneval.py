@@ -1,0 +1,35 @@
+"""HumanEval: Python functions to complete, given their signature and docstring. There is a test split only.
+
+The ground truth is a JSON list with one program to be run after the solution: the tests, then `check(<function>)`. The
+signature with the published body goes along as `extra_info.answer`.
+"""
+
+import json
+
+from burnish.data.files import Row
+from burnish.data.sources import Hub
+from burnish.data.tasks.mbpp import INSTRUCTION
+from burnish.data.tasks.task import Column, FileTask, Options, Record, kept, rl_row, text
+
+
+def row(record: Record, options: Options) -> Row:
+    start, name = text(record, "prompt"), text(record, "entry_point")
+    prompt = f"Complete the Python function `{name}`.\n\n```python\n{start.strip()}\n```\n\n{INSTRUCTION}"
+    program = f"{text(record, 'test').strip()}\n\ncheck({name})\n"
+    solution = start + text(record, "canonical_solution")
+    more = kept(record, "task_id", "entry_point")
+    return rl_row(options["data_source"], "code", prompt, json.dumps([program]), start, solution, **more)
+
+
+TASK = FileTask(
+    about="164 functions to complete. The reward runs the tests after the answer, in a sandbox.",
+    hub=Hub("openai/openai_humaneval", "openai_humaneval", train=None),
+    reads=(
+        Column(("prompt",), "the start of the function: imports, signature, docstring"),
+        Column(("entry_point",), "the name of the function"),
+        Column(("test",), "a program that defines check(candidate)"),
+        Column(("canonical_solution",), "the body of a solution"),
+    ),
+    data_source="humaneval",
+    row=row,
+)

@@ -1,0 +1,274 @@
+"""`burnish data make`: what users type, the files they get, and one line where something is wrong."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+
+from burnish.cli import data_make
+from burnish.cli.main import main
+from burnish.config.data import DataConfig
+from burnish.data.dataset import RLDataset
+from burnish.data.files import read_rows, write_parquet
+from burnish.data.tasks import TASKS
+from burnish.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+
+
+def problems(start, stop):
+    return [{"question": f"{i} apples and one more?", "answer": f"#### {i + 1}"} for i in range(start, stop)]
+
+
+def write_jsonl(path: Path, rows) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    """A folder with gsm8k/train.jsonl.gz and gsm8k/test.json, where the user stands."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gsm8k").mkdir()
+    lines = "".join(json.dumps(row) + "\n" for row in problems(0, 30))
+    (tmp_path / "gsm8k" / "train.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (tmp_path / "gsm8k" / "test.json").write_text(json.dumps(problems(30, 40)))
+    return tmp_path
+
+
+def make(*words: str) -> int:
+    return main(["data", "make", *words])
+
+
+def refused(capsys, *words: str) -> str:
+    """What is said of a command that cannot be done: one line, and nothing is written."""
+    assert make(*words) == 2
+    streams = capsys.readouterr()
+    assert streams.out == "" and streams.err.count("\n") == 1
+    return streams.err.removeprefix("burnish: error: ").strip()
+
+
+def test_a_folder_becomes_two_files_and_the_next_command_is_said(capsys):
+    assert make("gsm8k", "--source", "gsm8k", "--out", "data/gsm8k") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "data/gsm8k/train.parquet: 30 rows",
+        "data/gsm8k/test.parquet: 10 rows",
+        "next: burnish data check data/gsm8k/train.parquet data/gsm8k/test.parquet",
+    ]
+    assert sorted(os.listdir("data/gsm8k")) == ["test.parquet", "train.parquet"]
+    dataset = RLDataset(["data/gsm8k/test.parquet"], None, DataConfig())
+    assert dataset[9]["reward_model"]["ground_truth"] == "40" and dataset[9]["index"] == 9
+
+
+def test_one_file_of_which_a_part_is_kept_apart(capsys):
+    answers = [{"problem": f"p{i}", "answer": str(i), "difficulty": 1.0} for i in range(20)]
+    write_jsonl(Path("math.jsonl"), [*answers, {"problem": "p", "answer": None, "difficulty": 1.0}])
+    assert make("math", "--train", "math.jsonl", "--test-size", "5", "--out", "data/math") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "data/math/train.parquet: 15 rows; left out: 1 because 'answer' is empty"
+    assert lines[1] == "data/math/test.parquet: 5 rows"
+    train, test = (read_rows(f"data/math/{split}.parquet") for split in ("train", "test"))
+    asked = [{row["extra_info"]["question"] for row in rows} for rows in (train, test)]
+    assert len(asked[0] | asked[1]) == 20 and not asked[0] & asked[1]
+
+
+def test_one_split_alone(capsys):
+    assert make("gsm8k", "--test", "gsm8k/test.json", "--out", "my data") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "next: burnish data check 'my data/test.parquet'"
+    assert os.listdir("my data") == ["test.parquet"]
+
+
+def test_generated_rows_follow_from_the_seed(capsys):
+    words = ("--train-size", "40", "--test-size", "10", "--numbers", "3")
+    for out, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        assert make("countdown", *words, "--seed", seed, "--out", out) == 0
+    assert "a/train.parquet: 40 rows" in capsys.readouterr().out
+    a, b, c = (read_rows(f"{out}/train.parquet") for out in "abc")
+    assert a == b != c and {row["extra_info"]["difficulty"] for row in a} == {3}
+
+
+def test_a_split_of_no_rows_is_not_made():
+    assert make("multiply", "--train-size", "0", "--test-size", "3", "--out", "a") == 0
+    assert os.listdir("a") == ["test.parquet"]
+
+
+def test_the_hub_is_asked_where_no_files_are_given(monkeypatch, place):
+    def snapshot_download(repo_id, **asked):
+        assert (repo_id, asked["revision"]) == ("openai/gsm8k", "refs/convert/parquet")
+        for i, split in enumerate(("train", "test")):
+            write_parquet(problems(10 * i, 10 * i + 5), place / "cache" / "main" / split / "0000.parquet")
+        return str(place / "cache")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    assert make("gsm8k_tool", "--out", "a") == 0
+    row = RLDataset(["a/test.parquet"], None, DataConfig())[0]
+    assert row["agent_name"] == "tool_agent" and row["interaction_kwargs"]["ground_truth"] == "11"
+
+
+def test_without_network_the_error_says_how_to_give_files(capsys):
+    message = refused(capsys, "mbpp", "--out", "a")
+    assert message.startswith("google-research-datasets/mbpp could not be fetched from the hub (")
+    assert message.endswith("give local files with --source FOLDER, or --train FILE and --test FILE")
+
+
+def test_the_scorer_can_be_named_and_columns_renamed():
+    write_jsonl(Path("a.jsonl"), [{"task": "p", "answer": "1"}])
+    assert (
+        make("math", "--train", "a.jsonl", "--rename", "task=problem", "--data-source", "lighteval/MATH", "--out", "o")
+        == 0
+    )
+    (row,) = read_rows("o/train.parquet")
+    assert row["data_source"] == "lighteval/MATH" and row["extra_info"]["question"] == "p"
+
+
+def test_preference_rows():
+    pair = {"chosen": "\n\nHuman: Hi\n\nAssistant: Hello.", "rejected": "\n\nHuman: Hi\n\nAssistant: No."}
+    write_jsonl(Path("a.jsonl"), [pair, pair | {"rejected": pair["chosen"]}])
+    assert make("preference", "--train", "a.jsonl", "--out", "o") == 0
+    assert read_rows("o/train.parquet") == [
+        {
+            "data_source": "Anthropic/hh-rlhf",
+            "prompt": [{"role": "user", "content": "Hi"}],
+            "chosen": "Hello.",
+            "rejected": "No.",
+            "extra_info": {"split": "train", "index": 0, "turns": 1},
+        }
+    ]
+
+
+def test_files_that_are_there_are_kept_unless_told_otherwise(capsys):
+    words = ("multiply", "--train-size", "3", "--test-size", "3", "--out", "a")
+    assert make(*words) == 0
+    before = Path("a/train.parquet").read_bytes()
+    capsys.readouterr()
+    message = refused(capsys, *words, "--seed", "5")
+    assert message.startswith("already there: a/train.parquet and a/test.parquet; add --overwrite")
+    assert Path("a/train.parquet").read_bytes() == before
+    assert make(*words, "--seed", "5", "--overwrite") == 0
+    assert Path("a/train.parquet").read_bytes() != before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["gsm8", "--out", "a"], "no such task: gsm8; did you mean gsm8k? There are: gsm8k, "),
+        (["--out", "a", "gsm8k"], "burnish data make: name a task before --out; `burnish data make --help` lists them"),
+        (["gsm8k"], "the following arguments are required: --out. `burnish data make gsm8k --help` shows an example"),
+        (["gsm8k", "--out", "a", "--seed", "1"], "unrecognized arguments: --seed 1"),
+        (["gsm8k", "--source", ".", "--out", "a"], ".: no train file; looked for train.*, train-* and train/* ending"),
+        (["gsm8k", "--train", "no.jsonl", "--out", "a"], "data file not found: no.jsonl (working directory: "),
+        (["math", "--train", "gsm8k/test.json", "--test-size", "10", "--out", "a"], "--test-size 10 leaves nothing to"),
+        (["gsm8k", "--test", "a", "--test-size", "1", "--out", "a"], "--test gives the test split, and --test-size"),
+        (
+            ["gsm8k", "--train", "gsm8k/test.json", "--out", "gsm8k/test.json/a"],
+            "gsm8k/test.json is a file, not a folder",
+        ),
+        (["multiply", "--train-size", "-1", "--out", "a"], "--train-size -1: how many rows, 0 for none"),
+        (["multiply", "--train-size", "0", "--test-size", "0", "--out", "a"], "makes nothing: ask for some rows"),
+        (["multiply", "--test-size", "many", "--out", "a"], "argument --test-size: invalid int value: 'many'"),
+        (["multiply", "--digits", "1", "--out", "a"], "different train questions could be found with these options"),
+        (["countdown", "--numbers", "one", "--out", "a"], "--numbers one: write counts from 2 to 8"),
+    ],
+)
+def test_mistakes_are_one_line_with_the_fix(capsys, words, message):
+    assert message in refused(capsys, *words)
+    assert not Path("a").exists()
+
+
+def test_what_is_wrong_with_a_file_is_one_line(capsys):
+    write_jsonl(Path("columns.jsonl"), [{"problem": "p", "solution": "s"}])
+    said = refused(capsys, "gsm8k", "--train", "columns.jsonl", "--out", "a")
+    assert (
+        "no column 'question'" in said and "the file has: problem, solution; the task reads: question, answer" in said
+    )
+    write_jsonl(Path("types.jsonl"), [*problems(0, 1), {"question": ["?"], "answer": "#### 1"}])
+    said = refused(capsys, "gsm8k", "--train", "types.jsonl", "--out", "a")
+    assert "types.jsonl, row 1 (the first is 0): column 'question' holds ['?'] (list); every row needs text" in said
+    write_jsonl(
+        Path("kept.jsonl"), [{"problem": "p", "answer": "1", "type": "A"}, {"problem": "q", "answer": "1", "type": 2}]
+    )
+    said = refused(capsys, "math", "--train", "kept.jsonl", "--out", "a")
+    assert "column 'extra_info.type' holds text in row 0 and a number in row 1" in said
+    Path("broken.jsonl.gz").write_bytes(Path("gsm8k/train.jsonl.gz").read_bytes()[:-20])
+    said = refused(capsys, "gsm8k", "--train", "broken.jsonl.gz", "--out", "a")
+    assert "broken.jsonl.gz: cannot be read: " in said and "download or write it again" in said
+    assert not Path("a").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_any_work(capsys, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    said = refused(capsys, "gsm8k", "--source", "gsm8k", "--out", "a/b")
+    assert said == f"--out a/b: no permission to write in {Path.cwd()}; choose another folder"
+
+
+def test_help_lists_every_task(capsys):
+    assert make("--help") == 0
+    text = capsys.readouterr().out
+    assert all(f"  {name} " in text and listed.summary in text for name, listed in TASKS.items())
+    assert "burnish data make gsm8k --source ~/downloads/gsm8k --out data/gsm8k" in text
+    assert make() == 0
+    assert capsys.readouterr().out == text
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_help_of_a_task_has_an_example_that_can_be_typed(name, capsys):
+    with pytest.raises(SystemExit) as caught:
+        make(name, "--help")
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: burnish data make {name} ") and TASKS[name].summary in text
+    example = text.splitlines()[-1].split()
+    assert example[:4] == ["burnish", "data", "make", name]
+    data_make.parse(name, example[4:])
+
+
+def test_the_help_of_a_task_says_what_it_reads_and_what_is_its_own(capsys):
+    with pytest.raises(SystemExit):
+        make("search_qa", "--help")
+    assert "golden_answers|answers|answer  the right answer, or a list of them" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        make("geo3k", "--help")
+    assert "--text-only" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--help"], ["make", "--help"], ["make", "gsm8k", "--help"], ["make", "gsm8k"]])
+def test_help_and_refusals_come_without_torch(words):
+    program = (
+        "import atexit, sys\n"
+        "from burnish.cli.main import main\n"
+        "atexit.register(lambda: print(sorted({'torch', 'transformers', 'huggingface_hub'} & set(sys.modules))))\n"
+        "main(['data', *sys.argv[1:]])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *words], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_data_lists_its_three_commands_with_examples(capsys):
+    assert main(["data", "--help"]) == 0
+    text = capsys.readouterr().out
+    for name in ("make", "check", "show"):
+        assert f"  {name} " in text and f"  burnish data {name} " in text
+    assert main(["data"]) == 0
+    assert capsys.readouterr().out == text
+
+
+def test_an_unknown_command_of_data(capsys):
+    assert main(["data", "mke"]) == 2
+    assert "no such command: burnish data mke; did you mean `burnish data make`?" in capsys.readouterr().err
+
+
+def test_a_traceback_is_shown_on_request(capsys):
+    assert main(["data", "make", "gsm8", "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_arguments_are_checked_without_files():
+    assert data_make.parse("gsm8k", ["--source", "nowhere", "--out", "a"]).source == "nowhere"
+    with pytest.raises(ConfigError, match="give one"):
+        data_make.parse("gsm8k", ["--source", "nowhere", "--hub", "x/y", "--out", "a"])

@@ -1,0 +1,142 @@
+"""Records of files to the rows of each split, and what is said of files that do not fit."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from burnish.data.files import read_rows, write_parquet
+from burnish.data.sources import Origin
+from burnish.data.tasks import TASKS, find, load
+from burnish.data.tasks.make import from_files, generated
+from burnish.data.tasks.task import FileTask
+from burnish.errors import ConfigError, DataError
+
+GSM8K = {"data_source": "openai/gsm8k"}
+
+
+def records(start, stop):
+    return [{"question": f"{i} apples and one more?", "answer": f"#### {i + 1}"} for i in range(start, stop)]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, rows):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return str(tmp_path / name)
+
+    return write
+
+
+def make(origin, task="gsm8k", options=GSM8K):
+    return from_files(load(task), origin, options)
+
+
+def test_rows_say_their_split_and_where_their_record_stood(write):
+    some = [records(0, 1)[0], {"question": "How?", "answer": ""}, *records(1, 3)]
+    made = make(
+        Origin(train=[write("a.jsonl", some), write("b.jsonl", records(5, 7))], test=[write("c.jsonl", records(9, 10))])
+    )
+    info = [row["extra_info"] for row in made["train"].rows]
+    assert [(one["split"], one["index"]) for one in info] == [("train", i) for i in (0, 2, 3, 4, 5)]
+    assert [row["reward_model"]["ground_truth"] for row in made["train"].rows] == ["1", "2", "3", "6", "7"]
+    assert made["test"].rows[0]["extra_info"]["split"] == "test"
+    assert made["train"].told() == "1 because 'answer' is empty" and not made["test"].left_out
+
+
+def test_a_part_of_one_file_is_kept_apart(write):
+    made = make(
+        Origin(train=[write("a.jsonl", [*records(0, 50), {"question": "How?", "answer": "many"}])], test_size=10)
+    )
+    assert {split: len(part.rows) for split, part in made.items()} == {"train": 40, "test": 10}
+    index = {split: {row["extra_info"]["index"] for row in part.rows} for split, part in made.items()}
+    assert index["train"] | index["test"] == set(range(50)) and not index["train"] & index["test"]
+    assert {row["extra_info"]["split"] for row in made["test"].rows} == {"test"}
+    assert made["train"].told() == "1 because 'answer' does not end with #### and a number"
+
+
+def test_reasons_are_told_by_how_often_they_occur(write):
+    some = [*records(0, 1), *[{"question": "?", "answer": "no"}] * 2, {"question": "", "answer": "#### 1"}]
+    made = make(Origin(train=[write("a.jsonl", some)]))
+    assert (
+        made["train"].told() == "2 because 'answer' does not end with #### and a number; 1 because 'question' is empty"
+    )
+
+
+def test_a_missing_column_is_told_with_those_that_are_there(write):
+    file = write("a.jsonl", [{"problem": "p", "answer": "#### 1"}])
+    with pytest.raises(DataError) as caught:
+        make(Origin(train=[file]))
+    assert str(caught.value) == (
+        f"{file}: no column 'question' (the problem); the file has: problem, answer; the task reads: question, answer. "
+        "Say which one it is: --rename THEIRS=question"
+    )
+    assert make(Origin(train=[file], rename={"problem": "question"}))["train"].rows
+
+
+def test_one_of_several_names_is_enough(write):
+    with pytest.raises(
+        DataError, match="no column 'golden_answers' or 'answers' or 'answer' .*the task reads: question, gol"
+    ):
+        make(Origin(train=[write("a.jsonl", [{"question": "q"}])]), "search_qa", {"data_source": None})
+
+
+def test_a_mixed_column_is_told_with_file_and_row(write):
+    file = write("a.jsonl", [*records(0, 2), {"question": 7, "answer": "#### 7"}])
+    with pytest.raises(DataError) as caught:
+        make(Origin(train=[file]))
+    message = f"{file}, row 2 (the first is 0): column 'question' holds 7 (int); every row needs text there"
+    assert str(caught.value) == message
+
+
+def test_nothing_left_is_an_error_with_the_reasons(write):
+    file = write("a.jsonl", [{"question": "q", "answer": ""}, {"question": "q", "answer": "x"}])
+    with pytest.raises(
+        DataError, match="a.jsonl: none of 2 records can become a row: 1 because 'answer' is empty; 1 bec"
+    ):
+        make(Origin(train=[file]))
+
+
+def test_generated_rows_are_placed():
+    made = generated(load("multiply"), {"train": 3, "test": 2}, 1, {"digits": "2"})
+    places = [(row["extra_info"]["split"], row["extra_info"]["index"]) for part in made.values() for row in part.rows]
+    assert places == [("train", 0), ("train", 1), ("train", 2), ("test", 0), ("test", 1)]
+
+
+def test_arithmetic_rows_are_those_of_the_quickstart():
+    from burnish.data.tasks import arithmetic
+
+    assert generated(load("arithmetic"), {"test": 5}, 3, {})["test"].rows == arithmetic.rows("test", 5, seed=3)
+
+
+def test_pictures_of_some_rows_are_written(write, tmp_path):
+    some = [{"problem": "Find x.", "answer": "1"}, {"problem": "<image>Find y.", "answer": "2", "images": ["a.png"]}]
+    options = {"data_source": "hiyouga/geometry3k", "text_only": False}
+    made = make(Origin(train=[write("a.jsonl", some)]), "geo3k", options)
+    rows = read_rows(write_parquet(made["train"].rows, tmp_path / "train.parquet"))
+    assert [row["images"] for row in rows] == [None, ["a.png"]]
+
+
+def test_tasks_import_no_torch():
+    code = "from burnish.data.tasks import TASKS, load\n[load(name) for name in TASKS]\n"
+    code += "import sys\nassert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_of_the_table_is_there(name):
+    task = load(name)
+    assert task.about and find(name).summary
+    assert len({option.name for option in task.options}) == len(task.options)
+    if isinstance(task, FileTask):
+        assert any(column.required for column in task.reads) and task.hub.splits()
+
+
+def test_an_unknown_task_names_the_nearest():
+    with pytest.raises(
+        ConfigError, match=r"no such task: gsm8; did you mean gsm8k\? There are: gsm8k, gsm8k_tool, math"
+    ):
+        find("gsm8")
+    with pytest.raises(ConfigError, match="no such task: zzz; There are: gsm8k"):
+        find("zzz")

@@ -1,0 +1,83 @@
+import json
+import sys
+
+import pytest
+
+from burnish.data.tasks.reasoning_gym import INSTRUCTION, TASK
+from burnish.errors import ConfigError, DataError
+
+
+def made(split="train", count=6, seed=0, tasks="chain_sum,leg_counting"):
+    return TASK.generate(split, count, seed, {"tasks": tasks})
+
+
+@pytest.fixture(scope="module")
+def gym():
+    return pytest.importorskip("reasoning_gym")
+
+
+@pytest.mark.usefixtures("gym")
+def test_tasks_take_turns():
+    sources = [row["data_source"] for row in made(count=5)]
+    assert sources == [f"reasoning_gym/{name}" for name in ("chain_sum", "leg_counting") * 2] + [
+        "reasoning_gym/chain_sum"
+    ]
+
+
+def test_the_package_verifies_an_answer_from_what_the_row_holds(gym):
+    for row in made(count=4):
+        info, name = row["extra_info"], row["data_source"].removeprefix("reasoning_gym/")
+        entry = {"question": info["question"], "answer": row["reward_model"]["ground_truth"]}
+        entry["metadata"] = json.loads(info["metadata"])
+        verifier = gym.get_score_answer_fn(name)
+        assert verifier(row["reward_model"]["ground_truth"], entry) == 1 > verifier("no idea", entry)
+        assert info["answer"] == f"<answer>{entry['answer']}</answer>" and info["task"] == name
+        assert row["prompt"][0]["content"] == f"{info['question']}\n\n{INSTRUCTION}"
+
+
+@pytest.mark.usefixtures("gym")
+def test_a_puzzle_with_many_answers_has_no_ground_truth():
+    (row,) = made(count=1, tasks="graph_color")
+    assert row["reward_model"]["ground_truth"] is None and "answer" not in row["extra_info"]
+    assert json.loads(row["extra_info"]["metadata"])["puzzle"]
+
+
+@pytest.mark.usefixtures("gym")
+def test_splits_never_share_a_question_and_seeds_give_others():
+    train = [row["extra_info"]["question"] for seed in (1, 2) for row in made("train", 200, seed, "leg_counting")]
+    test = [row["extra_info"]["question"] for seed in (1, 3) for row in made("test", 40, seed, "leg_counting")]
+    assert not set(train) & set(test)
+    # Consecutive seeds of the package itself give almost the same puzzles.
+    assert len(set(train[:200]) & set(train[200:])) < 20
+    assert len(set(train[:200])) == 200
+    assert made("test", 10, 1) == made("test", 10, 1)
+
+
+@pytest.mark.usefixtures("gym")
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ("", "name tasks of reasoning-gym, e.g. --tasks chain_sum,leg_counting; there are: ab, acre, "),
+        ("chain_sums", "--tasks chain_sums: reasoning-gym has no such task; did you mean chain_sum?"),
+        ("composite", "--tasks composite: reasoning-gym has no such task"),
+    ],
+)
+def test_names_that_cannot_be_made(tasks, message):
+    with pytest.raises(ConfigError) as caught:
+        made(tasks=tasks)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("gym")
+def test_a_task_that_could_not_be_verified_later_is_refused():
+    with pytest.raises(
+        DataError, match="--tasks arc_agi: its verifier refuses its own answer once .*leave this task out"
+    ):
+        made(count=1, tasks="arc_agi")
+
+
+def test_without_the_package_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    monkeypatch.setitem(sys.modules, "reasoning_gym.factory", None)
+    with pytest.raises(ConfigError, match=r"reasoning-gym is not installed .*pip install 'burnish\[reasoning-gym\]'"):
+        made()

@@ -1,0 +1,193 @@
+"""Where records come from: named files, a folder, a hub that is made up here; and what is said where there are none."""
+
+import gzip
+import json
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+
+from burnish.data.files import write_parquet
+from burnish.data.sources import Hub, Origin, download, files_in, read, renaming
+from burnish.errors import ConfigError, DataError
+
+HUB = Hub("owner/name", "main")
+ROWS = [{"question": "a", "answer": "1"}, {"question": "b", "answer": "2"}]
+
+
+def write_jsonl(path: Path, rows=ROWS) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["train.jsonl"],
+        ["train.json"],
+        ["train.jsonl.gz"],
+        ["train.parquet"],
+        ["train-00000-of-00002.parquet", "train-00001-of-00002.parquet"],
+        ["train/0000.parquet", "train/0001.parquet"],
+    ],
+)
+def test_the_files_of_a_split_in_a_folder(tmp_path, names):
+    for name in names:
+        write_parquet(ROWS, tmp_path / name) if name.endswith(".parquet") else write_jsonl(tmp_path / name)
+    write_jsonl(tmp_path / "test.jsonl")
+    (tmp_path / "train.txt").write_text("notes")
+    files = files_in(tmp_path, "train")
+    assert files == [tmp_path / name for name in names]
+    assert [part.records for part in read(files)] == [ROWS] * len(names)
+
+
+def test_a_split_under_the_name_that_the_hub_gives_it(tmp_path):
+    write_jsonl(tmp_path / "validation.jsonl")
+    assert files_in(tmp_path, "test", "validation") == [tmp_path / "validation.jsonl"]
+
+
+def test_a_folder_without_the_split_says_what_was_looked_for(tmp_path):
+    write_jsonl(tmp_path / "train.jsonl")
+    with pytest.raises(DataError) as caught:
+        files_in(tmp_path, "test")
+    assert str(caught.value) == (
+        f"{tmp_path}: no test file; looked for test.*, test-* and test/* ending with one of .parquet, .json, .jsonl, "
+        ".json.gz, .jsonl.gz. Name it with --test FILE, or keep a part of the train records apart with --test-size N"
+    )
+
+
+def test_two_candidates_for_a_split_are_refused(tmp_path):
+    write_jsonl(tmp_path / "train.jsonl")
+    write_parquet(ROWS, tmp_path / "train.parquet")
+    with pytest.raises(DataError, match=r"both train.parquet and train.jsonl could be the train split; .*--train FILE"):
+        files_in(tmp_path, "train")
+
+
+def test_a_source_that_is_no_folder(tmp_path):
+    file = write_jsonl(tmp_path / "train.jsonl")
+    with pytest.raises(DataError, match=f"--source {file}: is a file; name it with --train {file}"):
+        files_in(file, "train")
+    with pytest.raises(DataError, match="--source nowhere: not found from .*a folder with train"):
+        files_in("nowhere", "train")
+
+
+def test_an_origin_of_named_files_reads_those_alone(tmp_path):
+    assert Origin(train=["a", "b"]).files(HUB) == {"train": [Path("a"), Path("b")]}
+    assert Origin(test=["c"]).files(HUB) == {"test": [Path("c")]}
+    assert Origin(train=["a"], test_size=5).files(HUB) == {"train": [Path("a")]}
+    assert Origin(train=["a"], test_size=5).splits(HUB) == ["train", "test"]
+
+
+def test_an_origin_in_a_folder_reads_the_splits_that_the_dataset_has(tmp_path):
+    for name in ("train", "validation"):
+        write_jsonl(tmp_path / f"{name}.jsonl")
+    origin = Origin(source=str(tmp_path))
+    files = {"train": [tmp_path / "train.jsonl"], "test": [tmp_path / "validation.jsonl"]}
+    assert origin.files(Hub("owner/name", "main", test="validation")) == files
+    with pytest.raises(DataError, match="no test file"):
+        origin.files(HUB)
+    assert Origin(source=str(tmp_path), test_size=1).files(HUB) == {"train": [tmp_path / "train.jsonl"]}
+    assert Origin().splits(Hub("owner/name", "main", train=None)) == ["test"]
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub with one dataset, in two configurations; `calls` are what it was asked for."""
+    calls = []
+
+    def snapshot_download(repo_id, **asked):
+        calls.append((repo_id, asked))
+        return str(tmp_path)
+
+    for split in ("train", "test"):
+        write_parquet(ROWS, tmp_path / "main" / split / "0000.parquet")
+    write_parquet(ROWS, tmp_path / "default" / "train" / "0000.parquet")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    return calls
+
+
+def test_the_hub_is_asked_for_the_parquet_of_the_splits_alone(hub, tmp_path):
+    files = Origin().files(HUB)
+    assert files == {split: [tmp_path / "main" / split / "0000.parquet"] for split in ("train", "test")}
+    assert hub == [
+        (
+            "owner/name",
+            {
+                "repo_type": "dataset",
+                "revision": "refs/convert/parquet",
+                "allow_patterns": ["main/train/*.parquet", "main/test/*.parquet"],
+            },
+        )
+    ]
+
+
+def test_another_dataset_of_the_hub_has_its_own_configuration(hub, tmp_path):
+    assert Origin(hub="else/where", test_size=1).files(HUB)["train"] == [tmp_path / "default/train/0000.parquet"]
+    assert Origin(hub="else/where", hub_config="main").files(HUB)["test"] == [tmp_path / "main/test/0000.parquet"]
+    assert [repo for repo, _ in hub] == ["else/where"] * 2
+
+
+def test_a_configuration_that_the_hub_does_not_have(hub):
+    with pytest.raises(DataError, match=r"owner/name on the hub has no other/train/\*\.parquet; .*--hub-config"):
+        download("owner/name", "other", ["train"])
+
+
+def test_without_network_the_error_says_how_to_give_files():
+    """The tests run with the hub switched off."""
+    with pytest.raises(DataError) as caught:
+        download("owner/never-fetched", "main", ["train"])
+    message = str(caught.value)
+    assert message.startswith("owner/never-fetched could not be fetched from the hub (") and "\n" not in message
+    assert message.endswith("give local files with --source FOLDER, or --train FILE and --test FILE")
+
+
+def test_an_id_that_the_hub_cannot_have():
+    with pytest.raises(DataError, match="a/b/c could not be fetched .*--source FOLDER"):
+        download("a/b/c", "main", ["train"])
+
+
+def test_columns_are_renamed(tmp_path):
+    file = write_jsonl(tmp_path / "a.jsonl", [{"problem": "a", "answer": "long", "short": "1"}])
+    (part,) = read([file], renaming(["problem=question", "short=answer"]))
+    assert part.records == [{"question": "a", "answer": "1"}]
+    (swapped,) = read([file], renaming(["answer=short", "short=answer"]))
+    assert swapped.records == [{"problem": "a", "short": "long", "answer": "1"}]
+
+
+def test_a_column_to_rename_that_is_not_there(tmp_path):
+    file = write_jsonl(tmp_path / "a.jsonl")
+    with pytest.raises(
+        DataError, match=r"a.jsonl: --rename task=question: no column 'task'; the file has: question, ans"
+    ):
+        read([file], {"task": "question"})
+
+
+@pytest.mark.parametrize("word", ["question", "=question", "problem="])
+def test_a_renaming_that_cannot_be_read(word):
+    with pytest.raises(ConfigError, match=f"--rename {word}: write THEIRS=OURS"):
+        renaming([word])
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"train": ["a"], "source": "b"}, "all say where records are: give one"),
+        ({"hub": "a", "source": "b"}, "all say where records are: give one"),
+        ({"test": ["a"], "hub_config": "main"}, "--hub-config .* with local files leave it out"),
+        ({"test": ["a"], "test_size": 5}, "--test gives the test split, and --test-size takes it"),
+        ({"train": ["a"], "test_size": 0}, "--test-size 0: at least 1"),
+    ],
+)
+def test_origins_that_contradict_themselves(said, message):
+    with pytest.raises(ConfigError, match=message):
+        Origin(**said)
+
+
+def test_a_broken_gzip_file_is_told(tmp_path):
+    file = tmp_path / "train.jsonl.gz"
+    file.write_bytes(gzip.compress(b'{"question": "a"}\n')[:-6])
+    with pytest.raises(DataError, match=r"train.jsonl.gz: cannot be read: .*download or write it again") as caught:
+        read([file])
+    assert "\n" not in str(caught.value)
