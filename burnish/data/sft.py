@@ -95,7 +95,7 @@ class SFTDataset:
 
     def _example(self, row: Row, where: str) -> SFTExample:
         try:
-            ids, mask = self.renderer.conversation(self._messages(row), _tools(row))
+            ids, mask = self.renderer.conversation(self._messages(row), tools_of(row))
         except DataError as exc:
             raise DataError(f"{where}: {exc}") from exc
         limit, mode = self.config.max_length, self.config.truncation
@@ -110,12 +110,12 @@ class SFTDataset:
 
     def _messages(self, row: Row) -> list[Message]:
         if not self.config.prompt_key:
-            return _field_messages(row, self.config.messages_key)
+            return messages_of(row, self.config.messages_key)
         response = lookup(row, str(self.config.response_key))
         if not isinstance(response, str):
             kind = "missing or null" if response is None else f"a {type(response).__name__}"
             raise DataError(f"field '{self.config.response_key}' is {kind}, expected text")
-        prompt = _field_messages(row, self.config.prompt_key)
+        prompt = messages_of(row, self.config.prompt_key)
         return [*prompt, {"role": "assistant", "content": response}]
 
     def _say(self, notice: str) -> None:
@@ -150,7 +150,7 @@ class SFTBatches:
             yield [self.dataset[i] for i in range(start, stop)]
 
 
-def _field_messages(row: Row, key: str) -> list[Message]:
+def messages_of(row: Row, key: str) -> list[Message]:
     value = lookup(row, key)
     if value is None:
         raise DataError(f"field '{key}' is missing or null")
@@ -160,7 +160,7 @@ def _field_messages(row: Row, key: str) -> list[Message]:
         raise DataError(f"field '{key}': {exc}") from exc
 
 
-def _tools(row: Row) -> list[dict[str, Any]] | None:
+def tools_of(row: Row) -> list[dict[str, Any]] | None:
     """Tool schemas of a row: a list, or one as JSON text, which keeps parquet from mixing the fields of schemas."""
     tools = row.get("tools")
     if isinstance(tools, str) and tools.strip():

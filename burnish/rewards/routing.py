@@ -1,7 +1,8 @@
 """Which scorer a data source has, and whether a row holds what that scorer reads.
 
-`SCORERS` is the table: adding a scorer is a file under scores/ and a line here. Names end in `*` where a family is
-meant. A scorer without a module is known but not built yet. No torch; a scorer is imported when it is first used.
+`SCORERS` is the table: adding a scorer is a file under scores/ with `compute_score` and `reference`, and a line here.
+Names end in `*` where a family is meant. A scorer without a module is known but not built yet. No torch; a scorer is
+imported when it is first used.
 """
 
 import difflib
@@ -10,6 +11,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from types import ModuleType
 from typing import Any
 
 from burnish.errors import DataError, NotAvailable, UserError
@@ -32,10 +34,23 @@ class Scorer:
 
     @property
     def compute_score(self) -> Callable[..., Any]:
+        """Scores a response; called by keyword with what it names."""
+        function: Callable[..., Any] = self._load().compute_score
+        return function
+
+    @property
+    def reference(self) -> Callable[[Any, Mapping[str, Any]], str]:
+        """`reference(ground_truth, extra_info)`: a right response as this scorer reads one, which earns full marks.
+
+        ValueError where the row holds nothing that this scorer can compare with.
+        """
+        function: Callable[[Any, Mapping[str, Any]], str] = self._load().reference
+        return function
+
+    def _load(self) -> ModuleType:
         if self.module is None:
             raise NotAvailable(f"the scorer '{self.name}'", f"Meanwhile bring your own function: {_BRING}")
-        function: Callable[..., Any] = importlib.import_module(self.module).compute_score
-        return function
+        return importlib.import_module(self.module)
 
 
 _CODE = ("codecontests", "apps", "codeforces", "taco", "mbpp", "humaneval")

@@ -1,1 +1,5 @@
-"""Built-in scorers, one per file. Each has `compute_score(solution_str, ground_truth, ...)`; routing.py lists them."""
+"""Built-in scorers, one per file; routing.py lists them.
+
+Each has `compute_score(solution_str, ground_truth, ...)`, and `reference(ground_truth, extra_info)`: how a right
+response is written, which `burnish data check` scores to see that a row can be answered at all.
+"""

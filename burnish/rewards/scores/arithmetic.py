@@ -5,7 +5,8 @@ result holds `acc` (the same), `format` (1 where an answer was given in this for
 """
 
 import re
-from typing import TypedDict
+from collections.abc import Mapping
+from typing import Any, TypedDict
 
 _ANSWER = re.compile(r"answer:\s*(-?\d+)(?![.,]?\d)", re.IGNORECASE | re.ASCII)
 
@@ -19,10 +20,7 @@ class ArithmeticScore(TypedDict):
 
 def compute_score(solution_str: str, ground_truth: str | int) -> ArithmeticScore:
     """Score one response. A ground truth that is not an integer is a ValueError: the row is wrong, not the response."""
-    try:
-        wanted = int(ground_truth)
-    except (TypeError, ValueError):
-        raise ValueError(f"reward_model.ground_truth={ground_truth!r}: arithmetic needs an integer") from None
+    wanted = _integer(ground_truth)
     answers = _ANSWER.findall(solution_str)
     right = bool(answers) and int(answers[-1]) == wanted
     return ArithmeticScore(
@@ -31,3 +29,15 @@ def compute_score(solution_str: str, ground_truth: str | int) -> ArithmeticScore
         format=float(bool(answers)),
         pred=str(int(answers[-1])) if answers else "",
     )
+
+
+def reference(ground_truth: str | int, extra_info: Mapping[str, Any]) -> str:
+    """A right response."""
+    return f"answer: {_integer(ground_truth)}"
+
+
+def _integer(ground_truth: str | int) -> int:
+    try:
+        return int(ground_truth)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"reward_model.ground_truth={ground_truth!r}: arithmetic needs an integer") from None

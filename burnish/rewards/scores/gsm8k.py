@@ -16,7 +16,8 @@ rewards none:
 """
 
 import re
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 WINDOW = 300
 # A dot opens a number only where it is not the end of an ellipsis.
@@ -50,6 +51,11 @@ def compute_score(
     if answer is None:
         return 0.0
     return score if answer == normalise(ground_truth) else format_score
+
+
+def reference(ground_truth: str | int | float, extra_info: Mapping[str, Any]) -> str:
+    """A right response."""
+    return f"#### {normalise(ground_truth)}"
 
 
 def normalise(number: str | int | float) -> str:

@@ -1,0 +1,89 @@
+"""`burnish data check FILE …`: what is in data files, and what is wrong with them.
+
+The findings are made by `data/check.py`, reference answers are scored by `rewards/reference.py`; here they are asked
+for and printed. Exit code 1 where there is a problem, 0 where there are warnings at most.
+"""
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from burnish.cli.arguments import Parser
+from burnish.errors import ConfigError, DataError, ModelError
+
+
+def parser() -> Parser:
+    made = Parser(
+        "data check",
+        "What is in data files, and what is wrong with them. Exit code 1 where there are problems.",
+        "data check train.parquet test.parquet --tokenizer Qwen/Qwen2.5-0.5B-Instruct --max-prompt-length 512",
+    )
+    made.add_argument(
+        "files", nargs="+", metavar="FILE", help="parquet, json or jsonl (also .gz); compared pair by pair"
+    )
+    made.add_argument(
+        "--tokenizer", metavar="FOLDER_OR_ID", help="measure prompts in its tokens, rendered as in training"
+    )
+    made.add_argument("--max-prompt-length", type=int, metavar="N", help="a problem: prompts of more than N tokens")
+    made.add_argument("--reward", metavar="FILE.py[:NAME]", help="score reference answers with this function")
+    made.add_argument("--prompt-key", default="prompt", metavar="COLUMN", help="the column with the prompts (prompt)")
+    made.add_argument(
+        "--reward-fn-key",
+        default="data_source",
+        metavar="COLUMN",
+        help="the column that chooses the scorer (data_source)",
+    )
+    made.add_argument("--json", metavar="FILE", help="write all findings, with all rows, to this file")
+    return made
+
+
+def main(argv: list[str]) -> int:
+    options = parser().parse_args(argv)
+    if options.max_prompt_length is not None and options.tokenizer is None:
+        raise ConfigError("--max-prompt-length counts tokens: give the model's --tokenizer too")
+    if options.max_prompt_length is not None and options.max_prompt_length < 1:
+        raise ConfigError(f"--max-prompt-length {options.max_prompt_length}: a prompt has at least 1 token")
+    if options.json and not Path(options.json).expanduser().absolute().parent.is_dir():
+        raise ConfigError(f"--json {options.json}: there is no such folder; make it first")
+
+    from burnish.data.check import Asked, Measure, check_file
+    from burnish.data.files import locate
+    from burnish.data.report import Report
+    from burnish.data.report_text import print_report
+    from burnish.data.table import open_table
+    from burnish.rewards.reference import References
+    from burnish.tracking.progress import Progress
+
+    for file in options.files:
+        locate(file)
+    asked = Asked(options.prompt_key, options.reward_fn_key, options.max_prompt_length)
+    report = Report()
+    with closing(References.by(options.reward, options.reward_fn_key)) as judge:
+        measure = Measure(load_renderer(options.tokenizer) if options.tokenizer else None)
+        for file in options.files:
+            table = open_table(file)
+            with Progress(f"checking {file}", table.rows) as progress:
+                report.files.append(check_file(table, asked, judge, measure, progress.advance))
+    print_report(report)
+    if options.json:
+        write_json(options.json, report.to_dict())
+    return 1 if report.problems() else 0
+
+
+def load_renderer(tokenizer: str) -> Any:
+    """The ChatRenderer that renders prompts as training does; ModelError where there is no such tokenizer."""
+    from burnish.data.chat import ChatRenderer
+    from burnish.models.loading import load_tokenizer
+
+    try:
+        return ChatRenderer(load_tokenizer(tokenizer))
+    except ModelError as error:
+        raise ModelError(f"--tokenizer {tokenizer}: {error}") from error
+
+
+def write_json(path: str, everything: dict[str, Any]) -> None:
+    try:
+        Path(path).expanduser().write_text(json.dumps(everything) + "\n")
+    except OSError as error:
+        raise DataError(f"--json {path}: cannot be written: {error.strerror}; name another file") from error

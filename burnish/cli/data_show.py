@@ -1,0 +1,59 @@
+"""`burnish data show FILE`: rows as a person reads them, or as the chat template renders them.
+
+`data/select.py` chooses the rows, `data/show.py` says how each is shown.
+"""
+
+from burnish.cli.arguments import Parser
+from burnish.errors import ConfigError
+
+PROMPT = "prompt"
+
+
+def parser() -> Parser:
+    made = Parser(
+        "data show",
+        "Rows as a person reads them; with a tokenizer, the exact text that its chat template makes of them.",
+        "data show train.parquet --rows 0:3 --tokenizer Qwen/Qwen2.5-0.5B-Instruct",
+    )
+    made.add_argument("file", metavar="FILE", help="parquet, json or jsonl (also .gz)")
+    choice = made.add_mutually_exclusive_group()
+    choice.add_argument("--rows", metavar="ROWS", help="5, or 0:3 (without row 3), or 0,7,9; the first is 0")
+    choice.add_argument("--random", type=int, metavar="K", help="K rows drawn with --seed")
+    made.add_argument("--seed", type=int, default=0, help="of --random (0)")
+    made.add_argument(
+        "--where", action="append", default=[], metavar="COLUMN=VALUE", help="only such rows; may be repeated"
+    )
+    made.add_argument("--tokenizer", metavar="FOLDER_OR_ID", help="render the messages with its chat template")
+    made.add_argument("--prompt-key", default=PROMPT, metavar="COLUMN", help="the column with the prompts (prompt)")
+    return made
+
+
+def main(argv: list[str]) -> int:
+    options = parser().parse_args(argv)
+    if options.random is not None and options.random < 1:
+        raise ConfigError(f"--random {options.random}: ask for at least 1 row")
+
+    from rich.console import Console
+    from rich.text import Text
+
+    from burnish.cli.data_check import load_renderer
+    from burnish.data.row import find_prompt_key
+    from burnish.data.select import Condition, Selection, parse_rows
+    from burnish.data.show import literal, print_blocks, row_blocks
+    from burnish.data.table import open_table, require_column
+
+    spans = parse_rows(options.rows) if options.rows is not None else []
+    conditions = [Condition.parse(text) for text in options.where]
+    table = open_table(options.file)
+    known = find_prompt_key(dict.fromkeys(table.columns, True), options.prompt_key) or "messages" in table.columns
+    if not known and (options.tokenizer or options.prompt_key != PROMPT):
+        require_column(table, options.prompt_key, "Name the one with the prompts in --prompt-key")
+    chosen = Selection(spans, options.random, options.seed, conditions).rows(table)
+    renderer = load_renderer(options.tokenizer) if options.tokenizer else None
+    tokens = [str(token) for token in renderer.tokenizer.added_tokens_decoder.values()] if renderer else []
+    console = Console()
+    for number, row in chosen:
+        console.print(Text(literal(f"row {number} of {options.file}"), style="bold reverse"), soft_wrap=True)
+        print_blocks(console, row_blocks(row, renderer, options.prompt_key), tokens)
+        console.print()
+    return 0

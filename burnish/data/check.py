@@ -1,0 +1,256 @@
+"""One pass over the rows of a file: what is in them, and all that is wrong with them.
+
+Consumes a `Table`, a `Measure` of lengths, and a `Judge`, who knows what training would refuse and scores reference
+answers (`rewards/reference.py`; this part of burnish knows no scorers); hands on a `FileReport`. Nothing stops at the
+first bad row. Imports no torch.
+
+Two prompts are the same when their messages have the same roles and, once white space is collapsed, the same contents.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from burnish.data.chat import ChatRenderer, Message
+from burnish.data.files import Row, lookup
+from burnish.data.report import BESIDE_RESPONSES, FileReport, Lengths
+from burnish.data.row import NO_SOURCE, complete_row, find_prompt_key, refuse_media
+from burnish.data.sft import messages_of, tools_of
+from burnish.data.table import Table, require_column
+from burnish.errors import DataError, UserError
+
+MEDIA = ("images", "videos")
+
+
+class Judge(Protocol):
+    """Says (finding, text) about completed rows, or None. `score` gets those that `inspect` says nothing about."""
+
+    def inspect(self, row: Row) -> tuple[str, str] | None: ...
+
+    def score(self, rows: Sequence[Row]) -> Sequence[tuple[str, str] | None]: ...
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user wants to be held against; `max_length` is that of prompts, of whole conversations in SFT files."""
+
+    prompt_key: str = "prompt"
+    reward_fn_key: str = "data_source"
+    max_length: int | None = None
+
+
+class Measure:
+    """Lengths in tokens as training renders them, or without a `renderer` in characters of the messages' contents."""
+
+    def __init__(self, renderer: ChatRenderer | None = None):
+        self.renderer = renderer
+        self.unit = "characters" if renderer is None else "tokens"
+
+    def prompt(self, messages: Sequence[Message]) -> str:
+        """The text whose length is that of the prompt; DataError where the chat template refuses the messages."""
+        if self.renderer is None:
+            return "".join(message["content"] for message in messages)
+        return self.renderer.text(messages)
+
+    def conversation(self, messages: Sequence[Message], tools: list[Any] | None) -> int:
+        """The length of an SFT example; DataError where the chat template cannot make one of it."""
+        if self.renderer is None:
+            return sum(len(message["content"]) for message in messages)
+        ids, _ = self.renderer.conversation(messages, tools)
+        return len(ids)
+
+    def counts(self, texts: Sequence[str]) -> list[int]:
+        return [len(text) for text in texts] if self.renderer is None else self.renderer.token_counts(texts)
+
+
+def check_file(
+    table: Table, asked: Asked, judge: Judge, measure: Measure, on_rows: Callable[[int], None] = lambda count: None
+) -> FileReport:
+    """The report on a file; `on_rows` is told how many more rows are done."""
+    check = _Pass(FileReport(table.path, kind_of(table, asked)), asked, judge, measure)
+    for batch in table.batches():
+        for row in batch:
+            check.add(row)
+        check.finish_batch()
+        on_rows(len(batch))
+    check.finish()
+    return check.report
+
+
+def kind_of(table: Table, asked: Asked) -> str:
+    """What the rows are, by their columns; DataError where they are nothing that is known."""
+    names = dict.fromkeys(table.columns, True)
+    if asked.reward_fn_key != Asked.reward_fn_key:
+        require_column(table, asked.reward_fn_key, "Name the one with the data sources in --reward-fn-key")
+    if "chosen" in names and "rejected" in names:
+        return "pairs"
+    if find_prompt_key(names, asked.prompt_key) is None:
+        if "messages" in names and asked.prompt_key == Asked.prompt_key:
+            return "conversations"
+        require_column(table, asked.prompt_key, "Name the one with the prompts in --prompt-key")
+    return "responses" if "responses" in names else "prompts"
+
+
+def prompt_digest(messages: Sequence[Mapping[str, Any]]) -> bytes:
+    """The same for prompts that are the same."""
+    parts = [[m["role"], " ".join(m["content"].split()), m.get("tool_calls")] for m in messages]
+    return hashlib.blake2b(json.dumps(parts, default=str).encode(), digest_size=16).digest()
+
+
+def check_text(text: str) -> None:
+    """JSON can hold half of a pair of escapes, which no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"the text has a lone surrogate (\\u{ord(text[error.start]):04x}); mend or drop the row"
+        ) from None
+
+
+class _Pass:
+    """The state of a pass. Texts to measure and rows to score wait for the end of their batch."""
+
+    def __init__(self, report: FileReport, asked: Asked, judge: Judge, measure: Measure):
+        self.report, self.asked, self.judge, self.measure = report, asked, judge, measure
+        self._examine: Callable[[int, Row], None] = {
+            "prompts": self._prompt,
+            "responses": self._responses,
+            "conversations": self._conversation,
+            "pairs": self._pair,
+        }[report.kind]
+        self._texts: dict[str, list[tuple[int, str]]] = {}
+        self._to_score: list[tuple[int, Row]] = []
+
+    def add(self, row: Row) -> None:
+        report, number = self.report, self.report.rows
+        report.columns.add(row)
+        source = lookup(row, self.asked.reward_fn_key)
+        report.sources[NO_SOURCE if source is None else str(source)] += 1
+        try:
+            self._examine(number, row)
+        except UserError as error:
+            report.note("refused", number, str(error))
+
+    def finish_batch(self) -> None:
+        for name, texts in self._texts.items():
+            counts = self.measure.counts([text for _, text in texts])
+            for (number, _), count in zip(texts, counts, strict=True):
+                self._length(name, number, count)
+        remarks = self.judge.score([row for _, row in self._to_score])
+        for (number, _), remark in zip(self._to_score, remarks, strict=True):
+            self.report.scored += remark is None or remark[0] != "not_checked"
+            if remark:
+                self.report.note(remark[0], number, remark[1])
+        self._texts, self._to_score = {}, []
+
+    def finish(self) -> None:
+        for name, facts in self.report.columns.facts.items():
+            if facts.mixed:
+                types = [f"{word} ({n:,}, first in row {facts.first[word]})" for word, n in facts.types.items()]
+                text = f"'{name}' holds {', '.join(types)}; a column of a parquet file has one type"
+                self.report.note("mixed_types", max(facts.first.values()), text)
+
+    # One function per kind of rows. A UserError of theirs is one that training would raise.
+
+    def _prompt(self, number: int, row: Row) -> None:
+        refuse_media(row, MEDIA, "in this version")
+        keys = {"prompt_key": self.asked.prompt_key, "reward_fn_key": self.asked.reward_fn_key}
+        full = complete_row(row, position=number, **keys)
+        self._count_messages(full["raw_prompt"])
+        self._seen(number, full["raw_prompt"])
+        self._measure("prompt", number, self.measure.prompt(full["raw_prompt"]))
+        truth, worked = full["reward_model"].get("ground_truth"), full["extra_info"].get("answer")
+        for name, value in (("reward_model.ground_truth", truth), ("extra_info.answer", worked)):
+            if _is_blank(value):
+                self.report.note("empty_answer", number, f"{name} is empty")
+        remark = self.judge.inspect(full)
+        if remark:
+            self.report.note(remark[0], number, remark[1])
+        else:
+            self._to_score.append((number, full))
+
+    def _responses(self, number: int, row: Row) -> None:
+        given = row.get("responses")
+        responses = [given] if isinstance(given, str) else given
+        if not isinstance(responses, list) or not all(isinstance(text, str) for text in responses):
+            raise DataError(f"field 'responses' is {given!r:.60}, expected a text or a list of texts")
+        for name in BESIDE_RESPONSES:
+            beside = row.get(name)
+            if isinstance(beside, list) and len(beside) != len(responses):
+                raise DataError(f"field '{name}' has {len(beside)} entries for {len(responses)} responses")
+        self._prompt(number, row)
+        self.report.responses[len(responses)] += 1
+        reasons = row.get("finish_reasons")
+        self.report.finish_reasons.update(map(str, reasons if isinstance(reasons, list) else []))
+        for i, text in enumerate(responses):
+            self._measure("response", number, text)
+            if not text.strip():
+                self.report.note("empty_response", number, f"response {i}")
+
+    def _conversation(self, number: int, row: Row) -> None:
+        messages = messages_of(row, "messages")
+        roles = [message["role"] for message in messages]
+        if roles[0] == "assistant" or "assistant" not in roles:
+            what = "the first message is" if roles[0] == "assistant" else "no message is"
+            raise DataError(f"field 'messages': {what} from the assistant; a conversation is a question and an answer")
+        self._count_messages(messages)
+        self._seen(number, messages[: roles.index("assistant")])
+        for i, message in enumerate(messages):
+            if message["role"] == "assistant" and not message["content"].strip() and not message.get("tool_calls"):
+                self.report.note("empty_answer", number, f"message {i}, from the assistant, is empty")
+        check_text("".join(message["content"] for message in messages))
+        self._length("conversation", number, self.measure.conversation(messages, tools_of(row)))
+
+    def _pair(self, number: int, row: Row) -> None:
+        sides = {name: _side(row, name) for name in ("chosen", "rejected")}
+        key = find_prompt_key(row, self.asked.prompt_key)
+        if key is not None:
+            prompt = messages_of(row, key)
+            self._count_messages(prompt)
+            self._seen(number, prompt)
+            self._measure("prompt", number, self.measure.prompt(prompt))
+        else:  # each side is a whole dialogue: messages, of which the last is the answer, or one text
+            self._seen(number, sides["chosen"][:-1] or sides["chosen"])
+        texts = {name: "\n".join(message["content"] for message in side) for name, side in sides.items()}
+        for name, text in texts.items():
+            self._measure(name, number, text)
+            if not sides[name][-1]["content"].strip():
+                self.report.note("empty_answer", number, f"{name} is empty")
+        if texts["chosen"] == texts["rejected"]:
+            self.report.note("equal_sides", number, "chosen and rejected are the same")
+
+    def _count_messages(self, messages: Sequence[Message]) -> None:
+        self.report.roles.update(message["role"] for message in messages)
+        self.report.turns[len(messages)] += 1
+
+    def _seen(self, number: int, prompt: Sequence[Message]) -> None:
+        """Is the prompt empty, or a repetition?"""
+        if not any(message["content"].strip() for message in prompt if message["role"] != "system"):
+            self.report.note("empty_prompt", number, "the prompt has no text")
+        first = self.report.first_rows.setdefault(prompt_digest(prompt), number)
+        if first != number:
+            self.report.note("duplicate", number, f"the prompt of row {first}")
+
+    def _measure(self, name: str, number: int, text: str) -> None:
+        check_text(text)
+        self._texts.setdefault(name, []).append((number, text))
+
+    def _length(self, name: str, number: int, value: int) -> None:
+        if name not in self.report.lengths:
+            self.report.lengths[name] = Lengths(self.measure.unit)
+        self.report.lengths[name].add(number, value)
+        limit = self.asked.max_length
+        if limit is not None and value > limit and name in ("prompt", "conversation"):
+            self.report.note("over_long", number, f"{value} {self.measure.unit}")
+
+
+def _side(row: Row, name: str) -> list[Message]:
+    """One answer of a pair, a text or messages, as messages."""
+    value = row.get(name)
+    return [{"role": "assistant", "content": value}] if isinstance(value, str) else messages_of(row, name)
+
+
+def _is_blank(value: Any) -> bool:
+    return (isinstance(value, str) and not value.strip()) or (isinstance(value, list) and not value)

@@ -1,0 +1,167 @@
+"""Does a row's own answer pass its own scorer? What `burnish data check` asks of every row.
+
+Consumes completed rows (`data/row.py`) and a `Scoring`; hands on remarks: why training would refuse the row, why its
+reference answer cannot be scored here, or why it fails. The reference answer is `extra_info.answer`, the data set's own
+worked answer, where the row has that text; else what the scorer's `reference` makes of the ground truth; else, with a
+custom function, the ground truth as text.
+
+An answer fails a built-in scorer below 1, which is full marks for all of them, and a custom function at 0 or less: its
+scale is not known, but nothing for a right answer is wrong on any. A function that fails on each of the first rows is
+asked no more, for one that hangs would take its time limit for every row.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+from burnish.config.reward import RewardConfig
+from burnish.errors import ConfigError, DataError, NotAvailable, UserError
+from burnish.rewards.contract import FunctionSpec, ScoreRequest, ScoreResult
+from burnish.rewards.routing import data_source_of, scorer_for
+from burnish.rewards.scoring import Scoring, request_for
+
+# The names of remarks, which are those of findings in `data/report.py`.
+REFUSED, NOT_CHECKED, FAILING = "refused", "not_checked", "failing_reference"
+
+FULL_MARKS = 1.0
+TRIALS = 8
+_FACTS = {"num_turns": 2, "num_tool_calls": 0, "truncated": False}  # of an answer given at once and in full
+_SHOWN = 60
+
+
+class Remark(NamedTuple):
+    """One thing to say about one row."""
+
+    finding: str
+    text: str
+
+
+class References:
+    """Scores reference answers. `given_up` says why the function is asked no more, where that has happened."""
+
+    def __init__(self, scoring: Scoring):
+        self.scoring = scoring
+        self.given_up: str | None = None
+        self._custom = scoring.spec.path is not None
+        self._trials_left = TRIALS if self._custom else 0  # our own scorers always answer
+        self._not_built: dict[str, str | None] = {}
+
+    @classmethod
+    def by(cls, function: str | None, reward_fn_key: str = "data_source") -> Self:
+        """By `my_reward.py:my_score` (or `my_reward.py`, for its `compute_score`), or by the built-in scorers.
+
+        ConfigError where the function cannot be loaded.
+        """
+        path, _, name = (function or "").partition(":")
+        if function is not None and not path:
+            raise ConfigError(f"--reward {function}: expected a file, and maybe a name in it: my_reward.py:my_score")
+        limits = RewardConfig()
+        spec = FunctionSpec(path or None, name or "compute_score")
+        scoring = Scoring(spec, num_workers=limits.num_workers, timeout=limits.timeout, reward_fn_key=reward_fn_key)
+        try:
+            scoring.validate()
+        except UserError as error:
+            scoring.close()
+            raise ConfigError(f"--reward {function}: {error}") from error
+        return cls(scoring)
+
+    def inspect(self, row: Mapping[str, Any]) -> Remark | None:
+        """Why the row's answer is not to be scored, or None."""
+        source = data_source_of(row, self.scoring.reward_fn_key)
+        if not self._custom and (reason := self._why_not_built(source)):
+            return Remark(NOT_CHECKED, f"{source}: {reason}")
+        if problem := self.scoring.check_row(row):
+            return Remark(REFUSED, problem)
+        if _worked_answer(row) is None and _ground_truth(row) is None:
+            return Remark(NOT_CHECKED, f"{source}: rows with neither reward_model.ground_truth nor extra_info.answer")
+        return None
+
+    def score(self, rows: Sequence[Mapping[str, Any]]) -> list[Remark | None]:
+        """What is wrong with the reference answer of each row; rows are such as `inspect` has nothing to say about."""
+        remarks: list[Remark | None] = []
+        while len(remarks) < len(rows):
+            rest = rows[len(remarks) :]
+            remarks += self._score(rest[: self._trials_left or None])
+        return remarks
+
+    def close(self) -> None:
+        """End the scoring processes."""
+        self.scoring.close()
+
+    def _score(self, rows: Sequence[Mapping[str, Any]]) -> list[Remark | None]:
+        if self.given_up:
+            return [Remark(NOT_CHECKED, self.given_up)] * len(rows)
+        remarks: list[Remark | None] = [None] * len(rows)
+        asked: list[tuple[int, str, ScoreRequest]] = []
+        for i, row in enumerate(rows):
+            try:
+                name, text = self._reference(row)
+            except ValueError as error:
+                remarks[i] = Remark(FAILING, str(error))
+                continue
+            asked.append((i, name, request_for(row, text, _FACTS, self.scoring.reward_fn_key)))
+        results = self.scoring.score_all([request for _, _, request in asked])
+        for (i, name, request), result in zip(asked, results, strict=True):
+            remarks[i] = self._judge(name, request, result)
+        self._consider(results)
+        return remarks
+
+    def _reference(self, row: Mapping[str, Any]) -> tuple[str, str]:
+        """What the text to score is called, and the text."""
+        worked = _worked_answer(row)
+        if worked is not None:
+            return "extra_info.answer", worked
+        truth = _ground_truth(row)
+        if self._custom:
+            return "the ground truth", as_text(truth)
+        scorer = scorer_for(data_source_of(row, self.scoring.reward_fn_key))
+        return "the ground truth", scorer.reference(truth, row.get("extra_info") or {})
+
+    def _judge(self, name: str, request: ScoreRequest, result: ScoreResult) -> Remark | None:
+        if result.score is None:
+            cause = str(result.error).strip().splitlines()[-1]
+            return Remark(FAILING, f"{name} cannot be scored: {cause}")
+        passes = result.score > 0 if self._custom else result.score >= FULL_MARKS
+        if passes:
+            return None
+        text = " ".join(request.solution_str.split())
+        end = text if len(text) <= _SHOWN else f"…{text[-_SHOWN:]}"
+        truth = as_text(request.ground_truth)
+        return Remark(FAILING, f"{name} scores {result.score:g}: '{end}', where the ground truth is '{truth:.60}'")
+
+    def _consider(self, results: Sequence[ScoreResult]) -> None:
+        """After the first answers: is the function worth asking on?"""
+        if any(result.score is not None for result in results):
+            self._trials_left = 0
+        elif self._trials_left and results:
+            self._trials_left -= len(results)
+            if not self._trials_left:
+                self.given_up = f"{self.scoring.spec.label} failed on the first {TRIALS} rows and is asked no more"
+
+    def _why_not_built(self, source: str) -> str | None:
+        if source not in self._not_built:
+            try:
+                scorer_for(source)
+                self._not_built[source] = None
+            except NotAvailable as error:
+                self._not_built[source] = str(error)
+            except DataError:
+                self._not_built[source] = None  # `check_row` says what is wrong with it
+        return self._not_built[source]
+
+
+def as_text(ground_truth: Any) -> str:
+    """A ground truth as a response would give it: of several right answers the first, of an object its `target`."""
+    if isinstance(ground_truth, Mapping):
+        target = ground_truth.get("target")
+        return as_text(target) if target is not None else json.dumps(ground_truth, default=str)
+    return as_text(ground_truth[0]) if isinstance(ground_truth, list | tuple) and ground_truth else str(ground_truth)
+
+
+def _worked_answer(row: Mapping[str, Any]) -> str | None:
+    answer = (row.get("extra_info") or {}).get("answer")
+    return answer if isinstance(answer, str) and answer.strip() else None
+
+
+def _ground_truth(row: Mapping[str, Any]) -> Any:
+    return (row.get("reward_model") or {}).get("ground_truth")

@@ -1,0 +1,344 @@
+"""What `data check` finds in the rows of a file: kinds, columns, lengths, repetitions, and everything that is wrong."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from burnish.data.chat import ChatRenderer
+from burnish.data.check import Asked, Measure, check_file
+from burnish.data.files import write_parquet
+from burnish.data.report import FINDINGS, KINDS, Lengths, Report
+from burnish.data.report_text import lines, print_report, summary
+from burnish.data.table import MOST_FIELDS, Columns, open_table
+from burnish.errors import DataError
+
+
+class NoJudge:
+    """Has nothing to say, and remembers what it was asked."""
+
+    def __init__(self):
+        self.scored = []
+
+    def inspect(self, row):
+        return None
+
+    def score(self, rows):
+        self.scored += rows
+        return [None] * len(rows)
+
+
+class Strict(NoJudge):
+    """Refuses even indices, fails the others."""
+
+    def inspect(self, row):
+        return ("refused", "it is even") if row["index"] % 2 == 0 else None
+
+    def score(self, rows):
+        return [("failing_reference", f"row {row['index']} scores 0") for row in rows]
+
+
+def row(question="1+1?", truth="2", **fields):
+    return {"data_source": "gsm8k", "prompt": question, "reward_model": {"ground_truth": truth}, **fields}
+
+
+@pytest.fixture
+def check(write_jsonl):
+    def run(rows, judge=None, tokenizer=None, name="rows.jsonl", **asked):
+        measure = Measure(ChatRenderer(tokenizer) if tokenizer else None)
+        return check_file(open_table(write_jsonl(rows, name)), Asked(**asked), judge or NoJudge(), measure)
+
+    return run
+
+
+def found(report):
+    return {name: sorted(n for rows in texts.values() for n in rows) for name, texts in report.found.items()}
+
+
+def test_good_rows_are_described_and_nothing_is_found(check):
+    judge = NoJudge()
+    report = check([row(), row("2+2?", "4")], judge)
+    assert (report.kind, report.rows, report.found, report.scored) == ("prompts", 2, {}, 2)
+    assert report.sources == {"gsm8k": 2} and report.roles == {"user": 2} and report.turns == {1: 2}
+    assert [each["raw_prompt"][0]["content"] for each in judge.scored] == ["1+1?", "2+2?"]
+
+
+def test_every_bad_row_is_told_with_its_field(check):
+    rows = [
+        row([{"content": "x"}]),
+        row(7),
+        row(),
+        row("a", extra_info="text"),
+        row("b", images=[{"path": "x.png"}]),
+        row([{"role": "user", "content": [{"type": "image"}]}]),
+        {"data_source": 3, "prompt": "c"},
+        row("half \ud83d of it"),
+    ]
+    report = check(rows)
+    texts = {rows[0]: text for text, rows in report.found["refused"].items()}
+    assert sorted(texts) == [0, 1, 3, 4, 5, 6, 7]
+    assert texts[0] == "field 'prompt': message 0 has no role (its fields: content)"
+    assert texts[1].startswith("field 'prompt': expected a string or a list of messages, got a int")
+    assert texts[3].startswith("field 'extra_info' is a str")
+    assert "images in prompts" in texts[4] and "Drop the column 'images'" in texts[4]
+    assert "image parts in messages" in texts[5]
+    assert texts[6].startswith("field 'data_source' is a int")
+    assert texts[7] == "the text has a lone surrogate (\\ud83d); mend or drop the row"
+
+
+def test_the_judge_decides_what_is_refused_and_what_fails(check):
+    report = check([row(str(i)) for i in range(5)], Strict())
+    assert found(report) == {"refused": [0, 2, 4], "failing_reference": [1, 3]}
+    assert report.found["refused"] == {"it is even": [0, 2, 4]}
+
+
+def test_empty_prompts_and_answers(check):
+    system = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": " \n"}]
+    report = check([row(" "), row(system), row("a", ""), row("b", []), row("c", extra_info={"answer": " "}), row("d")])
+    assert found(report) == {"empty_prompt": [0, 1], "empty_answer": [2, 3, 4], "mixed_types": [1, 3]}
+    assert set(report.found["empty_answer"]) == {"reward_model.ground_truth is empty", "extra_info.answer is empty"}
+
+
+def test_repeated_prompts_name_the_first_row_that_has_them(check):
+    as_message = [{"role": "user", "content": "1+1?"}]
+    as_system = [{"role": "system", "content": "1+1?"}]
+    report = check([row("1+1?"), row(" 1+1?\n"), row("2+2?"), row(as_message), row("2+2?"), row(as_system)])
+    assert report.found["duplicate"] == {"the prompt of row 0": [1, 3], "the prompt of row 2": [4]}
+
+
+def test_overlap_of_all_pairs_of_files(check):
+    a = check([row("x"), row("y"), row("z")], name="a.jsonl")
+    b = check([row("new"), row("z\n z"), row(" y ")], name="b.jsonl")
+    c = check([row("z")], name="c.jsonl")
+    d = check([row("other")], name="d.jsonl")
+    report = Report([a, b, c, d])
+    shared = {tuple(path.rpartition("/")[2] for path in o.files): o.rows for o in report.overlaps}
+    assert shared == {("a.jsonl", "b.jsonl"): [(1, 2)], ("a.jsonl", "c.jsonl"): [(2, 0)]}
+    assert report.problems() == {"prompts in two files": 2}
+    text = "\n".join(line for line, _ in lines(report))
+    assert f"problem: prompts that are both in {a.path} and in {b.path} (1)\n  row 1 = row 2\n" in text
+
+
+def test_lengths_in_characters_and_in_tokens_as_training_renders_them(check, tokenizer):
+    rows = [row("x" * n) for n in (5, 9, 7)]
+    assert list(check(rows).lengths["prompt"].values) == [5, 9, 7]
+    ids = [ChatRenderer(tokenizer).prompt_ids([{"role": "user", "content": "x" * n}]) for n in (5, 9, 7)]
+    report = check(rows, tokenizer=tokenizer, max_length=len(ids[0]))
+    assert list(report.lengths["prompt"].values) == [len(each) for each in ids]
+    assert report.found == {"over_long": {f"{len(ids[1])} tokens": [1], f"{len(ids[2])} tokens": [2]}}
+    text = "\n".join(line for line, _ in lines(Report([report])))
+    assert f"problem: rows over the length limit (2); the longest has {len(ids[1])} tokens (row 1)" in text
+
+
+def test_a_row_that_the_chat_template_refuses(check, merging_tokenizer):
+    merging_tokenizer = type(merging_tokenizer)(tokenizer_object=merging_tokenizer.backend_tokenizer)
+    merging_tokenizer.chat_template = "{{ raise_exception('only users') if messages[0].role != 'user' else 'u' }}"
+    report = check([row(), row([{"role": "system", "content": "x"}])], tokenizer=merging_tokenizer)
+    ((text, rows),) = report.found["refused"].items()
+    assert rows == [1] and "cannot render messages with the roles system: only users" in text
+
+
+def test_figures_and_histogram_of_lengths():
+    lengths = Lengths("tokens")
+    for number, value in enumerate([4, 10, 6, 100, 8]):
+        lengths.add(number, value)
+    assert lengths.figures() == pytest.approx({"min": 4, "median": 8, "p95": 82, "max": 100, "longest_row": 3})
+    bins = lengths.histogram()
+    assert bins[0] == (4, 16, 4) and bins[-1] == (95, 100, 1) and sum(count for *_, count in bins) == 5
+    assert all(high + 1 == low for (_, high, _), (low, _, _) in itertools.pairwise(bins))
+
+
+@pytest.mark.parametrize("values", [[7], [7, 7], [0, 1], list(range(8)), list(range(9)), [0, 10**9]])
+def test_every_length_falls_into_the_histogram(values):
+    lengths = Lengths("tokens")
+    for value in values:
+        lengths.add(0, value)
+    bins = lengths.histogram()
+    assert len(bins) <= 8 and bins[0][0] == min(values) and bins[-1][1] == max(values)
+    assert [count for *_, count in bins] == [sum(low <= v <= high for v in values) for low, high, _ in bins]
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind"),
+    [
+        ({"prompt": "a"}, "prompts"),
+        ({"prompts": "a", "messages": []}, "prompts"),
+        ({"messages": [{"role": "user", "content": "a"}]}, "conversations"),
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, "pairs"),
+        ({"chosen": "b", "rejected": "c"}, "pairs"),
+        ({"prompt": "a", "responses": ["b"]}, "responses"),
+    ],
+)
+def test_the_kind_of_rows_is_told_by_their_columns(check, columns, kind):
+    assert check([columns]).kind == kind and kind in KINDS
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({}, "no column 'prompt'; the columns are question. Name the one with the prompts in --prompt-key"),
+        ({"prompt_key": "quest"}, "no column 'quest'; the columns are question. Name the one with the prompts"),
+        (
+            {"prompt_key": "question", "reward_fn_key": "task"},
+            "no column 'task'; the columns are question. Name the one with the data sources in --reward-fn-key",
+        ),
+    ],
+)
+def test_a_column_that_is_not_there(check, asked, said):
+    with pytest.raises(DataError) as error:
+        check([{"question": "x"}], **asked)
+    assert said in str(error.value)
+
+
+def test_other_columns_can_hold_prompt_and_source(check):
+    rows = [{"question": "x", "extra_info": {"task": "gsm8k"}}]
+    report = check(rows, prompt_key="question", reward_fn_key="extra_info.task")
+    assert report.sources == {"gsm8k": 1} and not report.found
+
+
+def turns(*contents):
+    roles = ("user", "assistant") * len(contents)
+    return {"messages": [{"role": role, "content": text} for role, text in zip(roles, contents, strict=False)]}
+
+
+def test_conversations(check, tokenizer):
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    rows = [
+        turns("hi", "ho"),
+        turns("hi", "ho", "and", " "),
+        turns("no answer"),
+        {"messages": [{"role": "assistant", "content": "first"}]},
+        {"messages": None},
+        {"messages": [{"role": "user", "content": "use f"}, call, {"role": "assistant", "content": "done"}]},
+    ]
+    report = check(rows)
+    assert found(report) == {"duplicate": [1], "empty_answer": [1], "refused": [2, 3, 4]}
+    assert "field 'messages' is missing or null" in report.found["refused"]
+    assert report.turns == {2: 1, 4: 1, 3: 1} and list(report.lengths["conversation"].values) == [4, 8, 9]
+    in_tokens = check(rows[:1], tokenizer=tokenizer, max_length=5)
+    ids, _ = ChatRenderer(tokenizer).conversation(rows[0]["messages"])
+    assert in_tokens.found == {"over_long": {f"{len(ids)} tokens": [0]}}
+
+
+def test_pairs(check):
+    def dialogue(answer):
+        return [{"role": "user", "content": "hi"}, {"role": "assistant", "content": answer}]
+
+    rows = [
+        {"prompt": "hi", "chosen": "a", "rejected": "b"},
+        {"prompt": "ho", "chosen": "a", "rejected": "a"},
+        {"prompt": "hu", "chosen": " ", "rejected": "a"},
+        {"prompt": "he", "chosen": 3, "rejected": "a"},
+        {"chosen": dialogue("x"), "rejected": dialogue("y")},
+        {"prompt": "", "chosen": "a", "rejected": "b"},
+    ]
+    report = check(rows)
+    assert found(report) == {
+        "equal_sides": [1],
+        "empty_answer": [2],
+        "refused": [3],
+        "duplicate": [4],
+        "empty_prompt": [5],
+        "mixed_types": [4, 4],
+    }
+    assert list(report.found["empty_answer"]) == ["chosen is empty"]
+
+
+def test_responses(check):
+    rows = [
+        row("1", responses=["a", ""], finish_reasons=["stop", "length"], response_log_probs=[-1.0, -2.0]),
+        row("2", responses="alone"),
+        row("3", responses=[1]),
+        row("4", responses=["a", "b"], finish_reasons=["stop"]),
+    ]
+    report = check(rows)
+    assert {n: rows for n, rows in found(report).items() if n != "mixed_types"} == {
+        "empty_response": [0],
+        "refused": [2, 3],
+    }
+    assert "field 'finish_reasons' has 1 entries for 2 responses" in report.found["refused"]
+    assert report.finish_reasons == {"stop": 1, "length": 1} and report.responses == {2: 1, 1: 1}
+    assert list(report.lengths["response"].values) == [1, 0, 5]
+
+
+def test_columns_with_types_nulls_and_mixtures(check):
+    rows = [row("a", "1", n=1), row("b", 2, n=0.5, tags=[]), row("c", "3", n=None, tags=["x"], only=True)]
+    report = check(rows)
+    columns = report.columns
+    assert columns.names() == [
+        *("data_source", "prompt", "reward_model", "reward_model.ground_truth", "n", "tags", "only")
+    ]
+    assert columns.facts["n"].types == {"integer": 1, "number": 1} and columns.nulls("n") == 1
+    assert columns.nulls("only") == 2 and columns.facts["tags"].types == {"list": 1, "list<text>": 1}
+    (text,) = report.found["mixed_types"]
+    assert text.startswith("'reward_model.ground_truth' holds text (2, first in row 0), integer (1, first in row 1);")
+    assert report.found["mixed_types"][text] == [1]
+
+
+def test_objects_whose_keys_are_data_do_not_fill_the_report():
+    columns = Columns()
+    for i in range(100):
+        columns.add({"extra_info": {f"id-{i}": i}})
+    assert len(columns.names()) == 1 + MOST_FIELDS and columns.cut == {"extra_info"}
+
+
+def test_parquet_is_read_in_batches_with_the_same_result(check, tmp_path):
+    rows = [row(f"{i % 2000}?", str(i), extra_info={"index": i}) for i in range(2500)]
+    path = write_parquet(rows, tmp_path / "rows.parquet")
+    seen = []
+    report = check_file(open_table(str(path)), Asked(), NoJudge(), Measure(), seen.append)
+    assert seen == [1024, 1024, 452] and report.rows == report.scored == 2500
+    assert report.count("duplicate") == 500 and report.found["duplicate"]["the prompt of row 7"] == [2007]
+    as_json = check(rows).to_dict()
+    assert {**report.to_dict(), "file": ""} == {**as_json, "file": ""}
+
+
+def test_a_parquet_file_that_breaks_off_inside(tmp_path):
+    path = write_parquet([row(str(i)) for i in range(500)], tmp_path / "rows.parquet")
+    content = bytearray(path.read_bytes())
+    content[4:400] = b"\xff" * 396  # the footer stays
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="its rows cannot be read; write or download it again"):
+        check_file(open_table(str(path)), Asked(), NoJudge(), Measure())
+
+
+def test_the_text_names_a_handful_of_rows_and_the_count(check):
+    report = Report([check([row("same", "") for _ in range(50)], Strict())])
+    text = [line for line, _ in lines(report)]
+    assert "  problem: rows that would be refused (25)" in text
+    assert "    rows 0, 2, 4 and 22 more: it is even" in text
+    assert "  problem: reference answers that fail their own scorer (25)" in text
+    assert "    and 20 more rows" in text  # 25 different texts, of which 5 are shown
+    assert "    rows 1, 2, 3 and 46 more: the prompt of row 0" in text
+    assert text[-1] == summary(report)
+    assert summary(report) == (
+        "1 file, 50 rows: problems: rows that would be refused (25), "
+        "reference answers that fail their own scorer (25), empty answers (50); "
+        "warnings: rows with a prompt that an earlier row has (49)"
+    )
+
+
+def test_everything_is_in_the_json(check):
+    report = Report([check([row("same", "") for _ in range(50)], Strict()), check([row("same")], name="b.jsonl")])
+    found = json.loads(json.dumps(report.to_dict()))
+    first = found["files"][0]
+    assert first["problems"]["refused"] == {
+        "count": 25,
+        "what": [{"text": "it is even", "rows": list(range(0, 50, 2))}],
+    }
+    assert first["warnings"]["duplicate"]["what"][0]["rows"] == list(range(1, 50))
+    assert first["lengths"]["prompt"]["histogram"] == [[4, 4, 50]] and first["lengths"]["prompt"]["p95"] == 4
+    assert found["overlap"][0]["rows"] == [[0, 0]] and found["problems"]["prompts in two files"] == 1
+
+
+def test_texts_of_a_file_cannot_command_the_terminal(check, capsys):
+    print_report(Report([check([{"prompt": "x", "data_source": "\x1b[2J[red]evil"}])]))
+    out = capsys.readouterr().out
+    assert "data sources: \\x1b[2J[red]evil (1)" in out and "\x1b" not in out
+
+
+def test_every_finding_is_documented():
+    page = (Path(__file__).parents[2] / "docs" / "data-check.md").read_text()
+    assert all(finding.title in page for finding in FINDINGS.values())
+    assert all(kind.title in page for kind in KINDS.values())

@@ -1,0 +1,161 @@
+"""Reference answers: every built scorer gives its own full marks, and rows are held to theirs."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from burnish.errors import ConfigError, NotAvailable
+from burnish.rewards.reference import TRIALS, References, Remark, as_text
+from burnish.rewards.routing import SCORERS, default_compute_score
+
+BUILT = [scorer for scorer in SCORERS if scorer.module]
+whole_numbers = st.integers(-(10**12), 10**12)
+# What the rows of each scorer hold as their ground truth. A new scorer brings its own.
+GROUND_TRUTHS = {
+    "gsm8k": st.one_of(
+        whole_numbers,
+        whole_numbers.map(str),
+        whole_numbers.map(lambda n: f"{n:,}"),
+        whole_numbers.map(lambda n: f"${n}"),
+        st.integers(-(10**6), 10**6).map(float),
+        st.decimals(-(10**6), 10**6, places=2).map(str),
+    ),
+    "arithmetic": st.one_of(whole_numbers, whole_numbers.map(str), whole_numbers.map(lambda n: f" +{abs(n)} ")),
+}
+
+
+@pytest.mark.parametrize("scorer", BUILT, ids=lambda scorer: scorer.name)
+@settings(deadline=None)
+@given(data=st.data())
+def test_the_reference_of_every_built_scorer_earns_full_marks(scorer, data):
+    truth = data.draw(GROUND_TRUTHS[scorer.name])
+    text = scorer.reference(truth, {})
+    result = default_compute_score(scorer.sources[0], text, truth)
+    assert (result["score"] if isinstance(result, dict) else result) == 1.0
+
+
+def test_references_are_written_as_responses_are():
+    written = {scorer.name: scorer.reference("72", {}) for scorer in BUILT}
+    assert written == {"gsm8k": "#### 72", "arithmetic": "answer: 72"}
+
+
+def test_a_scorer_that_is_not_built_has_no_reference():
+    (later,) = [scorer for scorer in SCORERS if scorer.name == "math"]
+    with pytest.raises(NotAvailable, match="the scorer 'math'"):
+        later.reference("1", {})
+
+
+def row(truth="72", source="gsm8k", **extra_info):
+    return {"data_source": source, "reward_model": {"ground_truth": truth}, "extra_info": extra_info}
+
+
+@pytest.fixture
+def built_in():
+    made = References.by(None)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def references(reward_file):
+    made = []
+
+    def make(source, name=""):
+        made.append(References.by(reward_file(source) + name))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_right_answers_say_nothing(built_in):
+    rows = [row(), row(answer="48+24 = 72\n#### 72"), row(933, "burnish/arithmetic"), row(answer="  ")]
+    assert [built_in.inspect(each) for each in rows] == [None] * 4
+    assert built_in.score(rows) == [None] * 4
+
+
+def test_the_worked_answer_is_scored_before_the_ground_truth(built_in):
+    (remark,) = built_in.score([row(answer="it is\n#### 73")])
+    assert remark == Remark(
+        "failing_reference", "extra_info.answer scores 0: 'it is #### 73', where the ground truth is '72'"
+    )
+
+
+def test_a_long_worked_answer_is_told_by_its_end(built_in):
+    (remark,) = built_in.score([row(answer="x" * 500 + " #### 73")])
+    assert "…" in remark.text and "#### 73'" in remark.text and len(remark.text) < 200
+
+
+def test_a_ground_truth_that_its_scorer_cannot_reach_fails(built_in):
+    too_small, no_number = built_in.score([row(1e-7), row("seven", "burnish/arithmetic")])
+    assert too_small.text.startswith("the ground truth scores 0: '#### 1e-07'")
+    assert no_number == Remark("failing_reference", "reward_model.ground_truth='seven': arithmetic needs an integer")
+
+
+def test_a_format_score_is_not_full_marks(built_in, monkeypatch):
+    monkeypatch.setattr("burnish.rewards.scores.gsm8k.compute_score.__defaults__", ("strict", 0.5, 1.0))
+    (remark,) = built_in.score([row(answer="#### 73")])
+    assert remark.text.startswith("extra_info.answer scores 0.5")
+
+
+def test_rows_that_cannot_be_scored_here_say_why(built_in):
+    later = built_in.inspect(row(source="lighteval/MATH"))
+    assert later.finding == "not_checked" and later.text.startswith("lighteval/MATH: not available yet: the scorer")
+    unknown = built_in.inspect(row(source="mystery"))
+    assert unknown.finding == "refused" and "data_source='mystery' has no built-in scorer" in unknown.text
+    empty = built_in.inspect(row(truth=""))
+    assert empty.finding == "refused" and "reward_model.ground_truth is missing" in empty.text
+
+
+def test_a_custom_function_scores_answer_or_ground_truth_and_passes_above_zero(references):
+    by = references(
+        """
+        def compute_score(solution_str, ground_truth, extra_info):
+            assert extra_info["truncated"] is False
+            return 0.1 if solution_str.endswith(ground_truth) else 0.0
+        """
+    )
+    rows = [row(source="mine"), row(source="mine", answer="so 72"), row(source="mine", answer="so 73")]
+    assert [by.inspect(each) for each in rows] == [None] * 3
+    first, second, third = by.score(rows)
+    assert first is None and second is None
+    assert third.text.startswith("extra_info.answer scores 0: 'so 73'")
+    nothing = by.inspect(row(None, "mine"))
+    assert nothing.finding == "not_checked" and "neither reward_model.ground_truth nor" in nothing.text
+
+
+def test_a_function_that_raises_on_one_row_fails_that_row_only(references):
+    by = references("def compute_score(solution_str): return {'a': 1.0}[solution_str]")
+    good, bad, after = by.score([row("a"), row("b"), row("a")])
+    assert (good, after) == (None, None)
+    assert bad == Remark("failing_reference", "the ground truth cannot be scored: KeyError: 'b'")
+
+
+def test_a_function_that_always_fails_is_asked_no_more(references):
+    by = references("def my_score(solution_str): raise ValueError('no')", ":my_score")
+    remarks = by.score([row()] * 3) + by.score([row()] * 20)
+    assert [remark.finding for remark in remarks] == ["failing_reference"] * TRIALS + ["not_checked"] * (23 - TRIALS)
+    assert "my_reward.py failed on the first 8 rows and is asked no more" in remarks[-1].text
+    assert by.score([row()])[0].finding == "not_checked"
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("nowhere.py", "--reward nowhere.py: custom_reward_function.path=nowhere.py: no such file"),
+        (":score", "--reward :score: expected a file, and maybe a name in it: my_reward.py:my_score"),
+    ],
+)
+def test_a_function_that_is_not_there(function, said):
+    with pytest.raises(ConfigError) as error:
+        References.by(function)
+    assert str(error.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("truth", "text"),
+    [("a", "a"), (7, "7"), (["Paris", "paris"], "Paris"), ({"target": ["x", "y"]}, "x"), ({"n": 1}, '{"n": 1}')],
+)
+def test_ground_truths_as_text(truth, text):
+    assert as_text(truth) == text
