@@ -10,11 +10,16 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from burnish.errors import ModelError
 
 LATEST = "latest_checkpointed_iteration.txt"
+STEP_FOLDER = re.compile(r"global_step_(\d+)")
+LEFT_BY_A_RUN = ("recipe.yaml", "metrics.jsonl")
+ADAPTER_CONFIG = "adapter_config.json"
 WEIGHTS = "*.safetensors, pytorch_model*.bin"
 INDEX = "model.safetensors.index.json"
 TRAINING_STATE = ("optimizer.safetensors", "rng.safetensors")  # beside the weights in a checkpoint (engine/state.py)
@@ -32,16 +37,62 @@ HDFS_DEADLINE_S = 3600
 
 def resolve_path(path: str | Path, *, weights: bool = True) -> Path:
     """The local folder behind `path`. With `weights=False` a folder with only a configuration will do."""
+    folder = _model_inside(local_folder(path, weights=weights))
+    check_model(folder, str(path), weights=weights)
+    return folder
+
+
+def local_folder(path: str | Path, *, weights: bool = True) -> Path:
+    """The folder that `path` names, fetched where it lies elsewhere; the model may be somewhere inside."""
     text = str(path)
     if text.startswith("hdfs://"):
-        folder = _copied_from_hdfs(text)
-    else:
-        folder = Path(text).expanduser()
-        if not folder.is_dir():
-            folder = _from_hub(text, weights)
-    folder = _model_inside(folder)
-    _check(folder, text, weights)
-    return folder
+        return _copied_from_hdfs(text)
+    folder = Path(text).expanduser()
+    return folder if folder.is_dir() else _from_hub(text, weights)
+
+
+def newest_checkpoint(run: Path) -> Path | None:
+    """The checkpoint that a run folder's pointer names; without a pointer the newest. None: there is none."""
+    pointer = run / LATEST
+    if pointer.is_file():
+        return run / f"global_step_{pointer.read_text().strip()}"
+    steps = [(int(match[1]), path) for path in run.glob("*/") if (match := STEP_FOLDER.fullmatch(path.name))]
+    return max(steps)[1] if steps else None
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """What the head of a safetensors file says about one tensor."""
+
+    dtype: str  # as safetensors writes it: F32, BF16, …
+    shape: tuple[int, ...]
+
+
+def stored_tensors(files: list[Path]) -> dict[str, StoredTensor]:
+    """All tensors of some safetensors files, without reading them; ModelError for a file that was cut off."""
+    from safetensors import SafetensorError, safe_open
+
+    found = {}
+    for file in files:
+        try:
+            with safe_open(file, framework="numpy") as tensors:
+                for name in tensors.keys():  # noqa: SIM118 - a safetensors file is no dict
+                    part = tensors.get_slice(name)
+                    found[name] = StoredTensor(part.get_dtype(), tuple(part.get_shape()))
+        except (OSError, SafetensorError) as error:
+            raise ModelError(f"{file}: damaged or cut off ({error}); copy it again") from error
+    return found
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file; ModelError where it is none."""
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file}: not readable as JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{file}: expected an object, found a {type(value).__name__}")
+    return value
 
 
 def safetensors_files(folder: Path) -> list[Path]:
@@ -54,6 +105,33 @@ def safetensors_files(folder: Path) -> list[Path]:
         return [folder / name for name in sorted(set(names))]
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise ModelError(f"{index}: not readable as an index of weights ({error})") from error
+
+
+def check_model(folder: Path, text: str, *, weights: bool = True) -> None:
+    """ModelError unless `folder`, found behind the path `text`, holds a configuration and, if asked, weights."""
+    where = f"{folder}" if str(folder) == text else f"{folder} (from the model path {text})"
+    if (folder / ADAPTER_CONFIG).is_file():
+        raise ModelError(
+            f"{where}: a LoRA adapter, not a whole model; merge it into its base with "
+            f"`burnish export {text} --out FOLDER` and name that folder"
+        )
+    if not (folder / "config.json").is_file() and any((folder / name).is_file() for name in LEFT_BY_A_RUN):
+        raise ModelError(
+            f"{where}: a run folder without a checkpoint; name a run that has saved one (trainer.save_freq), "
+            "or a model folder"
+        )
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"{where}: no config.json; the model path must name a Hugging Face model folder")
+    if not weights or any(folder.glob("pytorch_model*.bin")):
+        return
+    files = safetensors_files(folder)
+    if missing := [file.name for file in files if not file.is_file()]:
+        raise ModelError(f"{where}: {INDEX} names {', '.join(missing)}, which is not there; copy the model again")
+    if not files:
+        raise ModelError(
+            f"{where}: config.json is there but no weights (looked for {WEIGHTS}); copy them there, or name "
+            "another folder"
+        )
 
 
 def check_tokenizer(folder: Path) -> None:
@@ -69,25 +147,8 @@ def _model_inside(folder: Path) -> Path:
     """A checkpoint of ours keeps the policy in `actor/`; a run folder names its newest checkpoint."""
     if (folder / "config.json").is_file():
         return folder
-    if (folder / LATEST).is_file():
-        folder = folder / f"global_step_{(folder / LATEST).read_text().strip()}"
+    folder = newest_checkpoint(folder) or folder
     return folder if (folder / "config.json").is_file() or not (folder / "actor").is_dir() else folder / "actor"
-
-
-def _check(folder: Path, text: str, weights: bool) -> None:
-    where = f"{folder}" if str(folder) == text else f"{folder} (from the model path {text})"
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"{where}: no config.json; the model path must name a Hugging Face model folder")
-    if not weights or any(folder.glob("pytorch_model*.bin")):
-        return
-    files = safetensors_files(folder)
-    if missing := [file.name for file in files if not file.is_file()]:
-        raise ModelError(f"{where}: {INDEX} names {', '.join(missing)}, which is not there; copy the model again")
-    if not files:
-        raise ModelError(
-            f"{where}: config.json is there but no weights (looked for {WEIGHTS}); copy them there, or name "
-            "another folder"
-        )
 
 
 def _from_hub(text: str, weights: bool) -> Path:

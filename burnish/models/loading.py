@@ -11,8 +11,9 @@ import importlib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from burnish.config.model import ModelConfig
 from burnish.errors import ConfigError, ModelError
@@ -33,18 +34,23 @@ def load_tokenizer(path: str | Path, trust_remote_code: bool = False) -> "PreTra
 
     burnish tells padding from text by masks, never by the pad token's id, so a sampled end-of-sequence is trained.
     """
-    from transformers import AutoTokenizer
-
     folder = resolve_path(path, weights=False)
     check_tokenizer(folder)
-    with _errors(folder, "the tokenizer"), _quiet():
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    tokenizer = read_tokenizer(folder, trust_remote_code)
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token is None:
             raise ModelError(f"{folder}: the tokenizer has neither a pad nor an end-of-sequence token; set one")
         tokenizer.pad_token = tokenizer.eos_token
         logger.warning("%s: no pad token; %s is used for padding, which is masked", folder, tokenizer.eos_token)
     return tokenizer
+
+
+def read_tokenizer(folder: Path, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
+    """The tokenizer whose files lie in `folder`, as it is."""
+    from transformers import AutoTokenizer
+
+    with reading(folder, "the tokenizer"), quiet_transformers():
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
 
 
 def load_causal_lm(
@@ -55,9 +61,10 @@ def load_causal_lm(
 
     folder = resolve_path(path)
     config = _read_config(folder, model_config)
-    module, missing = _load(AutoModelForCausalLM, folder, config, model_config, dtype)
+    loaded = _load(AutoModelForCausalLM, folder, config, model_config, _wanted(dtype or model_config.dtype))
+    module, missing = loaded.module, loaded.missing
     if missing:
-        raise ModelError(f"{folder}: the weights lack {_named(missing)}; the folder is incomplete or of another model")
+        raise ModelError(f"{folder}: the weights lack {named(missing)}; the folder is incomplete or of another model")
     return _prepared(module, model_config, device)
 
 
@@ -75,21 +82,52 @@ def load_value_model(
     config = _read_config(folder, model_config)
     config.num_labels = 1
     config.classifier_dropout = 0.0  # where it is absent, transformers drops a tenth of the head's input
-    module, missing = _load(AutoModelForTokenClassification, folder, config, model_config, dtype)
+    loaded = _load(AutoModelForTokenClassification, folder, config, model_config, _wanted(dtype or model_config.dtype))
+    module, missing = loaded.module, loaded.missing
     backbone = [name for name in missing if name.startswith(f"{module.base_model_prefix}.")]
     if backbone:
-        raise ModelError(f"{folder}: the weights lack {_named(backbone)}; the folder is incomplete or of another model")
+        raise ModelError(f"{folder}: the weights lack {named(backbone)}; the folder is incomplete or of another model")
     _initialise(module, missing, seed)
     return _prepared(module, model_config, device)
 
 
-def _read_config(folder: Path, model_config: ModelConfig) -> "PreTrainedConfig":
-    """The folder's configuration with `override_config` applied and every dropout at 0."""
+@dataclass(frozen=True)
+class Loaded:
+    """A module in evaluation mode, and how the folder's weights differ from the architecture's."""
+
+    module: "PreTrainedModel"
+    missing: list[str]  # weights that the folder does not hold: the module has random ones there
+    unused: list[str]  # weights that the architecture does not have
+
+
+def load_unchanged(
+    folder: Path, *, values: bool = False, dtype: str | None = None, trust_remote_code: bool = False
+) -> Loaded:
+    """The model as a plain `from_pretrained` gives it, dropout settings included; for copies, not for training.
+
+    `values` makes it a token classifier with one label. Without a `dtype` it gets the one that config.json names.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
+
+    settings = ModelConfig(trust_remote_code=trust_remote_code)
+    config = _config_of(folder, trust_remote_code)
+    if values:
+        config.num_labels = 1
+    auto_class = AutoModelForTokenClassification if values else AutoModelForCausalLM
+    return _load(auto_class, folder, config, settings, _wanted(dtype) if dtype else "auto")
+
+
+def _config_of(folder: Path, trust_remote_code: bool) -> "PreTrainedConfig":
     from transformers import AutoConfig
 
+    with reading(folder, "config.json"):
+        return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+
+
+def _read_config(folder: Path, model_config: ModelConfig) -> "PreTrainedConfig":
+    """The folder's configuration with `override_config` applied and every dropout at 0."""
     _import_external(model_config.external_lib)
-    with _errors(folder, "config.json"):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=model_config.trust_remote_code)
+    config = _config_of(folder, model_config.trust_remote_code)
     known = set(config.to_dict()) | set(config.attribute_map)
     for name, value in model_config.override_config.items():
         if name not in known:
@@ -113,19 +151,28 @@ def _import_external(libraries: str | None) -> None:
             raise ConfigError(f"model.external_lib={libraries}: {name} could not be imported ({error})") from error
 
 
-def _load(
-    auto_class: Any, folder: Path, config: "PreTrainedConfig", model_config: ModelConfig, dtype: str | None
-) -> tuple["PreTrainedModel", list[str]]:
-    """The module and the names of weights that the folder does not hold."""
+def _wanted(dtype: str) -> "torch.dtype":
     import torch
 
-    wanted = dtype or model_config.dtype
+    wanted: torch.dtype = getattr(torch, "float32" if dtype == "auto" else dtype)
+    return wanted
+
+
+def _load(
+    auto_class: Any,
+    folder: Path,
+    config: "PreTrainedConfig",
+    model_config: ModelConfig,
+    dtype: "torch.dtype | Literal['auto']",
+) -> Loaded:
+    import torch
+
     attention = model_config.attn_implementation
-    with _errors(folder, "the model"), _quiet(), torch.random.fork_rng():
+    with reading(folder, "the model"), quiet_transformers(), torch.random.fork_rng():
         module, info = auto_class.from_pretrained(
             folder,
             config=config,
-            dtype=torch.float32 if wanted in (None, "auto") else getattr(torch, wanted),
+            dtype=dtype,
             attn_implementation=None if attention == "auto" else attention,  # None: sdpa, or eager where it has none
             trust_remote_code=model_config.trust_remote_code,
             output_loading_info=True,
@@ -137,7 +184,7 @@ def _load(
             f"{folder}: config.json and weights disagree: {name} is {tuple(stored)} in the weights and "
             f"{tuple(expected)} by the configuration ({len(info['mismatched_keys'])} such tensors)"
         )
-    return module, sorted(info["missing_keys"])
+    return Loaded(module, sorted(info["missing_keys"]), sorted(info["unexpected_keys"]))
 
 
 def _initialise(module: "PreTrainedModel", names: list[str], seed: int) -> None:
@@ -159,12 +206,13 @@ def _prepared(module: "PreTrainedModel", model_config: ModelConfig, device: "str
     return module.to(device)
 
 
-def _named(names: list[str]) -> str:
+def named(names: list[str]) -> str:
+    """The first few names of a list, for a message."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 @contextmanager
-def _errors(folder: Path, what: str) -> Iterator[None]:
+def reading(folder: Path, what: str) -> Iterator[None]:
     """What transformers raises about a folder, as a ModelError that names it."""
     try:
         yield
@@ -173,7 +221,7 @@ def _errors(folder: Path, what: str) -> Iterator[None]:
         if "trust_remote_code" in text:
             text = (
                 "it runs Python code of its own; if you trust it, set actor_rollout_ref.model.trust_remote_code=True "
-                "(burnish sft: model.trust_remote_code=True)"
+                "(burnish sft: model.trust_remote_code=True; commands with flags: --trust-remote-code)"
             )
         if text.startswith("Unrecognized configuration class"):
             text = text.splitlines()[0]  # the rest lists every class that there is
@@ -181,7 +229,7 @@ def _errors(folder: Path, what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Without transformers' progress bars and its report on missing weights, which are checked here."""
     from transformers.utils import logging as hf_logging
 

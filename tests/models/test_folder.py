@@ -36,6 +36,15 @@ def test_checkpoints_of_ours(tmp_path):
     assert resolve_path(actor.parent) == actor.parent
 
 
+def test_run_folders_without_a_pointer_or_without_a_checkpoint(tmp_path):
+    run = folder_with(tmp_path / "run", "config.yaml", "metrics.jsonl")
+    with pytest.raises(ModelError, match=r"run: a run folder without a checkpoint; .*trainer\.save_freq"):
+        resolve_path(run)
+    for step in (9, 10):
+        folder_with(run / f"global_step_{step}" / "actor", "config.json", "model.safetensors")
+    assert resolve_path(run) == run / "global_step_10" / "actor"
+
+
 @pytest.mark.parametrize("path", ["/no/such/folder", "outputs/stage1/checkpoint-7", "./m", "~/nothing here", ".."])
 def test_missing_folders(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

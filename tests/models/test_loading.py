@@ -11,7 +11,7 @@ from transformers import AutoModelForTokenClassification
 
 from burnish.config.model import ModelConfig
 from burnish.errors import ConfigError, ModelError
-from burnish.models.loading import load_causal_lm, load_tokenizer, load_value_model
+from burnish.models.loading import load_causal_lm, load_tokenizer, load_unchanged, load_value_model
 from burnish.models.tiny import write_tiny_model
 
 
@@ -53,6 +53,18 @@ def test_dropout_is_off(tmp_path):
     assert torch.equal(module(ids).logits, module(ids).logits)
     gpt = load_causal_lm(write_tiny_model(tmp_path / "gpt", model_type="gpt2"), ModelConfig()).train()
     assert torch.equal(gpt(ids).logits, gpt(ids).logits)
+
+
+def test_a_copy_keeps_the_settings_of_the_folder_and_says_what_differs(tmp_path):
+    folder = write_tiny_model(tmp_path, attention_dropout=0.5)
+    loaded = load_unchanged(folder)
+    assert (loaded.module.config.attention_dropout, loaded.module.dtype) == (0.5, torch.float32)
+    assert not loaded.module.training and not loaded.missing and not loaded.unused
+    assert load_unchanged(folder, dtype="bfloat16").module.dtype == torch.bfloat16
+    edit_json(folder / "config.json", dtype="float16")
+    assert load_unchanged(folder).module.dtype == torch.float16
+    values = load_unchanged(folder, values=True)
+    assert values.module.num_labels == 1 and values.missing == ["score.bias", "score.weight"]
 
 
 def test_unknown_overrides_name_the_nearest(tiny_model):

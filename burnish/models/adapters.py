@@ -1,0 +1,167 @@
+"""LoRA adapters in PEFT's format: what a folder says about one, the adapter on its base, and the two merged.
+
+Consumes adapter_config.json with adapter_model.safetensors, which may come from anyone: the configuration is read as
+data, weights are read from safetensors only (adapter_model.bin is a pickle), and a weight that is missing, left over or
+of another shape is an error. Hands on an `Adapter`, which needs no torch, and modules. peft is an extra.
+"""
+
+import importlib.util
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from burnish.errors import ConfigError, ModelError
+from burnish.models.folder import ADAPTER_CONFIG, StoredTensor, read_json, stored_tensors
+from burnish.models.loading import named
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
+ADAPTER_WEIGHTS, PICKLED_WEIGHTS = "adapter_model.safetensors", "adapter_model.bin"
+NAME = "default"  # peft's own name for an adapter that has none
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter folder, its settings as they are written there, and the tensors it holds."""
+
+    folder: Path
+    settings: dict[str, Any]
+    tensors: dict[str, StoredTensor]
+
+    @property
+    def base(self) -> str | None:
+        """The base model that adapter_config.json names: a folder or a hub id, wherever it was trained."""
+        return self.settings.get("base_model_name_or_path") or None
+
+
+def is_adapter(folder: Path) -> bool:
+    return (folder / ADAPTER_CONFIG).is_file()
+
+
+def read_adapter(folder: Path) -> Adapter:
+    """The adapter in `folder`; ModelError where it is not one that is safe to read and known here."""
+    settings = read_json(folder / ADAPTER_CONFIG)
+    kind, base = settings.get("peft_type"), settings.get("base_model_name_or_path")
+    if kind != "LORA":
+        raise ModelError(f"{folder / ADAPTER_CONFIG}: peft_type={kind} is not supported; LORA is")
+    if base is not None and not isinstance(base, str):
+        raise ModelError(f"{folder / ADAPTER_CONFIG}: base_model_name_or_path={base!r} should be the name of a model")
+    if settings.get("megatron_config"):
+        raise ModelError(
+            f"{folder / ADAPTER_CONFIG}: megatron_config is not supported; it asks for code to be imported"
+        )
+    weights = folder / ADAPTER_WEIGHTS
+    if not weights.is_file():
+        why = f"no {ADAPTER_WEIGHTS}"
+        if (folder / PICKLED_WEIGHTS).is_file():
+            why = f"{PICKLED_WEIGHTS} is a pickle, which can run code, and is not read"
+        raise ModelError(f"{folder}: {why}; save the adapter with peft's save_pretrained, which writes safetensors")
+    return Adapter(folder, settings, stored_tensors([weights]))
+
+
+def apply_adapter(module: "PreTrainedModel", adapter: Adapter) -> "PeftModel":
+    """`module` with the adapter on it, unmerged and in evaluation mode. The module itself is changed."""
+    need_peft()
+    import torch
+    from peft import PeftConfig, PeftModel
+
+    with _peft_errors(adapter), torch.random.fork_rng():
+        config = PeftConfig.from_pretrained(str(adapter.folder))
+        _check_settings(adapter, config)
+        _check_modules(adapter, module, getattr(config, "modules_to_save", None) or ())
+        config.inference_mode = True
+        model = PeftModel(module, config, NAME)
+        result = model.load_adapter(str(adapter.folder), NAME, torch_device=str(module.device))
+    _check_names(adapter, result.missing_keys, result.unexpected_keys)
+    model.eval()
+    return model
+
+
+def merge(model: "PeftModel", adapter: Adapter) -> "PreTrainedModel":
+    """The base with the adapter added to its weights. Embeddings stay tied unless the adapter changes one of them."""
+    _untie_adapted_embeddings(model)
+    with _peft_errors(adapter):
+        tuner: Any = model.base_model
+        merged: PreTrainedModel = tuner.merge_and_unload(safe_merge=True)
+    inner, outer = merged.get_input_embeddings(), merged.get_output_embeddings()
+    if outer is not None and inner.weight is not outer.weight:
+        merged.config.get_text_config().tie_word_embeddings = merged.config.tie_word_embeddings = False
+    return merged
+
+
+def need_peft() -> None:
+    if importlib.util.find_spec("peft") is None:
+        raise ConfigError("a LoRA adapter needs the package peft; install it with `pip install 'burnish[lora]'`")
+
+
+def _untie_adapted_embeddings(model: "PeftModel") -> None:
+    """Where one of two tied embeddings has an adapter, merging it would change the other one too: they get a copy."""
+    import torch
+
+    base: Any = model.get_base_model()
+    pair = [base.get_input_embeddings(), base.get_output_embeddings()]
+    inner, outer = (getattr(part, "base_layer", part) for part in pair)
+    adapted = inner is not pair[0] or outer is not pair[1]
+    if adapted and getattr(outer, "weight", None) is not None and outer.weight is inner.weight:
+        outer.weight = torch.nn.Parameter(outer.weight.detach().clone(), requires_grad=False)
+
+
+def _check_settings(adapter: Adapter, config: Any) -> None:
+    """peft drops settings that it does not know; one that is set may mean another model."""
+    import peft
+
+    known = {field.name for field in fields(config)}
+    if unknown := [name for name, value in adapter.settings.items() if value and name not in known]:
+        raise ModelError(
+            f"{adapter.folder / ADAPTER_CONFIG}: peft {peft.__version__} does not know the setting {named(unknown)}; "
+            "install the version that the adapter was written with (peft_version in that file)"
+        )
+
+
+def _check_modules(adapter: Adapter, module: "PreTrainedModel", modules: Iterable[str]) -> None:
+    """Modules that were trained whole: each that the base has must be in the adapter. peft itself may not look."""
+    inside = [f".{name}." for name, _ in module.named_modules()]
+    parts = [part for part in modules if any(name.endswith(f".{part}.") for name in inside)]
+    if missing := [part for part in parts if not any(f".{part}." in name for name in adapter.tensors)]:
+        raise _incomplete(adapter, missing)
+
+
+def _check_names(adapter: Adapter, missing: list[str], unexpected: list[str]) -> None:
+    """Names that peft, which only warns, missed or had left over."""
+    if missing:
+        raise _incomplete(adapter, missing)
+    if unexpected:
+        raise ModelError(
+            f"{adapter.folder / ADAPTER_WEIGHTS}: {named(unexpected)} has no place in the base model; name its own "
+            "with --base"
+        )
+
+
+def _incomplete(adapter: Adapter, missing: list[str]) -> ModelError:
+    where = adapter.folder / ADAPTER_WEIGHTS
+    return ModelError(f"{where}: lacks {named(missing)}; the adapter is incomplete or of another base model")
+
+
+@contextmanager
+def _peft_errors(adapter: Adapter) -> Iterator[None]:
+    """What peft raises about an adapter as a ModelError on one line; its warnings are about what is checked here."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except ModelError:
+        raise
+    except Exception as error:  # a reader of foreign files: peft and safetensors raise types of their own
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        sizes = [line.strip() for line in lines if "size mismatch for" in line]
+        if sizes:
+            raise ModelError(
+                f"{adapter.folder}: the adapter does not fit the base model: {sizes[0].rstrip('.')} "
+                f"({len(sizes)} such tensors); name the base it was trained on with --base"
+            ) from error
+        raise ModelError(f"{adapter.folder}: cannot use the adapter: {lines[0]}") from error

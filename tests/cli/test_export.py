@@ -1,0 +1,92 @@
+"""`burnish export`: its flags, what it prints, and errors in one line before torch is imported."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from burnish.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_an_export_from_the_command_line(tiny_model, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", str(tiny_model), "--out", "my model", "--dtype", "bf16", "--max-shard-size", "50KB"]) == 0
+    out, told = capsys.readouterr()
+    assert "exported my model\n" in out and "Qwen2ForCausalLM, 41,408 parameters, bfloat16" in out
+    assert "max difference 0, mean 0 (must be 0)" in out and "from the source in float32: max 0.0" in out
+    assert out.endswith("next:\n  burnish chat 'my model'\n  burnish serve 'my model'\n")
+    assert told.splitlines()[-1] == "burnish: reading the export again"
+    module = AutoModelForCausalLM.from_pretrained("my model")
+    assert module.dtype == torch.bfloat16 and len(list(Path("my model").glob("model-*"))) > 1
+
+
+def test_an_adapter_from_the_command_line(tiny_model, tmp_path, capsys):
+    from peft import LoraConfig, get_peft_model
+
+    base = AutoModelForCausalLM.from_pretrained(tiny_model)
+    config = LoraConfig(target_modules=["q_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    get_peft_model(base, config).save_pretrained(tmp_path / "a")
+    moved = shutil.copytree(tiny_model, tmp_path / "base")
+    words = ["export", str(tmp_path / "a"), "--base", str(moved), "--out"]
+    assert main([*words, str(tmp_path / "alone"), "--adapter-only"]) == 0
+    out, told = capsys.readouterr()
+    assert f"LoRA adapter of {moved}" in out and f"burnish export {tmp_path / 'alone'} --out FOLDER" in out
+    assert f"base model: {moved} (named by --base)" in told
+    assert main([*words, str(tmp_path / "merged"), "--device", "auto"]) == 0
+    assert "what the adapter changes: max" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "burnish export: the following arguments are required: source, --out. `burnish export --help` shows"),
+        (["m"], "the following arguments are required: --out"),
+        (
+            ["m", "--out", "x", "--dtype", "int3"],
+            "argument --dtype: int3 is unknown; choose float32, bfloat16, float16",
+        ),
+        (["m", "--out", "x", "--max-shard-size", "big"], "--max-shard-size: big is not a size; write for example 5GB"),
+        (["m", "--out", "x", "--role", "judge"], "argument --role: invalid choice: 'judge'"),
+        (["m", "--out", "x", "--adapter-only", "--max-shard-size", "1GB"], "an adapter is one file, so leave it out"),
+        (["no/such/m", "--out", "x"], "the model path no/such/m: there is no such folder"),
+        (["burnish", "--out", "x"], "burnish: no config.json; the model path must name a Hugging Face model folder"),
+        (["burnish/models/nano", "--out", "docs"], "is there and not empty; name a new folder, or replace it with"),
+        (["burnish/models/nano", "--out", "docs", "--overwrite"], "is not replaced: it is not a model folder"),
+        (["burnish/models/nano", "--out", "burnish/models/nano/x"], "burnish/models/nano; choose a folder outside"),
+        (["burnish/models/nano", "--out", "x", "--base", "y"], "--base is for LoRA adapters"),
+    ],
+)
+def test_mistakes_are_one_line(words, message, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    assert main(["export", *words]) == 2
+    out, told = capsys.readouterr()
+    assert message in told and told.count("\n") == 1 and not out
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["burnish/models/nano", "--out", "docs"], ["docs", "--out", "/tmp/none"]]
+)
+def test_help_and_mistakes_come_without_torch(words):
+    program = (
+        "import sys\n"
+        "from burnish.cli.main import main\n"
+        "try:\n    main(['export', *sys.argv[1:]])\n"
+        "except SystemExit:\n    pass\n"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'peft')))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *words], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    if words == ["--help"]:
+        assert "example:\n  burnish export outputs/burnish/run/global_step_30 --out models/my-model" in done.stdout
+
+
+def test_the_long_form(tiny_model, tmp_path):
+    words = [sys.executable, "-m", "burnish.export", str(tiny_model), "--out", str(tiny_model)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and "is there and not empty" in done.stderr

@@ -1,0 +1,171 @@
+"""LoRA adapters, merged and alone, against base and adapter run unmerged by peft."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
+
+from burnish.errors import ConfigError, ModelError
+from burnish.export import adapter as adapter_module
+from burnish.export import model, write
+from burnish.models.tiny import write_tiny_model
+
+
+def test_an_adapter_is_merged_into_its_base(make_adapter, tiny_model, go, logits, tmp_path):
+    adapter = make_adapter()
+    report = go(adapter)
+    merged, unmerged, base = logits(tmp_path / "out"), logits(tiny_model, adapter), logits(tiny_model)
+    assert torch.allclose(merged, unmerged, atol=1e-5) and (unmerged - base).abs().max() > 0.1
+    assert not list((tmp_path / "out").glob("adapter*"))
+    assert report.facts.found.largest < 1e-4 < 0.01 < report.facts.effect.mean
+    assert f"base model: {tiny_model} (named by {adapter}/adapter_config.json)" in go.told
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_merged_and_cast(make_adapter, tiny_model, go, logits, tmp_path, dtype):
+    adapter = make_adapter()
+    report = go(adapter, dtype=dtype)
+    merged = logits(tmp_path / "out")
+    assert merged.dtype == getattr(torch, dtype)
+    assert torch.allclose(merged.float(), logits(tiny_model, adapter), atol=0.1)
+    assert 0 < report.facts.found.mean <= report.facts.allowed.mean and report.facts.from_float32
+    assert not report.facts.notes
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # peft, as the adapters are made: embeddings are tied
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"target_modules": ["embed_tokens"]},
+        {"target_modules": ["lm_head", "q_proj"]},
+        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]},
+        {"use_dora": True, "use_rslora": True},
+    ],
+    ids=["embeddings", "head", "whole embeddings", "dora"],
+)
+def test_tied_embeddings_come_apart_only_where_the_adapter_parts_them(
+    make_adapter, tiny_model, go, logits, tmp_path, options
+):
+    adapter = make_adapter(**options)
+    go(adapter)
+    assert torch.allclose(logits(tmp_path / "out"), logits(tiny_model, adapter), atol=1e-4)
+    tied = json.loads((tmp_path / "out" / "config.json").read_text())["tie_word_embeddings"]
+    assert tied is ("use_dora" in options)
+
+
+def test_an_adapter_inside_a_checkpoint_with_a_tokenizer_of_its_own(make_adapter, tiny_model, go, tmp_path):
+    adapter = make_adapter("run/global_step_7/actor")
+    shutil.copyfile(tiny_model / "tokenizer.json", adapter / "tokenizer.json")
+    shutil.copyfile(tiny_model / "tokenizer_config.json", adapter / "tokenizer_config.json")
+    (adapter / "chat_template.jinja").write_text("{% for m in messages %}[{{ m.content }}]{% endfor %}")
+    (adapter / "optimizer.safetensors").write_text("not read")
+    go(tmp_path / "run")
+    assert (tmp_path / "out" / "chat_template.jinja").read_text().startswith("{% for m in messages %}[")
+    assert (tmp_path / "out" / "generation_config.json").is_file(), "that of the base"
+
+
+def test_a_critic_adapter_brings_its_head(make_adapter, tiny_model, go, logits, tmp_path):
+    adapter = make_adapter(values=True, target_modules=["q_proj", "v_proj"])
+    go(adapter, role="critic")
+    kind = AutoModelForTokenClassification
+    unmerged = logits(tiny_model, adapter, kind=kind, num_labels=1)
+    assert torch.allclose(logits(tmp_path / "out", kind=kind), unmerged, atol=1e-5)
+    with pytest.raises(ModelError, match=r"the weights lack score\.bias, score\.weight"):
+        go(make_adapter("policy"), "other", role="critic")
+
+
+def test_the_adapter_alone(make_adapter, tiny_model, go, logits, tmp_path):
+    adapter = make_adapter()
+    (adapter / "optimizer.safetensors").write_text("not read")
+    report = go(adapter, adapter_only=True)
+    out = tmp_path / "out"
+    assert torch.equal(logits(tiny_model, out), logits(tiny_model, adapter))
+    assert {path.name for path in out.iterdir()} == {
+        "adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "tokenizer_config.json",
+        "chat_template.jinja",
+    }  # fmt: skip
+    settings = json.loads((out / "adapter_config.json").read_text())
+    assert settings["base_model_name_or_path"] == str(tiny_model) and settings["r"] == 4
+    assert report.facts.found.largest == 0 and report.facts.kind == f"LoRA adapter of {tiny_model}"
+
+
+def test_the_adapter_alone_on_another_base_and_in_another_type(make_adapter, tiny_model, go, tmp_path):
+    adapter, moved = make_adapter(), shutil.copytree(tiny_model, tmp_path / "moved")
+    report = go(adapter, adapter_only=True, base=str(moved), dtype="bfloat16")
+    settings = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
+    assert settings["base_model_name_or_path"] == str(moved)
+    tensors = load_file(tmp_path / "out" / "adapter_model.safetensors")
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
+    assert report.facts.dtype == "bfloat16" and 0 < report.facts.found.largest < 0.1
+
+
+def test_a_merge_that_goes_wrong_is_caught(make_adapter, go, tmp_path, monkeypatch):
+    adapter = make_adapter()
+    monkeypatch.setattr(model, "merge", lambda peft_model, _: peft_model.unload())  # the base, without the adapter
+    with pytest.raises(ModelError, match=r"not put in place: the log-probs of source and export differ by"):
+        go(adapter)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_adapter_written_wrong_is_caught(make_adapter, go, tmp_path, monkeypatch):
+    def corrupt(adapter, base, dtype, folder):
+        write.write_adapter(adapter, base, "float16", folder)
+
+    monkeypatch.setattr(adapter_module, "write_adapter", corrupt)
+    with pytest.raises(ModelError, match=r"not put in place: base_model\.model.* is not what was written"):
+        go(make_adapter(), adapter_only=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_rounding_hides_is_said(make_adapter, tiny_model, go, tmp_path):
+    adapter = make_adapter(lora_alpha=1e-4)
+    assert "bfloat16 rounds away much of what the adapter changes" in str(go(adapter, dtype="bfloat16"))
+    settings = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(settings | {"lora_alpha": 0}))
+    assert "the adapter changes nothing" in str(go(adapter, "nothing"))
+
+
+def test_the_base_has_to_be_there(make_adapter, tiny_model, go, tmp_path):
+    base = shutil.copytree(tiny_model, tmp_path / "base")
+    adapter = make_adapter(base=base)
+    moved = base.rename(tmp_path / "moved")
+    missing = rf"named by {adapter}/adapter_config\.json: the model path {base}: there is no such folder; .*--base"
+    with pytest.raises(ModelError, match=missing):
+        go(adapter)
+    go(adapter, base=str(moved))
+    settings = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(settings | {"base_model_name_or_path": None}))
+    with pytest.raises(ModelError, match=r"adapter_config\.json names no base model; give its folder with --base"):
+        go(adapter, "other")
+
+
+def test_a_base_of_another_shape(make_adapter, go, tmp_path):
+    other = write_tiny_model(tmp_path / "other", hidden_size=64)
+    with pytest.raises(
+        ModelError, match=r"does not fit the base model: size mismatch for .*name the base .*--base"
+    ) as e:
+        go(make_adapter(), base=str(other))
+    assert "\n" not in str(e.value)
+
+
+def test_flags_of_adapters_on_whole_models(tiny_model, go):
+    with pytest.raises(ConfigError, match=r"--adapter-only is for LoRA adapters, but .* has no adapter_config\.json"):
+        go(tiny_model, adapter_only=True)
+    with pytest.raises(ConfigError, match="--base is for LoRA adapters"):
+        go(tiny_model, base="x")
+
+
+def test_an_adapter_beside_a_whole_model(make_adapter, tiny_model, go):
+    adapter = make_adapter()
+    shutil.copyfile(tiny_model / "model.safetensors", adapter / "model.safetensors")
+    with pytest.raises(ModelError, match=r"both an adapter .* and a whole model \(model\.safetensors\)"):
+        go(adapter)
+
+
+def test_a_merged_folder_loads_where_peft_knows_nothing_of_it(make_adapter, go, tmp_path):
+    go(make_adapter())
+    module = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert not [name for name, _ in module.named_parameters() if "lora" in name]

@@ -1,0 +1,227 @@
+"""Whole models: what comes out is what went in, in the type that was asked for, and nothing of the training."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer, GenerationConfig
+
+from burnish.errors import ModelError
+from burnish.export import model, write
+from burnish.export.bench import Bench
+from burnish.models.tiny import write_tiny_model
+
+CLEAN = {
+    "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+    "chat_template.jinja",
+}  # fmt: skip
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_checkpoint_becomes_a_clean_folder_with_the_same_logits(run, go, logits, tmp_path):
+    source = run / "global_step_10"
+    before = {path: path.stat().st_mtime_ns for path in source.rglob("*")}
+    report = go(source)
+    out = tmp_path / "out"
+    assert names(out) == CLEAN and not any(path.is_symlink() for path in out.rglob("*"))
+    assert torch.equal(logits(out), logits(source / "actor"))
+    assert json.loads((out / "config.json").read_text())["dtype"] == "float32"
+    assert report.facts.found.largest == 0 and report.facts.tokens > 200
+    assert {path: path.stat().st_mtime_ns for path in source.rglob("*")} == before
+    assert names(tmp_path) == {"out"}, "no temporary folder is left"
+
+
+def test_embeddings_stay_tied(run, go, tmp_path):
+    go(run / "global_step_10")
+    module = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert module.get_input_embeddings().weight is module.get_output_embeddings().weight
+    assert "lm_head.weight" not in load_file(tmp_path / "out" / "model.safetensors")
+
+
+def test_untied_embeddings_stay_apart(tmp_path, go, logits):
+    source = write_tiny_model(tmp_path / "source", tie_word_embeddings=False)
+    go(source)
+    assert torch.equal(logits(tmp_path / "out"), logits(source))
+    assert "lm_head.weight" in load_file(tmp_path / "out" / "model.safetensors")
+
+
+def test_the_tokenizer_is_the_same(run, go, tmp_path):
+    go(run)
+    ours, theirs = (
+        AutoTokenizer.from_pretrained(path) for path in (tmp_path / "out", run / "global_step_20" / "actor")
+    )
+    chat = [{"role": "user", "content": "1+1?"}]
+    assert ours.apply_chat_template(chat, tokenize=False) == theirs.apply_chat_template(chat, tokenize=False) != ""
+    assert ours("a 東")["input_ids"] == theirs("a 東")["input_ids"]
+
+
+def test_a_cast_is_the_source_cast_the_same_way(run, go, logits, tmp_path):
+    report = go(run / "global_step_10", dtype="bfloat16")
+    out = tmp_path / "out"
+    assert json.loads((out / "config.json").read_text())["dtype"] == "bfloat16"
+    assert torch.equal(logits(out), logits(run / "global_step_10" / "actor", dtype=torch.bfloat16))
+    assert {tensor.dtype for tensor in load_file(out / "model.safetensors").values()} == {torch.bfloat16}
+    assert report.facts.found.largest == 0
+    gap = report.facts.from_float32
+    assert gap and 0 < gap.mean < gap.largest < 0.5
+    widened = go(out, "wide", dtype="float32")
+    assert widened.facts.from_float32 is None and widened.facts.dtype == "float32"
+
+
+def test_the_stored_type_counts_not_what_the_configuration_says(run, go, tmp_path):
+    source = shutil.copytree(run / "global_step_10" / "actor", tmp_path / "source")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
+    assert go(source).facts.dtype == "float32"
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "float32"
+
+
+def test_shards_have_an_index(run, go, logits, tmp_path):
+    go(run / "global_step_10", max_shard_bytes=50_000)
+    out = tmp_path / "out"
+    shards = sorted(out.glob("model-*.safetensors"))
+    index = json.loads((out / "model.safetensors.index.json").read_text())
+    assert len(shards) > 1 and all(shard.stat().st_size < 55_000 for shard in shards)
+    assert set(index["weight_map"].values()) == {shard.name for shard in shards}
+    assert torch.equal(logits(out), logits(run / "global_step_10" / "actor"))
+    assert go(out, "again").facts.found.largest == 0, "a sharded folder can be exported too"
+
+
+def test_the_critic_is_a_token_classifier_with_one_label(run, go, logits, tmp_path):
+    report = go(run / "global_step_10", role="critic")
+    kind = AutoModelForTokenClassification
+    values = logits(tmp_path / "out", kind=kind)
+    assert values.shape == (2, 31, 1) and report.facts.kind == "Qwen2ForTokenClassification"
+    assert torch.equal(values, logits(run / "global_step_10" / "critic", kind=kind))
+    assert names(tmp_path / "out") == CLEAN - {"generation_config.json"}
+    assert "values of" in str(report) and "burnish chat" not in str(report)
+
+
+def test_dropout_settings_are_kept(tmp_path, go):
+    source = write_tiny_model(tmp_path / "source", attention_dropout=0.25)
+    go(source)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["attention_dropout"] == 0.25
+
+
+def test_a_pickle_is_read_as_transformers_does_and_said(tiny_model, go, logits, tmp_path):
+    source = shutil.copytree(tiny_model, tmp_path / "source")
+    torch.save(load_file(source / "model.safetensors"), source / "pytorch_model.bin")
+    (source / "model.safetensors").unlink()
+    go(source)
+    assert names(tmp_path / "out") == CLEAN
+    assert torch.equal(logits(tmp_path / "out"), logits(tiny_model))
+    assert any("pytorch_model.bin is a pickle; transformers reads it with weights_only" in line for line in go.told)
+
+
+def test_weights_without_a_place_are_named(tiny_model, go, tmp_path):
+    source = shutil.copytree(tiny_model, tmp_path / "source")
+    tensors = load_file(source / "model.safetensors") | {"extra.head": torch.zeros(3)}
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    report = go(source)
+    assert "the architecture has no place for it: extra.head" in str(report)
+    assert "extra.head" not in load_file(tmp_path / "out" / "model.safetensors")
+
+
+def test_code_of_a_model_is_run_and_copied_only_when_trusted(tiny_model, go, logits, tmp_path):
+    source = shutil.copytree(tiny_model, tmp_path / "source")
+    (source / "modeling_own.py").write_text(
+        "from transformers import Qwen2Config, Qwen2ForCausalLM\n"
+        "class OwnConfig(Qwen2Config):\n    model_type = 'own'\n"
+        "class OwnForCausalLM(Qwen2ForCausalLM):\n    config_class = OwnConfig\n"
+    )
+    classes = {"AutoConfig": "modeling_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
+    config = json.loads((source / "config.json").read_text()) | {"model_type": "own", "auto_map": classes}
+    (source / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="runs Python code of its own; .*--trust-remote-code"):
+        go(source)
+    go(source, trust_remote_code=True)
+    assert names(tmp_path / "out") == CLEAN | {"modeling_own.py"}
+    assert torch.equal(logits(tmp_path / "out", trust_remote_code=True), logits(tiny_model))
+
+
+def test_generation_settings_are_kept(tiny_model, go, tmp_path):
+    source = shutil.copytree(tiny_model, tmp_path / "source")
+    GenerationConfig(do_sample=True, temperature=0.7, eos_token_id=[1, 2], pad_token_id=0).save_pretrained(source)
+    go(source)
+    kept = GenerationConfig.from_pretrained(tmp_path / "out")
+    assert (kept.do_sample, kept.temperature, kept.eos_token_id, kept.pad_token_id) == (True, 0.7, [1, 2], 0)
+
+
+def spoil(folder, change):
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: t["model.embed_tokens.weight"][7].zero_(), "model.embed_tokens.weight"),
+        (lambda t: t["model.layers.1.mlp.up_proj.weight"].mul_(1.0001), "model.layers.1.mlp.up_proj.weight"),
+        (lambda t: t.pop("model.norm.weight"), "the weights lack model.norm.weight"),
+    ],
+)
+def test_a_corrupted_export_is_caught_and_not_put_in_place(run, go, tmp_path, monkeypatch, change, words):
+    def corrupt(module, generation, folder, *rest):
+        write.write_model(module, generation, folder, *rest)
+        spoil(folder, change)
+
+    monkeypatch.setattr(model, "write_model", corrupt)
+    with pytest.raises(ModelError, match=words):
+        go(run / "global_step_10")
+    assert names(tmp_path) == set()
+
+
+def test_log_probs_that_differ_are_an_error_even_where_all_weights_are_the_same(run, go, tmp_path, monkeypatch):
+    def corrupt(module, generation, folder, *rest):
+        write.write_model(module, generation, folder, *rest)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.1}))
+
+    monkeypatch.setattr(model, "write_model", corrupt)
+    with pytest.raises(ModelError, match=r"not put in place: the log-probs .* differ by .*, where 0 and 0 are allowed"):
+        go(run / "global_step_10")
+    assert names(tmp_path) == set()
+
+
+def test_a_tokenizer_that_changed_is_an_error(run, go, tmp_path, monkeypatch):
+    def corrupt(source, tokenizer, folder):
+        write.copy_tokenizer(source, tokenizer, folder)
+        (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
+
+    monkeypatch.setattr(model, "copy_tokenizer", corrupt)
+    with pytest.raises(ModelError, match="its tokenizer gives other chat, ids"):
+        go(run / "global_step_10")
+    assert names(tmp_path) == set()
+
+
+def test_a_model_that_diverged_is_not_exported(tiny_model, go, tmp_path):
+    source = shutil.copytree(tiny_model, tmp_path / "source")
+    spoil(source, lambda tensors: tensors["model.norm.weight"].fill_(float("nan")))
+    with pytest.raises(ModelError, match=r"source: its log-probs are not finite, so training diverged"):
+        go(source)
+
+
+def test_a_source_that_lacks_weights(tiny_model, go, tmp_path):
+    source = shutil.copytree(tiny_model, tmp_path / "source")
+    spoil(source, lambda tensors: tensors.pop("model.norm.weight"))
+    with pytest.raises(ModelError, match=r"source: the weights lack model\.norm\.weight"):
+        go(source)
+
+
+def test_source_and_export_are_not_in_memory_together(run, go, monkeypatch):
+    load, alive = Bench.load, []
+
+    def watched(self, *rest):
+        alive.append(self._last() is not None)
+        return load(self, *rest)
+
+    monkeypatch.setattr(Bench, "load", watched)
+    go(run / "global_step_10", dtype="bfloat16")
+    assert alive == [False, False, False]

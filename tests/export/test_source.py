@@ -1,0 +1,159 @@
+"""From what was typed to the model: checkpoints, run folders, roles, and what is wrong with them."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from burnish.errors import CheckpointError, ModelError
+from burnish.export.request import Request, size_in_bytes
+from burnish.export.source import find_source
+
+
+@pytest.fixture
+def find(tmp_path):
+    told = []
+
+    def run(path, **options):
+        return find_source(Request(str(path), tmp_path / "out", **options), told.append)
+
+    run.told = told
+    return run
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    """A copy of the run folder that a test may break."""
+    return shutil.copytree(run, tmp_path / "run", symlinks=True)
+
+
+def test_every_way_to_name_a_checkpoint(run, find):
+    step = run / "global_step_20"
+    assert find(run).folder == find(step).folder == find(step / "actor").folder == step / "actor"
+    assert find(run, role="critic").folder == find(step / "critic", role="critic").folder == step / "critic"
+    assert find(run / "global_step_10").folder == run / "global_step_10" / "actor"
+    source = find(step)
+    assert (source.dtype, source.values, source.adapter) == ("float32", False, None)
+    assert source.elements == sum(a.size for a in load_file(step / "actor" / "model.safetensors").values())
+
+
+def test_without_a_pointer_the_newest_counts(copy, find):
+    (copy / "latest_checkpointed_iteration.txt").unlink()
+    (copy / "global_step_10").rename(copy / "global_step_100")
+    assert find(copy).folder == copy / "global_step_100" / "actor"
+
+
+def test_a_checkpoint_of_sft_has_no_actor(copy, find):
+    step = copy / "global_step_10"
+    for path in [*step.iterdir()]:
+        if path.name not in ("actor", "manifest.json"):
+            path.unlink() if not path.is_dir() else shutil.rmtree(path)
+    for path in (step / "actor").iterdir():
+        path.rename(step / path.name)
+    (step / "actor").rmdir()
+    (step / "manifest.json").write_text(json.dumps({"step": 10, "files": {"model.safetensors": 1}}))
+    with pytest.raises(CheckpointError, match=r"truncated: model\.safetensors has \d+ bytes instead of 1\. Copy it"):
+        find(step)
+    (step / "manifest.json").unlink()
+    assert find(step).folder == step
+
+
+@pytest.mark.parametrize("typed", [".", "global_step_20", "global_step_20/actor"])
+def test_a_truncated_checkpoint_is_named(copy, find, typed):
+    file = copy / "global_step_20" / "actor" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match=r"global_step_20 is truncated: actor/model\.safetensors has \d+ bytes"):
+        find(copy / typed)
+    find(copy / "global_step_20", role="critic")
+    file.unlink()
+    with pytest.raises(CheckpointError, match=r"actor/model\.safetensors is missing. Copy it again, or export an"):
+        find(copy / typed)
+
+
+def test_a_damaged_optimiser_is_no_reason_not_to_save_the_model(copy, find):
+    (copy / "global_step_20" / "actor" / "optimizer.safetensors").write_bytes(b"")
+    find(copy)
+
+
+def test_a_cut_off_file_without_a_manifest(tiny_model, find, tmp_path):
+    folder = shutil.copytree(tiny_model, tmp_path / "m")
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-100])
+    with pytest.raises(ModelError, match=r"m/model\.safetensors: damaged or cut off \(.*\); copy it again"):
+        find(folder)
+
+
+def test_folders_that_are_no_model(find, tmp_path):
+    with pytest.raises(ModelError, match="the model path /no/such: there is no such folder"):
+        find("/no/such")
+    with pytest.raises(ModelError, match=r"no config\.json; the model path must name a Hugging Face model folder"):
+        find(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(ModelError, match=r"a run folder without a checkpoint; name a run that has saved one"):
+        find(tmp_path)
+
+
+def test_roles_that_do_not_fit(copy, tiny_model, find):
+    with pytest.raises(
+        ModelError, match=r"a value model \(Qwen2ForTokenClassification\), not a policy; .*--role critic"
+    ):
+        find(copy / "global_step_20" / "critic")
+    with pytest.raises(ModelError, match=r"Qwen2ForCausalLM is not a value model; .*leave out --role critic"):
+        find(tiny_model, role="critic")
+    shutil.rmtree(copy / "global_step_20" / "critic")
+    with pytest.raises(CheckpointError, match=r"global_step_20: this checkpoint has no critic; it has an actor"):
+        find(copy, role="critic")
+
+
+def test_a_folder_without_a_tokenizer(tiny_model, find, tmp_path):
+    folder = shutil.copytree(tiny_model, tmp_path / "m", ignore=shutil.ignore_patterns("tokenizer*"))
+    with pytest.raises(ModelError, match=r"m: no tokenizer; save one there with tokenizer\.save_pretrained"):
+        find(folder)
+
+
+def test_quantised_weights(tiny_model, find, tmp_path):
+    folder = shutil.copytree(tiny_model, tmp_path / "m")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq"}}))
+    with pytest.raises(ModelError, match="quantised weights cannot be exported"):
+        find(folder)
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = {name: array.astype("int8") for name, array in load_file(folder / "model.safetensors").items()}
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ModelError, match="its weights are stored as I8; float32, bfloat16, float16 can be exported"):
+        find(folder)
+
+
+def test_mixed_types_are_said(tiny_model, find, tmp_path):
+    folder = shutil.copytree(tiny_model, tmp_path / "m")
+    tensors = load_file(folder / "model.safetensors")
+    mixed = {name: array if "norm" in name else array.astype("float16") for name, array in tensors.items()}
+    save_file(mixed, folder / "model.safetensors")
+    assert find(folder).dtype == "float16"
+    assert "most weights are float16, some are float32 and become float16; --dtype float32 keeps them" in find.told[-1]
+    find.told.clear()
+    find(folder, dtype="float32")
+    assert not find.told
+
+
+@pytest.mark.parametrize(("text", "size"), [("5GB", 5 * 10**9), ("500 mb", 5 * 10**8), ("2GiB", 2**31), ("1000", 1000)])
+def test_sizes(text, size):
+    assert size_in_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "5 apples", "-1GB", "0", "0.2"])
+def test_sizes_that_are_none(text):
+    with pytest.raises(ValueError, match="is not a size; write for example 5GB"):
+        size_in_bytes(text)
+
+
+def test_the_source_is_found_without_torch(tiny_model, tmp_path):
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom burnish.export import Request\n"
+        "from burnish.export.source import find_source\n"
+        f"find_source(Request({str(tiny_model)!r}, Path('x')), print)\n"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'peft')))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -1,0 +1,165 @@
+"""Adapter folders may come from anyone: read as data, every weight accounted for, and merged as peft runs them."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from burnish.errors import ConfigError, ModelError
+from burnish.models import adapters
+from burnish.models.adapters import apply_adapter, is_adapter, merge, read_adapter
+from burnish.models.folder import resolve_path
+from burnish.models.loading import load_unchanged
+
+IDS = torch.arange(3, 40)[None]
+
+
+@pytest.fixture(scope="module")
+def written(tiny_model, tmp_path_factory):
+    """An adapter with random weights on two projections and, whole, on the last norm."""
+    folder = tmp_path_factory.mktemp("adapters") / "a"
+    config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], modules_to_save=["norm"], task_type="CAUSAL_LM")
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(tiny_model), config)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
+    model.save_pretrained(folder)
+    with torch.no_grad():
+        torch.save(model.eval()(IDS).logits, folder.parent / "logits.pt")
+    return folder
+
+
+@pytest.fixture
+def folder(written, tmp_path):
+    return shutil.copytree(written, tmp_path / "adapter")
+
+
+def change_settings(folder, **changes):
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def change_weights(folder, change):
+    tensors = load_file(folder / "adapter_model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "adapter_model.safetensors")
+
+
+def base(tiny_model):
+    return load_unchanged(tiny_model).module
+
+
+def test_what_a_folder_says(written, tiny_model):
+    assert is_adapter(written) and not is_adapter(tiny_model)
+    adapter = read_adapter(written)
+    assert adapter.base == str(tiny_model) and adapter.settings["r"] == 4
+    tensor = adapter.tensors["base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"]
+    assert (tensor.dtype, tensor.shape) == ("F32", (4, 32))
+
+
+def test_on_its_base_and_merged(written, tiny_model):
+    adapter, expected = read_adapter(written), torch.load(written.parent / "logits.pt")
+    torch.manual_seed(3)
+    drawn = torch.rand(1)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        model = apply_adapter(base(tiny_model), adapter)
+        assert torch.allclose(model(IDS).logits, expected, atol=1e-6)
+        merged = merge(model, adapter)
+        assert torch.allclose(merged(IDS).logits, expected, atol=1e-5)
+    assert torch.equal(torch.rand(1), drawn), "the random state is left alone"
+    assert type(merged).__name__ == "Qwen2ForCausalLM" and merged.config.tie_word_embeddings
+    assert merged.get_input_embeddings().weight is merged.get_output_embeddings().weight
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"peft_type": "IA3"}, r"adapter_config\.json: peft_type=IA3 is not supported; LORA is"),
+        ({"base_model_name_or_path": ["a"]}, r"base_model_name_or_path=\['a'\] should be the name of a model"),
+        ({"megatron_config": {"x": 1}, "megatron_core": "os"}, "megatron_config is not supported; it asks for code"),
+    ],
+)
+def test_settings_that_are_refused(folder, changes, words):
+    change_settings(folder, **changes)
+    with pytest.raises(ModelError, match=words):
+        read_adapter(folder)
+
+
+def test_pickles_are_refused(folder):
+    (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
+    with pytest.raises(ModelError, match=r"adapter_model\.bin is a pickle, which can run code, and is not read; save"):
+        read_adapter(folder)
+    (folder / "adapter_model.bin").unlink()
+    with pytest.raises(ModelError, match=r"no adapter_model\.safetensors; save the adapter with"):
+        read_adapter(folder)
+
+
+def test_damaged_files(folder):
+    (folder / "adapter_model.safetensors").write_bytes(b"short")
+    with pytest.raises(ModelError, match=r"adapter_model\.safetensors: damaged or cut off"):
+        read_adapter(folder)
+    (folder / "adapter_config.json").write_text("[")
+    with pytest.raises(ModelError, match=r"adapter_config\.json: not readable as JSON"):
+        read_adapter(folder)
+
+
+def test_settings_that_peft_does_not_know(folder, tiny_model):
+    change_settings(folder, use_something_new=False)
+    apply_adapter(base(tiny_model), read_adapter(folder))
+    change_settings(folder, use_something_new=True)
+    with pytest.raises(ModelError, match=r"peft \S+ does not know the setting use_something_new; install"):
+        apply_adapter(base(tiny_model), read_adapter(folder))
+
+
+QUERY = "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda t: t.pop(QUERY),
+            r"lacks base_model.*layers\.1\.self_attn\.q_proj\.lora_A.*; the adapter is incomplete",
+        ),
+        (lambda t: t.pop("base_model.model.model.norm.weight"), "lacks norm; the adapter is incomplete"),
+        (
+            lambda t: t.update({QUERY.replace("layers.1", "layers.9"): torch.zeros(4, 32)}),
+            r"layers\.9.* has no place in the base model; name its own with --base",
+        ),
+        (
+            lambda t: t.update({QUERY: torch.zeros(4, 31)}),
+            r"does not fit the base model: size mismatch for .*\(1 such tensors\)",
+        ),
+    ],
+    ids=["missing", "missing module", "left over", "shape"],
+)
+def test_weights_that_do_not_fit(folder, tiny_model, change, words):
+    change_weights(folder, change)
+    with pytest.raises(ModelError, match=words) as caught:
+        apply_adapter(base(tiny_model), read_adapter(folder))
+    assert "\n" not in str(caught.value)
+
+
+def test_modules_that_are_not_there(folder, tiny_model):
+    change_settings(folder, target_modules=["no_such_proj"])
+    with pytest.raises(ModelError, match="cannot use the adapter: .*`target_modules`") as caught:
+        apply_adapter(base(tiny_model), read_adapter(folder))
+    assert "\n" not in str(caught.value)
+
+
+def test_without_peft_the_extra_is_named(written, tiny_model, monkeypatch):
+    monkeypatch.setattr(adapters.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs the package peft; install it with `pip install 'burnish\[lora\]'`"):
+        apply_adapter(base(tiny_model), read_adapter(written))
+
+
+def test_a_command_that_wants_a_whole_model_says_how_to_get_one(written):
+    with pytest.raises(ModelError, match=rf"a LoRA adapter, not a whole model; .*`burnish export {written} --out"):
+        resolve_path(written)
