@@ -1,5 +1,6 @@
 """README and docs tell the truth about what can be checked: links, paths, commands, Python blocks, names of keys."""
 
+import importlib
 import re
 import shlex
 from collections.abc import Iterator
@@ -9,14 +10,29 @@ from pathlib import Path
 import pytest
 
 from burnish.algorithms.needs import needs_of
-from burnish.cli import quickstart
+from burnish.cli import data_make, quickstart
 from burnish.cli.help import explain
 from burnish.cli.main import COMMANDS, available, main
-from burnish.config import PPOConfig, SFTConfig, finalise, finalise_sft, load_ppo, load_sft
+from burnish.config import (
+    EVAL,
+    GENERATION,
+    EvalConfig,
+    GenerationConfig,
+    PPOConfig,
+    SFTConfig,
+    finalise,
+    finalise_generation,
+    finalise_sft,
+    load,
+    load_ppo,
+    load_sft,
+)
 from burnish.config.aliases import ALIASES, SFT_ALIASES
 from burnish.config.key import keys_of
+from burnish.config.rules.evaluation import finalise_eval
 from burnish.config.unsupported import why_unsupported
 from burnish.tracking.jsonl import read_metrics
+from burnish.trainer.main_eval import take_threshold
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md"))]
@@ -25,7 +41,12 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?:^    (?:burnish|python3 -m burnish|make) .*\n?)+", re.MULTILINE)
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 
-ENTRY_POINTS = {"burnish.trainer.main_ppo": "ppo", "burnish.trainer.sft_trainer": "sft"}
+ENTRY_POINTS = {
+    "burnish.trainer.main_ppo": "ppo",
+    "burnish.trainer.sft_trainer": "sft",
+    "burnish.trainer.main_generation": "generate",
+    "burnish.trainer.main_eval": "eval",
+}
 ROW_FIELDS = ("reward_model.ground_truth",)  # names that are also those of sections
 FILE_ENDINGS = (".py", ".yaml", ".json", ".jsonl", ".txt", ".png", ".safetensors")
 LOADERS = {"ppo": load_ppo, "sft": load_sft}
@@ -85,12 +106,24 @@ def check_command(words: list[str]) -> None:
 def check_burnish(name: str, *rest: str) -> None:
     assert name in available(), f"burnish {name} is not there"
     if "--help" in rest:
-        keys = COMMANDS[name].keys
-        assert keys and explain(name, "", keys, [word for word in rest if not word.startswith("-")])
+        if keys := COMMANDS[name].keys:
+            assert explain(name, "", keys, [word for word in rest if not word.startswith("-")])
     elif name == "quickstart":
         quickstart._parse(list(rest))
+    elif COMMANDS[name].keys is None:
+        check_flags(name, *rest)
     else:
         check_keys(name, list(rest))
+
+
+def check_flags(name: str, *rest: str) -> None:
+    """The flags of a command that is not Hydra's exist and have right values; files need not be there."""
+    if name == "data" and rest[0] == "make":
+        data_make.parse(rest[1], list(rest[2:]))
+        return
+    module = f"data_{rest[0]}" if name == "data" else name
+    words = list(rest[1:] if name == "data" else rest)
+    importlib.import_module(f"burnish.cli.{module}").parser().parse_args(words)
 
 
 def check_keys(command: str, words: list[str]) -> None:
@@ -100,6 +133,14 @@ def check_keys(command: str, words: list[str]) -> None:
     if "--multirun" in words:
         words = [word.split(",")[0] if word.startswith("trainer.seed") else word for word in words]
         words.remove("--multirun")
+    if command == "eval":
+        for job in load(take_threshold(words)[0], EVAL):
+            finalise_eval(job.config, job.explicit)
+        return
+    if command == "generate":
+        for job in load(words, GENERATION):
+            finalise_generation(job.config, job.explicit)
+        return
     loaded = LOADERS[command](words)
     if not {"data.train_files", MODEL[command]} <= loaded.explicit:
         return
@@ -117,7 +158,13 @@ def test_python_blocks_compile(page):
 
 @cache
 def known_names() -> frozenset[str]:
-    return frozenset({*keys_of(PPOConfig), *keys_of(SFTConfig), *ALIASES, *SFT_ALIASES})
+    return frozenset(
+        {
+            *(name for root in (PPOConfig, SFTConfig, GenerationConfig, EvalConfig) for name in keys_of(root)),
+            *ALIASES,
+            *SFT_ALIASES,
+        }
+    )
 
 
 @each_page

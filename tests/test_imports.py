@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
         "protocol", "config", "controller", "engine", "rollout", "agents", "rewards", "data", "algorithms", "models",
     },
     "serving": {"config", "models", "rollout", "data.chat", "tracking"},
-    "export": {"config", "models", "tracking"},
+    "export": {"config", "models", "tracking", "cli.main"},
     "tracking": {"config"},
     "dashboard": set(),
     "cli": {"config", "tracking"},
@@ -49,14 +49,20 @@ ONLY_IN = {
     "sglang": "rollout/sglang.py",
     "wandb": "tracking/wandb.py",
     "mlflow": "tracking/mlflow.py",
+    "peft": "models/adapters.py",
+    "reasoning_gym": "data/tasks/reasoning_gym.py",
 }
 
 # Imported, with all they import in turn, without torch: help and config errors come at once, scorers start fast.
 TORCH_FREE = (
     "errors.py", "config", "sandbox", "tracking", "dashboard", "cli", "search/client.py", "rewards/scores",
     "rewards/process.py", "algorithms/__init__.py", "algorithms/advantages/__init__.py",
-    "algorithms/losses/__init__.py", "algorithms/needs.py", "models/facts.py", "models/folder.py",
-    "trainer/__init__.py", "trainer/main_ppo.py", "trainer/sft_trainer.py",
+    "algorithms/losses/__init__.py", "algorithms/needs.py", "models/facts.py", "models/folder.py", "models/adapters.py",
+    "export/__init__.py", "export/request.py", "export/source.py", "export/place.py", "export/report.py",
+    "data/tasks", "data/check.py", "data/report.py", "rewards/reference.py",
+    "trainer/__init__.py", "trainer/main_ppo.py", "trainer/sft_trainer.py", "trainer/main_generation.py",
+    "trainer/main_eval.py", "trainer/evaluation.py", "trainer/evaluation_report.py", "trainer/parts.py",
+    "trainer/response_file.py",
 )  # fmt: skip
 
 
@@ -140,6 +146,8 @@ def test_light_parts_import_without_torch():
 NEEDED = {
     "ppo": ["data.train_files=a.parquet", "actor_rollout_ref.model.path=m"],
     "sft": ["data.train_files=a.parquet", "model.path=m"],
+    "generate": ["data.path=a.parquet", "data.output_path=o.parquet", "model.path=m"],
+    "eval": ["data.path=a.parquet"],
 }
 
 
@@ -148,6 +156,8 @@ NEEDED = {
     [
         ("sft", ["data.trian_files=x"], "did you mean 'data.train_files'"),
         ("sft", ["data.prompt_key=question"], "data.prompt_key and data.response_key go together"),
+        ("generate", ["rollout.n=5"], "use data.n_samples"),
+        ("eval", ["--fail-under=half"], "--fail-under half: must be a number"),
         ("ppo", ["algorithm.adv_estimator=rloo"], "not available yet: "),
         ("ppo", ["algorithm.adv_estimator=gro"], "algorithm.adv_estimator=gro"),
         (
