@@ -94,7 +94,7 @@ def check_command(words: list[str]) -> None:
         assert set(names) <= targets, "no such target"
         arguments = [shlex.split(word.removeprefix("ARGS=")) for word in rest if word.startswith("ARGS=")]
         if "quickstart" in names and arguments:
-            quickstart._parse(arguments[0])
+            quickstart.parser().parse_args(arguments[0])
     elif program == "python3" and rest[0] == "-m" and rest[1] in ENTRY_POINTS:
         check_keys(ENTRY_POINTS[rest[1]], rest[2:])
     elif program == "burnish":
@@ -108,8 +108,6 @@ def check_burnish(name: str, *rest: str) -> None:
     if "--help" in rest:
         if keys := COMMANDS[name].keys:
             assert explain(name, "", keys, [word for word in rest if not word.startswith("-")])
-    elif name == "quickstart":
-        quickstart._parse(list(rest))
     elif COMMANDS[name].keys is None:
         check_flags(name, *rest)
     else:

@@ -41,7 +41,7 @@ class Result:
 
 
 def main(argv: list[str]) -> None:
-    options = _parse(argv)
+    options = parser().parse_args(argv)
     print(INTRODUCTION)
     folder = Path(options.output)
     several = len(options.seeds) > 1
@@ -58,7 +58,8 @@ def main(argv: list[str]) -> None:
 
 def learn(seed: int, folder: Path, options: argparse.Namespace) -> Result:
     """One run, from the question files to the plot."""
-    from burnish.config.load import load_ppo
+    from burnish.cli.arguments import Parser
+from burnish.config.load import load_ppo
     from burnish.data.files import write_parquet
     from burnish.data.tasks import arithmetic
     from burnish.tracking.jsonl import read_metrics
@@ -141,17 +142,9 @@ def _validation(folder: Path, step: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "validation" / f"{step}.jsonl").read_text().splitlines()]
 
 
-def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="burnish quickstart",
-        description="A small model learns arithmetic by RL.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="one run for each seed")
-    parser.add_argument("--steps", type=int, default=STEPS, help="training steps")
-    parser.add_argument("--output", default="outputs/quickstart", help="folder of the run")
-    # `cli/errors.py` reads --debug off the command line.
-    parser.add_argument(
-        "--debug", action="store_true", default=argparse.SUPPRESS, help="show a traceback with an error"
-    )
-    return parser.parse_args(argv)
+def parser() -> Parser:
+    found = Parser("quickstart", "A small model learns arithmetic by RL.", "quickstart --seeds 1 2 3")
+    found.add_argument("--seeds", type=int, nargs="+", default=[1], metavar="SEED", help="one run for each seed [1]")
+    found.add_argument("--steps", type=int, default=STEPS, help=f"training steps [{STEPS}]")
+    found.add_argument("--output", default="outputs/quickstart", help="folder of the run [outputs/quickstart]")
+    return found

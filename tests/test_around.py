@@ -1,0 +1,86 @@
+"""Around the loop, as one chain of commands: rows made, checked, answered and scored, with the figures of training."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from burnish.cli.data import COMMANDS as DATA_COMMANDS
+from burnish.cli.main import available, main
+from burnish.data.tasks import TASKS
+from burnish.models.folder import resolve_path
+from burnish.tracking.jsonl import read_metrics
+
+NANO = Path(__file__).parents[1] / "burnish/models/nano"
+HELP = [
+    *([name] for name in available()),
+    *(["data", name] for name in DATA_COMMANDS),
+    *(["data", "make", task] for task in TASKS),
+]
+
+
+@pytest.mark.parametrize("words", HELP, ids=" ".join)
+def test_every_help_shows_an_example(words, capsys):
+    try:
+        code = main([*words, "--help"])
+    except SystemExit as end:  # argparse's own way
+        code = end.code
+    text = capsys.readouterr().out
+    assert code in (0, None)
+    assert "example" in text and f"  burnish {' '.join(words)}" in text
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("around")
+
+
+def run(*words: str) -> None:
+    assert main(list(words)) == 0
+
+
+def test_the_chain(place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    run("data", "make", "arithmetic", "--train-size", "32", "--test-size", "24", "--out", "data")
+    run("data", "check", "data/train.parquet", "data/test.parquet", "--tokenizer", str(NANO))
+    said = capsys.readouterr().out
+    assert "2 files, 56 rows: no problems" in said and "24 scored, none fails" in said
+
+    sampled = ("do_sample=true", "temperature=1.0", "n=4")
+    run(
+        *(
+            "ppo",
+            "algorithm.adv_estimator=grpo",
+            "data.train_files=data/train.parquet",
+            "data.val_files=data/test.parquet",
+        ),
+        *(f"actor_rollout_ref.rollout.val_kwargs.{key}" for key in sampled),
+        *("data.max_prompt_length=32", "data.max_response_length=64", "data.train_batch_size=8", "trainer.seed=3"),
+        *(f"actor_rollout_ref.model.path={NANO}", "trainer.total_training_steps=1", "trainer.device=cpu"),
+        *("trainer.default_local_dir=run", "trainer.logger=jsonl"),
+    )
+    run(
+        *(
+            "generate",
+            "data.path=data/test.parquet",
+            "data.output_path=out.parquet",
+            "data.n_samples=4",
+            "model.path=run",
+        ),
+        *("rollout.prompt_length=32", "rollout.response_length=64", "trainer.seed=3", "trainer.device=cpu"),
+    )
+    run("eval", "data.path=out.parquet")
+    trained = [line for line in read_metrics("run") if line["step"] == 1][-1]
+    core = {name: value for name, value in trained.items() if name.startswith("val-core/")}
+    assert len(core) == 3, "mean, best and majority"
+    assert json.loads(Path("out.eval.json").read_text())["metrics"] == core
+
+    run("export", "run", "--out", "exported", "--device", "cpu")
+    run(
+        *("generate", "data.path=data/test.parquet", "data.output_path=again.parquet", "data.n_samples=4"),
+        *("model.path=exported", "rollout.prompt_length=32", "rollout.response_length=64", "trainer.seed=3"),
+        "trainer.device=cpu",
+    )
+    run("eval", "data.path=again.parquet")
+    assert json.loads(Path("again.eval.json").read_text())["metrics"] == core, "the exported model is the trained one"
+    assert not list(resolve_path("exported").glob("optimizer*"))
