@@ -16,6 +16,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from burnish.cli.arguments import Parser
+
 NANO = Path(__file__).parents[1] / "models" / "nano"
 HELD_OUT = 256
 STEPS = 60
@@ -58,8 +60,7 @@ def main(argv: list[str]) -> None:
 
 def learn(seed: int, folder: Path, options: argparse.Namespace) -> Result:
     """One run, from the question files to the plot."""
-    from burnish.cli.arguments import Parser
-from burnish.config.load import load_ppo
+    from burnish.config.load import load_ppo
     from burnish.data.files import write_parquet
     from burnish.data.tasks import arithmetic
     from burnish.tracking.jsonl import read_metrics
