@@ -106,6 +106,9 @@ class RolloutStats:
 class RolloutEngine(ABC):
     """Turns prompts into completions. `generate` may be awaited by any number of coroutines at once."""
 
+    context: int  # tokens of a prompt and its completion together, at most
+    vocabulary: int  # token ids are below it
+
     @abstractmethod
     async def generate(
         self,
@@ -137,6 +140,12 @@ class RolloutEngine(ABC):
     @abstractmethod
     def abort(self, request_id: str) -> None:
         """End a request now: its `generate` returns what it has with finish_reason "abort"."""
+
+    def admit_any_time(self) -> None:  # noqa: B027 (most engines have nothing to do)
+        """Said once where requests come one by one from outside: none shall wait until all that run are done.
+
+        An engine that works like that anyway leaves this as it is.
+        """
 
     @abstractmethod
     def stats(self) -> dict[str, int]:

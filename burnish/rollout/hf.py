@@ -5,8 +5,10 @@ request has its own seed, sampling parameters and stops. The loop is ours, the f
 
 One driver task per event loop consumes the waiting requests. It waits until no coroutine adds another, admits up to
 `max_num_seqs` of them in (uid, sample, turn) order, runs that batch to its end, and starts again; a request that
-arrives meanwhile waits for the next batch. Between two steps the event loop runs, so a finished request's caller goes
-on at once. The driver ends when nothing waits, and nothing bound to an event loop outlives it.
+arrives meanwhile waits for the next batch, so what is batched with what does not depend on how fast steps are. After
+`admit_any_time`, which serving asks for, it joins the running batch before its next step instead; models with a sliding
+window go on as before. Between two steps the event loop runs, so a finished request's caller goes on at once. The
+driver ends when nothing waits, and nothing bound to an event loop outlives it.
 """
 
 import asyncio
@@ -45,9 +47,11 @@ class HFEngine(RolloutEngine):
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.context = _context(module, max_model_len)
+        self.vocabulary = int(module.get_input_embeddings().num_embeddings)  # type: ignore[operator]
         self.version = 0
         self._eos_ids = _eos_ids(module, tokenizer)
         self._asleep = False
+        self._joins = False  # whether requests join a running batch
         self._active: dict[str, Request] = {}  # whose callers wait
         self._waiting: list[Request] = []  # not yet in a batch
         self._driver: asyncio.Task[None] | None = None
@@ -117,11 +121,10 @@ class HFEngine(RolloutEngine):
                 f"request {request_id}: the prompt has {len(prompt_ids)} tokens and the context holds {self.context}, "
                 "which leaves no room for a new one; shorten data.max_prompt_length or raise rollout.max_model_len"
             )
-        vocabulary = self.module.get_input_embeddings().num_embeddings  # type: ignore[operator]
-        wrong = [i for i in prompt_ids if not 0 <= i < vocabulary]
+        wrong = [i for i in prompt_ids if not 0 <= i < self.vocabulary]
         if wrong:
             raise RolloutError(
-                f"request {request_id}: token id {wrong[0]} is outside the model's vocabulary of {vocabulary}; "
+                f"request {request_id}: token id {wrong[0]} is outside the model's vocabulary of {self.vocabulary}; "
                 "the tokenizer belongs to another model"
             )
 
@@ -138,7 +141,7 @@ class HFEngine(RolloutEngine):
         try:
             await self._settle()
             while self._waiting:
-                await self._run_batch(self._admit())
+                await self._run_batch(self._admit(self.max_num_seqs))
                 await self._settle()
         finally:  # only a cancelled driver leaves requests behind; their callers are being cancelled too
             for request in self._active.values():
@@ -153,25 +156,47 @@ class HFEngine(RolloutEngine):
             quiet = quiet + 1 if len(self._waiting) == seen else 0
             seen = len(self._waiting)
 
-    def _admit(self) -> list[Request]:
+    def _admit(self, room: int) -> list[Request]:
         ready = sorted((r for r in self._waiting if not r.done), key=lambda r: r.order)
-        admitted, self._waiting = ready[: self.max_num_seqs], ready[self.max_num_seqs :]
+        admitted, self._waiting = ready[:room], ready[room:]
         return admitted
 
     async def _run_batch(self, requests: list[Request]) -> None:
         if not requests:
             return
+        with _evaluating(self.module):
+            batch = self._start(requests)
+            while batch.rows:
+                await asyncio.sleep(0)
+                if self._joins and batch.joinable and len(batch.rows) < self.max_num_seqs:
+                    self._let_in(batch)
+                self._step(batch)
+
+    def _let_in(self, batch: LeftPaddedBatch) -> None:
+        """Those that wait join the batch, as far as there is room."""
+        newcomers = self._admit(self.max_num_seqs - len(batch.rows))
+        if not newcomers:
+            return
+        fresh = self._start(newcomers)
+        try:
+            batch.join(fresh)
+        except Exception as error:  # noqa: BLE001 (as in `_step`; half joined, neither can go on)
+            _fail([*batch.rows, *fresh.rows], error)
+            batch.rows = []
+
+    def _start(self, requests: list[Request]) -> LeftPaddedBatch:
+        """A batch of their own, one step old: their prompts are read and their first tokens sampled."""
         self._stats.batches += 1
         batch = LeftPaddedBatch(self.module, requests, self.version, self.max_num_batched_tokens)
-        with _evaluating(self.module):
-            while batch.rows:
-                try:
-                    batch.step()
-                except Exception as error:  # noqa: BLE001 (rises at every caller of the batch)
-                    _fail(requests, error)
-                    break
-                await asyncio.sleep(0)
-        self._stats.generated_tokens += sum(len(request.token_ids) for request in requests)
+        self._step(batch)
+        return batch
+
+    def _step(self, batch: LeftPaddedBatch) -> None:
+        try:
+            self._stats.generated_tokens += batch.step()
+        except Exception as error:  # noqa: BLE001 (rises at every caller of the batch)
+            _fail(batch.rows, error)
+            batch.rows = []
 
     def publish(self, weights: Mapping[str, torch.Tensor] | None, version: int) -> None:
         """`weights` is None, or named tensors; those that are not the module's own memory are copied into it."""
@@ -198,6 +223,9 @@ class HFEngine(RolloutEngine):
         if request is not None and not request.done:
             self._stats.aborted += 1
             request.finish("abort", None, self.version)
+
+    def admit_any_time(self) -> None:
+        self._joins = True
 
     def stats(self) -> dict[str, int]:
         return asdict(self._stats)

@@ -2,7 +2,8 @@
 
 Consumes admitted requests and writes sampled tokens into them; `rollout/hf.py` decides which requests and when. Equal
 prompts are prefilled once and their cache rows copied. Rows that are done keep their place until half of the batch is
-done, then the cache is cut to the rest: cache rows are selected, never recomputed.
+done, then the cache is cut to the rest: cache rows are selected, never recomputed. Another batch may join between two
+steps: its cache rows are put below these, the narrower ones padded on the left.
 """
 
 import inspect
@@ -36,11 +37,11 @@ class LeftPaddedBatch:
         self._mask = torch.empty(0, 0)  # (B, P + generated)
 
     @torch.no_grad()
-    def step(self) -> None:
-        """Sample one token for each row that is not done."""
+    def step(self) -> int:
+        """Sample one token for each row that is not done; how many that were."""
         self._drop_done_rows()
         if not self.rows:
-            return
+            return 0
         live = [i for i, request in enumerate(self.rows) if not request.done]
         requests = [self.rows[i] for i in live]
         logits = self._decode() if self._cache is not None else self._prefill()  # (B, V)
@@ -51,6 +52,33 @@ class LeftPaddedBatch:
                 raise RolloutError(f"request {request.request_id}: the model's logits are NaN or infinite")
             request.accept(token_id, log_prob, self.version)
         self._drop_done_rows()
+        return len(live)
+
+    @property
+    def joinable(self) -> bool:
+        """Whether rows of another width can be put beside these: not where a layer keeps only a window of them."""
+        return self._cache is not None and all(type(layer) is DynamicLayer for layer in self._cache.layers)
+
+    def join(self, other: "LeftPaddedBatch") -> None:
+        """Take over the rows of a batch that has made its first step."""
+        if not other.rows:
+            return
+        assert self._cache is not None and other._cache is not None
+        self._cut_empty_columns()
+        width = max(self._mask.shape[1], other._mask.shape[1])
+        self._mask = torch.cat([_widened(batch._mask, width, dim=1) for batch in (self, other)])
+        for own, new in zip(self._cache.layers, other._cache.layers, strict=True):
+            own.keys = torch.cat([_widened(keys, width, dim=2) for keys in (own.keys, new.keys)])
+            own.values = torch.cat([_widened(values, width, dim=2) for values in (own.values, new.values)])
+        self.rows += other.rows
+
+    def _cut_empty_columns(self) -> None:
+        """Drop the columns on the left that only rows which have gone needed: a batch that is joined may never end."""
+        assert self._cache is not None
+        empty = int(self._mask.any(dim=0).int().argmax())  # columns before the first that any row reads
+        self._mask = self._mask[:, empty:]
+        for layer in self._cache.layers:
+            layer.keys, layer.values = layer.keys[:, :, empty:], layer.values[:, :, empty:]
 
     def _drop_done_rows(self) -> None:
         keep = [i for i, request in enumerate(self.rows) if not request.done]
@@ -115,6 +143,15 @@ def _ordinary(cache: Any, module: nn.Module) -> DynamicCache:
     raise NotAvailable(
         f"rollout with the cache of {type(module).__name__} ({kind})", "Use a decoder with an ordinary key-value cache"
     )
+
+
+def _widened(tensor: Tensor, width: int, dim: int) -> Tensor:
+    """Zeros on the left of `dim`, up to `width`."""
+    missing = width - tensor.shape[dim]
+    if missing == 0:
+        return tensor
+    shape = [missing if i == dim else size for i, size in enumerate(tensor.shape)]
+    return torch.cat([tensor.new_zeros(shape), tensor], dim=dim)
 
 
 def _join(caches: list[DynamicCache]) -> DynamicCache:

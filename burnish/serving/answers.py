@@ -1,0 +1,158 @@
+"""Sampled tokens to the JSON of an answer: whole, or in the chunks of a stream. The chunks add up to the whole.
+
+A `Choice` follows one sequence: it consumes the engine's events and hands out `Delta`s. A shape, `ChatAnswer` or
+`CompletionAnswer`, writes them down as /v1/chat/completions or /v1/completions does. Log-probs are the engine's, one
+for each sampled token, those that ended the answer included; so they are as many as `completion_tokens`.
+"""
+
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from burnish.rollout.base import Completion, Sampling
+from burnish.serving.engine_thread import Token
+from burnish.serving.loading import ServedModel
+from burnish.serving.text import UNFINISHED, TextStream, decode
+
+
+@dataclass(frozen=True)
+class TokenEntry:
+    """One sampled token, its log-prob, and where in the text it begins."""
+
+    text: str
+    log_prob: float
+    offset: int
+
+
+@dataclass
+class Delta:
+    """What is new of one choice."""
+
+    index: int
+    text: str = ""
+    entries: list[TokenEntry] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.entries or self.finish_reason)
+
+
+class Choice:
+    """One sequence of a request."""
+
+    def __init__(self, index: int, model: ServedModel, sampling: Sampling, log_probs: bool):
+        self.index = index
+        self.whole = Delta(index)  # all deltas so far, in one
+        self.tokens = 0
+        self._tokenizer = model.tokenizer
+        self._stream = TextStream(model.tokenizer, model.special_ids, sampling.stop)
+        self._log_probs = log_probs
+        self._before: list[int] = []  # the token before, for the spaces that decoders strip
+        self._newest: list[TokenEntry] = []  # goes out with the text of its token, which comes with the next one
+
+    def take(self, event: Token | Completion) -> Delta:
+        entries = self._newest
+        if isinstance(event, Completion):
+            delta = Delta(self.index, self._stream.finish(event.stop), entries, event.finish_reason)
+        else:
+            self.tokens += 1
+            delta = Delta(self.index, self._stream.push(event.id), entries)
+            self._newest = [self._entry(event)] if self._log_probs else []
+        self.whole.text += delta.text
+        self.whole.entries += delta.entries
+        self.whole.finish_reason = delta.finish_reason
+        return delta
+
+    def _entry(self, token: Token) -> TokenEntry:
+        """After `push`, which has decoded all tokens before this one."""
+        before, both = decode(self._tokenizer, self._before), decode(self._tokenizer, [*self._before, token.id])
+        text = both[len(before) :] if both.startswith(before) else ""
+        self._before = [token.id]
+        return TokenEntry(text or decode(self._tokenizer, [token.id]), token.log_prob, self._stream.length)
+
+
+class Answer:
+    """The names and numbers that all parts of one answer share."""
+
+    prefix = ""
+    kind = ""
+    chunk_kind = ""
+
+    def __init__(self, model: str):
+        self.id = f"{self.prefix}-{uuid.uuid4().hex}"
+        self._head = {"created": int(time.time()), "model": model}
+
+    def whole(self, choices: list[Choice], usage: dict[str, int]) -> dict[str, Any]:
+        return self._object(self.kind, [self.choice(c.whole) for c in choices]) | {"usage": usage}
+
+    def chunk(self, delta: Delta) -> dict[str, Any]:
+        return self._object(self.chunk_kind, [self.part(delta)])
+
+    def usage_chunk(self, usage: dict[str, int]) -> dict[str, Any]:
+        return self._object(self.chunk_kind, []) | {"usage": usage}
+
+    def first_chunk(self, index: int) -> dict[str, Any] | None:
+        """What opens a choice in a stream, where something does."""
+        return None
+
+    def choice(self, whole: Delta) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def part(self, delta: Delta) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, **self._head, "choices": choices}
+
+
+class ChatAnswer(Answer):
+    prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def choice(self, whole: Delta) -> dict[str, Any]:
+        return {"index": whole.index, "message": {"role": "assistant", "content": whole.text}} | self._end(whole)
+
+    def part(self, delta: Delta) -> dict[str, Any]:
+        return {"index": delta.index, "delta": {"content": delta.text} if delta.text else {}} | self._end(delta)
+
+    def first_chunk(self, index: int) -> dict[str, Any]:
+        opening = {"index": index, "delta": {"role": "assistant", "content": ""}} | self._end(Delta(index))
+        return self._object(self.chunk_kind, [opening])
+
+    def _end(self, delta: Delta) -> dict[str, Any]:
+        entries = [
+            {"token": e.text, "logprob": e.log_prob, "bytes": _bytes(e.text), "top_logprobs": []} for e in delta.entries
+        ]
+        return {"logprobs": {"content": entries} if entries else None, "finish_reason": delta.finish_reason}
+
+
+class CompletionAnswer(Answer):
+    prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
+
+    def choice(self, whole: Delta) -> dict[str, Any]:
+        log_probs = {
+            "tokens": [entry.text for entry in whole.entries],
+            "token_logprobs": [entry.log_prob for entry in whole.entries],
+            "top_logprobs": None,
+            "text_offset": [entry.offset for entry in whole.entries],
+        }
+        return {
+            "index": whole.index,
+            "text": whole.text,
+            "logprobs": log_probs if whole.entries else None,
+            "finish_reason": whole.finish_reason,
+        }
+
+    def part(self, delta: Delta) -> dict[str, Any]:
+        return self.choice(delta)
+
+
+def usage(prompts: list[list[int]], choices: list[Choice]) -> dict[str, int]:
+    """Tokens as the engine counts them; a prompt once, however many answers it gets."""
+    read, written = sum(map(len, prompts)), sum(choice.tokens for choice in choices)
+    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+
+
+def _bytes(text: str) -> list[int] | None:
+    """The UTF-8 of a token; None for a part of a character, whose bytes its text does not tell."""
+    return None if UNFINISHED in text else list(text.encode())

@@ -1,0 +1,183 @@
+"""`burnish serve`: the socket, the signals and the order in which things start and end.
+
+The port is taken before the model is loaded, so that a wrong one costs nothing. Ctrl-C or SIGTERM ends it: no new
+connections; running requests have `GRACE_S` to finish, then they are aborted and told so; then the engine's thread
+ends. A second Ctrl-C does not wait for them.
+"""
+
+import asyncio
+import errno
+import ipaddress
+import json
+import logging
+import shlex
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+import uvicorn
+
+from burnish.errors import ConfigError
+from burnish.serving.app import Service, make_app
+from burnish.serving.engine_thread import EngineThread
+from burnish.serving.generation import Limits
+from burnish.serving.loading import ModelOptions, ServedModel, check, load
+
+GRACE_S = 5
+BACKSTOP_S = 10  # after the grace, for responses that do not end although their sequences have
+MAX_CONNECTIONS = 4096
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """What `burnish serve` was told, besides the model."""
+
+    model: ModelOptions
+    host: str = "127.0.0.1"
+    port: int = 8000
+    name: str | None = None
+    api_key: str | None = None
+    max_waiting: int = 256
+
+
+def serve(options: ServeOptions) -> int:
+    """Serve until a signal says stop; the exit code."""
+    check(options.model)
+    with listen(options.host, options.port) as listener:
+        if not is_loopback(listener) and options.api_key is None:
+            logger.warning(
+                "--host %s without --api-key: any machine that reaches port %s may use the model",
+                options.host,
+                listener.getsockname()[1],
+            )
+        logger.info("loading %s", options.model.folder)
+        model = load(options.model, options.name)
+        return asyncio.run(run(model, options, listener, lambda _: say_hello(model, options, listener)))
+
+
+async def run(
+    model: ServedModel, options: ServeOptions, listener: socket.socket, ready: Callable[["Server"], None]
+) -> int:
+    """Serve a loaded model on a listening socket, until a signal or `should_exit` of the server; the exit code.
+
+    `ready` is called with the server when it takes requests.
+    """
+    engine = EngineThread(model.engine)
+    service = Service(model, engine, Limits(options.model.max_num_seqs, options.max_waiting), options.api_key)
+    server = Server(service, ready)
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        service.close()
+        await engine.stop()
+    return 130 if server.stopped_by == signal.SIGINT else 0
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with a grace for running requests and signals that end in an exit code instead of being raised again."""
+
+    def __init__(self, service: Service, ready: Callable[["Server"], None]):
+        config = uvicorn.Config(
+            make_app(service),
+            access_log=False,
+            log_config=None,
+            log_level="warning",
+            lifespan="off",
+            server_header=False,
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_graceful_shutdown=GRACE_S + BACKSTOP_S,
+        )
+        super().__init__(config)
+        self.stopped_by: int | None = None
+        self._service = service
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready(self)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._service.engine.in_flight:
+            logger.info("stopping; answers in flight: %d, with %d s to finish", self._service.engine.in_flight, GRACE_S)
+        timer = asyncio.get_running_loop().call_later(GRACE_S, self._service.engine.abort_all)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
+        self.stopped_by = self.stopped_by or sig
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; ConfigError where it cannot."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"--host {host}: no such address ({error}); use 127.0.0.1, or 0.0.0.0 for all") from error
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        # At once, not when the model is there: two that only bind could both have the port.
+        listener.listen(socket.SOMAXCONN)
+    except OSError as error:
+        listener.close()
+        raise _cannot_listen(host, port, error) from error
+    listener.setblocking(False)
+    return listener
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
+    if error.errno == errno.EADDRINUSE:
+        free = port + 1 if port < 65535 else 8000
+        return ConfigError(f"port {port} on {host} is in use by another program; take another one: --port {free}")
+    if error.errno == errno.EACCES:
+        return ConfigError(f"port {port} on {host}: no permission; ports below 1024 need it: --port 8000")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return ConfigError(f"--host {host}: not an address of this machine; use 127.0.0.1, or 0.0.0.0 for all")
+    return ConfigError(f"cannot listen on {host} port {port}: {error.strerror or error}")
+
+
+def is_loopback(listener: socket.socket) -> bool:
+    return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
+
+
+def say_hello(model: ServedModel, options: ServeOptions, listener: socket.socket) -> None:
+    """Where the server is, what it serves, and a command that tries it."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    address = f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
+    key = ["-H 'Authorization: Bearer KEY'"] if options.api_key else []
+    body = json.dumps({"model": model.name, "messages": [{"role": "user", "content": "Hello"}]})
+    command = [
+        "curl",
+        f"{address}/chat/completions",
+        *key,
+        "-H 'Content-Type: application/json'",
+        "-d",
+        shlex.quote(body),
+    ]
+    print(f"serving {model.facts()}: {address}", flush=True)
+    print(f"try: {' '.join(command)}", flush=True)

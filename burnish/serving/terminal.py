@@ -1,0 +1,181 @@
+"""`burnish chat`: questions from the terminal or a pipe, answers as they are sampled.
+
+Answers go to stdout and nothing else does; all that is said about them goes to stderr. On a terminal there is a prompt,
+and Ctrl-C stops the current answer; from a pipe each line is a question, and what goes wrong ends the command.
+
+The engine is stepped by the event loop of this thread, which runs only while an answer is made. It waits for the
+engine; Ctrl-C unblocks it, by aborting the request.
+"""
+
+import asyncio
+import contextlib
+import re
+import secrets
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from burnish.errors import BurnishError, DataError
+from burnish.rollout.base import Completion, Sampling, request_seed
+from burnish.serving.conversation import Conversation, obey, split
+from burnish.serving.loading import ModelOptions, ServedModel, load
+from burnish.serving.text import TextStream
+
+PROMPT = "you: "
+# Control characters but for tab and line feed, and the marks that turn the direction of text around.
+UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def chat(options: ModelOptions, sampling: Sampling, seed: int | None, system: str | None) -> int:
+    """Talk until the input ends; the exit code."""
+    model = load(options)
+    interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    conversation = Conversation(system)
+    talk = Talk(model, conversation, sampling, secrets.randbits(63) if seed is None else seed)
+    if interactive:
+        tell(f"{model.facts()}. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.")
+    with asyncio.Runner() as runner:
+        for line in lines(interactive):
+            try:
+                command, text = split(line)
+                if command == "/exit":
+                    break
+                if command:
+                    tell(obey(command, text, conversation))
+                elif text.strip() and runner.run(talk.turn(text)).finish_reason == "abort" and not interactive:
+                    raise KeyboardInterrupt
+            except (BurnishError, KeyboardInterrupt) as error:
+                if not interactive:
+                    raise
+                tell(str(error) or "stopped")
+    return 0
+
+
+@dataclass
+class Talk:
+    """A model and what has been said to it."""
+
+    model: ServedModel
+    conversation: Conversation
+    sampling: Sampling  # without its seed
+    seed: int
+    asked: int = 0
+
+    async def turn(self, question: str) -> Completion:
+        """Answer one question, unless Ctrl-C stops it."""
+        prompt = self._prompt(question)
+        self.asked += 1
+        request_id = f"chat-{self.asked}"
+        sampling = replace(self.sampling, seed=request_seed(self.seed, "chat", 0, 0, self.asked))
+        stream, shown = TextStream(self.model.tokenizer, self.model.special_ids, sampling.stop), Shown()
+        with on_ctrl_c(lambda: self.model.engine.abort(request_id)):
+            completion = await self.model.engine.generate(
+                prompt, sampling, request_id=request_id, on_token=lambda token, _: shown.add(stream.push(token))
+            )
+        shown.end(stream.finish(completion.stop))
+        self._remember(question, shown.text, completion)
+        return completion
+
+    def _prompt(self, question: str) -> list[int]:
+        ids = self.model.renderer.prompt_ids(self.conversation.messages(question))
+        if len(ids) >= self.model.context:
+            raise DataError(
+                f"the conversation would have {len(ids)} tokens and the context holds {self.model.context}, so the "
+                "question was not asked: /reset begins again, /save FILE keeps what there is first"
+            )
+        return ids
+
+    def _remember(self, question: str, answer: str, completion: Completion) -> None:
+        if completion.finish_reason == "abort" and not answer:
+            tell("stopped before the first word; the question is taken back")
+            return
+        self.conversation.add(question, answer)
+        if completion.finish_reason == "abort":
+            tell("stopped; what was said stays in the conversation")
+        elif completion.finish_reason == "length":
+            limited = len(completion.token_ids) == self.sampling.max_tokens
+            reason = (
+                "--max-tokens"
+                if limited
+                else f"the context of {self.model.context} tokens is full; /reset begins again"
+            )
+            tell(f"cut off: {reason}")
+
+
+class Shown:
+    """An answer on stdout, with whatever could command the terminal made visible; `text` is as the model wrote it."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._failure: OSError | None = None
+
+    def add(self, text: str) -> None:
+        """Called by the engine for every token, so what goes wrong here is raised by `end`, not in its batch."""
+        self.text += text
+        if text and self._failure is None:
+            try:
+                sys.stdout.write(neutralised(text))
+                sys.stdout.flush()
+            except OSError as error:
+                self._failure = error
+
+    def end(self, text: str) -> None:
+        """The rest of the answer, and a line break."""
+        self.add(text)
+        if self._failure is not None:
+            raise self._failure
+        print(flush=True)
+
+
+def neutralised(text: str) -> str:
+    """Text that only writes: control characters become their pictures (␛), marks of direction their numbers."""
+    return UNSAFE.sub(lambda found: _picture(found[0]), text)
+
+
+def _picture(character: str) -> str:
+    code = ord(character)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "\u2421" if code == 0x7F else f"\\u{code:04x}"
+
+
+def lines(interactive: bool) -> Iterator[str]:
+    """What the user types, or the lines of a pipe."""
+    if not interactive:
+        try:
+            for line in sys.stdin:
+                yield line.rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise DataError(f"the input is not UTF-8 ({error.reason} at byte {error.start})") from error
+        return
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401 (gives `input` line editing and a history)
+    while True:
+        try:
+            yield input(PROMPT)
+        except EOFError:
+            tell("")
+            return
+        except UnicodeDecodeError:
+            tell("that was not UTF-8")
+        except KeyboardInterrupt:
+            tell("\nCtrl-D or /exit leaves")
+
+
+@contextlib.contextmanager
+def on_ctrl_c(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` in the running event loop on Ctrl-C, instead of raising."""
+    loop = asyncio.get_running_loop()
+    before = signal.getsignal(signal.SIGINT)
+    loop.add_signal_handler(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, before)
+
+
+def tell(text: str) -> None:
+    """Something about the conversation, not part of it."""
+    print(text, file=sys.stderr, flush=True)

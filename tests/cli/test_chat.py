@@ -1,0 +1,256 @@
+"""`burnish chat`: turns from a pipe and from a terminal, commands, Ctrl-C, a full context, and harmless output."""
+
+import io
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from burnish.cli import chat as command
+from burnish.cli.main import main
+from burnish.serving import terminal
+from burnish.serving.conversation import Conversation, obey, split
+from burnish.serving.loading import ModelOptions, load
+
+NANO = Path(__file__).parents[2] / "burnish" / "models" / "nano"
+QUESTION = "347+586=?"
+
+
+@pytest.fixture(scope="module")
+def nano():
+    return load(ModelOptions(str(NANO), device="cpu"))
+
+
+@pytest.fixture
+def say(nano, monkeypatch, capsys):
+    """`say("a line", …, flags=[…])` pipes lines into the command: exit code, stdout, stderr."""
+    monkeypatch.setattr(terminal, "load", lambda options: nano)
+
+    def run(*lines, flags=("--seed", "1")):
+        monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+        code = main(["chat", str(NANO), *flags])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def at_the_terminal(nano, monkeypatch, capsys):
+    """The same, typed: a line that is an exception is raised where it would be typed."""
+    monkeypatch.setattr(terminal, "load", lambda options: nano)
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    def run(*lines, flags=("--seed", "1")):
+        typed = iter([*lines, EOFError()])
+
+        def read(prompt):
+            line = next(typed)
+            if isinstance(line, BaseException | type):
+                raise line
+            return line
+
+        out = Terminal()
+        monkeypatch.setattr("sys.stdin", Terminal())
+        monkeypatch.setattr("builtins.input", read)
+        monkeypatch.setattr("sys.stdout", out)
+        code = main(["chat", str(NANO), *flags])
+        return code, out.getvalue(), capsys.readouterr().err
+
+    return run
+
+
+def saved(file):
+    return [json.loads(line)["messages"] for line in file.read_text().splitlines()]
+
+
+def test_help_shows_an_example_that_parses(capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["chat", "--help"])
+    assert left.value.code == 0
+    assert 'burnish chat outputs/quickstart --system "Be brief."' in capsys.readouterr().out
+    assert command.parser().parse_args(["outputs/quickstart", "--system", "Be brief."]).temperature == 0.7
+
+
+def test_each_line_of_a_pipe_is_a_turn_and_only_answers_are_printed(say, tmp_path):
+    file = tmp_path / "talk.jsonl"
+    code, out, err = say(QUESTION, "", "12+34=?", f"/save {file}")
+    assert code == 0 and err == f"4 messages added to {file}\n"
+    (messages,) = saved(file)
+    assert [m["role"] for m in messages] == ["user", "assistant", "user", "assistant"]
+    assert [m["content"] for m in messages][::2] == [QUESTION, "12+34=?"]
+    assert out == "".join(f"{m['content']}\n" for m in messages[1::2]) and "answer: " in out
+
+
+def test_the_seed_decides_the_answers(say):
+    first, again, other = (say(QUESTION, QUESTION, flags=["--seed", seed])[1] for seed in ("1", "1", "2"))
+    assert first == again != other
+    greedy = ["--temperature", "0"]
+    assert say(QUESTION, flags=greedy)[1] == say(QUESTION, flags=greedy)[1]
+
+
+def test_earlier_turns_are_part_of_the_prompt(say, nano, monkeypatch):
+    prompts = []
+    generate = nano.engine.generate
+
+    def watch(prompt, *args, **kwargs):
+        prompts.append(nano.tokenizer.decode(prompt))
+        return generate(prompt, *args, **kwargs)
+
+    monkeypatch.setattr(nano.engine, "generate", watch)
+    _, out, _ = say(
+        "1+1=?", "/system S", "2+2=?", "/reset", "3+3=?", "/system", "/reset", "//4", flags=["--max-tokens", "2"]
+    )
+    answers = out.splitlines()
+    assert prompts == [
+        "<|start|>1+1=?\n",
+        f"<|start|>S\n<|start|>1+1=?\n{answers[0]}<|end|><|start|>2+2=?\n",
+        "<|start|>S\n<|start|>3+3=?\n",
+        "<|start|>/4\n",
+    ]
+
+
+def test_system_message_of_the_command_line(say, tmp_path):
+    say(QUESTION, f"/save {tmp_path / 'a.jsonl'}", flags=["--system", "Be brief."])
+    assert saved(tmp_path / "a.jsonl")[0][0] == {"role": "system", "content": "Be brief."}
+
+
+def test_exit_ends_and_help_goes_to_stderr(say):
+    code, out, err = say("/help", "/exit", QUESTION)
+    assert (code, out) == (0, "") and "/save    FILE" in err
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("/rest", "no such command: /rest; did you mean /reset? (`//rest` says it to the model)"),
+        ("/save", "/save needs a file: /save talk.jsonl"),
+        ("/save x", "/save: nothing has been said yet"),
+        ("9" * 2000, "would have 2002 tokens and the context holds 1024, so the question was not asked: /reset begins"),
+    ],
+)
+def test_what_goes_wrong_ends_a_pipe_and_not_a_talk(say, at_the_terminal, line, message):
+    code, out, err = say(line, QUESTION)
+    assert (code, out) == (2, "") and message in err
+    code, out, err = at_the_terminal(line, QUESTION)
+    assert code == 0 and message in err and "answer: " in out
+
+
+def test_a_history_that_no_longer_fits_is_kept_until_it_is_reset(at_the_terminal, tmp_path):
+    file, long = tmp_path / "a.jsonl", "1+" * 500
+    code, _, err = at_the_terminal(long, "12+34=?" * 3, f"/save {file}", "/reset", QUESTION, f"/save {file}")
+    assert code == 0 and "so the question was not asked" in err
+    first, second = saved(file)
+    assert first[0]["content"] == long and len(first) == 2
+    assert second[0]["content"] == QUESTION
+
+
+def test_an_answer_that_is_cut_off_says_why(say):
+    assert "cut off: --max-tokens" in say(QUESTION, flags=["--max-tokens", "3"])[2]
+    assert "cut off: the context of 1024 tokens is full; /reset" in say("1+" * 508, flags=["--seed", "3"])[2]
+
+
+def test_a_file_that_cannot_be_written(at_the_terminal):
+    _, _, err = at_the_terminal(QUESTION, "/save /proc/nowhere/a.jsonl")
+    assert "cannot be written" in err
+
+
+def interrupted_after(monkeypatch, tokens):
+    """Ctrl-C when so many tokens have been sampled, in the first answer."""
+    push, seen = terminal.TextStream.push, []
+
+    def counting(self, token):
+        seen.append(token)
+        if len(seen) == tokens:
+            signal.raise_signal(signal.SIGINT)
+        return push(self, token)
+
+    monkeypatch.setattr(terminal.TextStream, "push", counting)
+
+
+def test_ctrl_c_stops_an_answer_and_keeps_the_talk(at_the_terminal, monkeypatch, tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+    interrupted_after(monkeypatch, 5)
+    code, out, err = at_the_terminal(QUESTION, QUESTION, f"/save {tmp_path / 'a.jsonl'}")
+    assert code == 0 and "stopped; what was said stays in the conversation" in err
+    (messages,) = saved(tmp_path / "a.jsonl")
+    assert len(messages) == 4 and 4 <= len(messages[1]["content"]) <= 8
+    assert out.startswith(messages[1]["content"] + "\n")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_before_the_first_word_takes_the_question_back(at_the_terminal, monkeypatch, nano):
+    generate = nano.engine.generate
+
+    def too_soon(*args, **kwargs):
+        signal.raise_signal(signal.SIGINT)
+        return generate(*args, **kwargs)
+
+    monkeypatch.setattr(nano.engine, "generate", too_soon)
+    code, out, err = at_the_terminal(QUESTION, "/save nowhere.jsonl")
+    assert (code, out) == (0, "\n") and "the question is taken back" in err and "nothing has been said yet" in err
+
+
+def test_ctrl_c_ends_a_pipe(say, monkeypatch):
+    interrupted_after(monkeypatch, 5)
+    code, out, err = say(QUESTION, QUESTION)
+    assert code == 130 and out.count("\n") <= 2 and "stopped by Ctrl-C" in err
+
+
+def test_ctrl_c_and_ctrl_d_at_the_prompt(at_the_terminal):
+    code, _, err = at_the_terminal(KeyboardInterrupt)
+    assert code == 0 and "Ctrl-D or /exit leaves" in err
+    assert "nano on cpu in float32, context 1024 tokens. /help lists commands" in err
+
+
+def test_input_that_is_not_utf8(nano, monkeypatch, capsys):
+    monkeypatch.setattr(terminal, "load", lambda options: nano)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n"), "utf-8"))
+    assert main(["chat", str(NANO)]) == 2
+    assert "the input is not UTF-8" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_gone(say, monkeypatch):
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+        def fileno(self):
+            return 2
+
+    monkeypatch.setattr("os.dup2", lambda *_: None)
+    monkeypatch.setattr("sys.stdout", Closed())
+    assert say(QUESTION)[0] == 141
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain\ttext\n", "plain\ttext\n"),
+        ("\x1b[2J\x1b]0;title\x07", "␛[2J␛]0;title␇"),
+        ("over\rwritten\x08\x7f", "over␍written␈␡"),
+        ("\x9b31m", "\\u009b31m"),
+        ("\u202eback\u2066", "\\u202eback\\u2066"),
+        ("👩‍🔬 é", "👩‍🔬 é"),
+    ],
+)
+def test_what_a_model_writes_cannot_command_the_terminal(text, shown, capsys):
+    assert terminal.neutralised(text) == shown
+    answer = terminal.Shown()
+    answer.end(text)
+    assert capsys.readouterr().out == shown + "\n" and answer.text == text
+
+
+def test_lines_and_commands():
+    assert split("/save a b.jsonl ") == ("/save", "a b.jsonl")
+    assert split("/usr/bin is a folder") == ("", "/usr/bin is a folder")
+    assert split("//help") == ("", "/help")
+    conversation = Conversation("S")
+    conversation.add("q", "a")
+    assert obey("/reset", "", conversation) and conversation.messages("x") == [
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": "x"},
+    ]

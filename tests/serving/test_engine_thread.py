@@ -1,0 +1,94 @@
+"""The engine's thread: every request ends with one last event, aborts are never lost, and `stop` leaves nothing."""
+
+import asyncio
+import threading
+
+import pytest
+
+from burnish.errors import RolloutError
+from burnish.rollout.base import Completion, Sampling
+from burnish.serving.engine_thread import EngineThread, Token
+
+LONG = Sampling(max_tokens=100_000, ignore_eos=True)
+
+
+def in_loop(model, talk):
+    """Run `talk(engine thread)` in an event loop, then stop the thread."""
+
+    async def main():
+        thread = EngineThread(model.engine)
+        try:
+            return await asyncio.wait_for(talk(thread), 60)
+        finally:
+            await thread.stop()
+            assert not thread.alive and "rollout-engine" not in {t.name for t in threading.enumerate()}
+
+    return asyncio.run(main())
+
+
+def submit(thread, name, sampling=LONG, prompt=(5, 6)):
+    events = asyncio.Queue()
+    thread.submit(name, prompt, sampling, events.put_nowait)
+    return events
+
+
+async def last_of(events):
+    tokens = []
+    while isinstance(event := await events.get(), Token):
+        tokens.append(event)
+    return tokens, event
+
+
+def test_tokens_come_one_by_one_and_then_the_completion(talkative):
+    async def talk(thread):
+        tokens, last = await last_of(submit(thread, "a", Sampling(max_tokens=5, ignore_eos=True, seed=3)))
+        assert thread.in_flight == 0
+        return tokens, last
+
+    tokens, last = in_loop(talkative, talk)
+    assert [t.id for t in tokens] == last.token_ids and [t.log_prob for t in tokens] == last.log_probs
+    assert len(tokens) == 5
+
+
+def test_an_abort_right_after_the_request_is_not_lost(talkative):
+    async def talk(thread):
+        events = submit(thread, "a")
+        thread.abort(["a", "never there"])
+        return await last_of(events)
+
+    tokens, last = in_loop(talkative, talk)
+    assert last.finish_reason == "abort" and len(tokens) < 100
+
+
+def test_what_goes_wrong_reaches_its_own_request_only(talkative):
+    async def talk(thread):
+        wrong, right = submit(thread, "a", prompt=(99_999,)), submit(thread, "b", Sampling(max_tokens=2))
+        return (await last_of(wrong))[1], (await last_of(right))[1]
+
+    wrong, right = in_loop(talkative, talk)
+    assert isinstance(wrong, RolloutError) and "99999" in str(wrong)
+    assert isinstance(right, Completion)
+
+
+def test_stop_ends_what_runs(talkative):
+    async def talk(thread):
+        events = submit(thread, "a")
+        await events.get()
+        await thread.stop()
+        with pytest.raises(RolloutError, match="has stopped"):
+            submit(thread, "b")
+        return await last_of(events)
+
+    assert in_loop(talkative, talk)[1].finish_reason == "abort"
+
+
+def test_a_newcomer_does_not_wait_for_a_long_request(talkative):
+    async def talk(thread):
+        long = submit(thread, "long")
+        await long.get()
+        await last_of(submit(thread, "short", Sampling(max_tokens=3)))
+        assert thread.in_flight == 1
+        thread.abort_all()
+        return await last_of(long)
+
+    assert in_loop(talkative, talk)[1].finish_reason == "abort"

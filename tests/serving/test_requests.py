@@ -1,0 +1,232 @@
+"""What a request may say: every field is read or refused by name, every number and list has its bounds."""
+
+import json
+
+import pytest
+
+from burnish.serving.problems import Problem
+from burnish.serving.requests import read_chat, read_completion
+from burnish.serving.wire import parse_json
+
+MESSAGES = [{"role": "user", "content": "347+586=?"}]
+
+
+def chat(served, /, **fields):
+    return read_chat({"model": "nano", "messages": MESSAGES} | fields, served)
+
+
+def completion(served, /, **fields):
+    return read_completion({"model": "nano", "prompt": "1+1=?"} | fields, served)
+
+
+def refusal(read, served, /, **fields):
+    with pytest.raises(Problem) as caught:
+        read(served, **fields)
+    return caught.value
+
+
+def test_a_chat_is_rendered_with_the_template(nano):
+    asked = chat(nano, temperature=0.5, top_p=0.9, top_k=7, min_p=0.1, max_tokens=5, n=3, seed=4, ignore_eos=True)
+    assert nano.tokenizer.decode(asked.prompts[0]) == "<|start|>347+586=?\n"
+    s = asked.sampling
+    assert (s.temperature, s.top_p, s.top_k, s.min_p, s.max_tokens, s.ignore_eos) == (0.5, 0.9, 7, 0.1, 5, True)
+    seeds = [sampling.seed for _, sampling in asked.sequences()]
+    assert len(set(seeds)) == 3 == asked.count
+    assert seeds == [sampling.seed for _, sampling in chat(nano, n=3, seed=4).sequences()]
+
+
+def test_defaults(nano):
+    first, second = chat(nano), chat(nano)
+    assert (first.sampling.temperature, first.sampling.max_tokens, first.n, first.stream) == (1.0, None, 1, False)
+    assert first.sampling.seed != second.sampling.seed
+    assert completion(nano).sampling.max_tokens == 16
+    assert chat(nano, max_completion_tokens=9).sampling.max_tokens == 9
+    assert chat(nano, seed=1, temperature=None, stop=None, tools=None) == chat(nano, seed=1)
+
+
+def test_parts_of_text_are_joined(nano):
+    parts = [{"type": "text", "text": "347+"}, {"type": "text", "text": "586=?"}]
+    assert chat(nano, messages=[{"role": "user", "content": parts}]).prompts == chat(nano).prompts
+
+
+def test_without_a_template_messages_are_written_plainly(talkative):
+    body = {"model": "talkative", "messages": [{"role": "system", "content": "Be brief."}, *MESSAGES]}
+    text = talkative.tokenizer.decode(read_chat(body, talkative).prompts[0])
+    assert text == "system: Be brief.\n\nuser: 347+586=?\n\nassistant:"
+
+
+def test_an_answer_of_ours_can_be_sent_back(nano):
+    echoed = {"role": "assistant", "content": "answer: 933", "refusal": None, "tool_calls": None, "annotations": []}
+    assert chat(nano, messages=[*MESSAGES, echoed, *MESSAGES]).prompts
+
+
+@pytest.mark.parametrize(
+    ("prompt", "texts"),
+    [
+        ("ab", ["ab"]),
+        (["ab", "c"], ["ab", "c"]),
+        ([100, 101], None),
+        ([[100, 101], [102]], None),
+    ],
+)
+def test_the_four_kinds_of_prompts(nano, prompt, texts):
+    asked = completion(nano, prompt=prompt, n=2)
+    if texts:
+        assert [nano.tokenizer.decode(ids) for ids in asked.prompts] == texts
+    else:
+        assert asked.prompts == (prompt if isinstance(prompt[0], list) else [prompt])
+    assert [ids for ids, _ in asked.sequences()] == [ids for ids in asked.prompts for _ in range(2)]
+
+
+def test_variables_of_the_template(tmp_path):
+    from burnish.models.tiny import write_tiny_model
+    from burnish.serving.loading import ModelOptions, load
+
+    template = "{{ 'think ' if enable_thinking else 'talk ' }}{{ messages[0]['content'] }}"
+    model = load(ModelOptions(str(write_tiny_model(tmp_path / "m", chat_template=template)), device="cpu"), name="nano")
+    for value, text in ((True, "think 347+586=?"), (False, "talk 347+586=?")):
+        asked = chat(model, chat_template_kwargs={"enable_thinking": value})
+        assert model.tokenizer.decode(asked.prompts[0]) == text
+    for kwargs in (
+        {"chat_template": "x"},
+        {"tokenize": True},
+        {"x": [1]},
+        {"a b": 1},
+        [1],
+        {str(i): 1 for i in range(99)},
+    ):
+        assert refusal(chat, model, chat_template_kwargs=kwargs).status == 400
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"temprature": 1}, "unknown field 'temprature'; did you mean 'temperature'?"),
+        ({"repetition_penalty": 1.0}, "unknown field 'repetition_penalty'"),
+        ({"model": 7}, "model=7: expected a string"),
+        ({"model": None}, "model is missing; this server has 'nano'"),
+        ({"temperature": 3}, "temperature=3: expected a number from 0 to 2"),
+        ({"temperature": "1"}, "temperature='1': expected a number"),
+        ({"temperature": True}, "temperature=True: expected a number"),
+        ({"temperature": float("nan")}, "temperature=nan: expected a number"),
+        ({"temperature": 1e-40}, "temperature=1e-40: expected 0 (greedy), or at least 0.001"),
+        ({"top_p": 0}, "top_p=0: expected a number above 0"),
+        ({"top_k": -2}, "top_k=-2: expected a whole number from -1"),
+        ({"min_p": 1.5}, "min_p=1.5: expected a number from 0 to 1"),
+        ({"max_tokens": 0}, "max_tokens=0: expected a whole number from 1"),
+        ({"max_tokens": 2.5}, "max_tokens=2.5: expected a whole number"),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens=5 and max_completion_tokens=6 differ"),
+        ({"n": 0}, "n=0: expected a whole number from 1 to 128"),
+        ({"n": 10**9}, "n=1000000000: expected a whole number from 1 to 128"),
+        ({"seed": 2**70}, "expected a whole number from -9223372036854775808"),
+        ({"stop": ["a"] * 17}, "stop: at most 16 strings of at most 256 characters"),
+        ({"stop": "a" * 257}, "stop: at most 16 strings of at most 256 characters"),
+        ({"stop": ["a", ""]}, "stop=['a', '']: expected a string that is not empty"),
+        ({"stop": {"a": 1}}, "expected a string that is not empty"),
+        ({"stop": "\ufffd"}, "half a character"),
+        ({"stop_token_ids": [1] * 17}, "stop_token_ids: at most 16"),
+        ({"stop_token_ids": ["a"]}, "expected a list of whole numbers"),
+        ({"ignore_eos": 1}, "ignore_eos=1: expected true or false"),
+        ({"logprobs": 1}, "logprobs=1: expected true or false"),
+        ({"top_logprobs": 5}, "top_logprobs=5: not supported here: log-probs of tokens that were not sampled"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty=0.5: not supported here: penalties"),
+        ({"presence_penalty": -1}, "presence_penalty=-1: not supported here: penalties"),
+        ({"logit_bias": {"5": 1}}, "logit_bias={'5': 1}: not supported here: biases"),
+        ({"tools": [{"type": "function"}]}, "not supported here: tools and function calls"),
+        ({"tool_choice": "required"}, "not supported here: tools and function calls"),
+        ({"response_format": {"type": "json_object"}}, "not supported here: structured answers"),
+        ({"reasoning_effort": "high"}, "not supported here: degrees of reasoning"),
+        ({"user": 5}, "user=5: expected a string"),
+        ({"stream": "yes"}, "stream='yes': expected true or false"),
+        ({"stream_options": {"include_usage": True}}, "stream_options: only with stream=true"),
+        ({"stream": True, "stream_options": {"usage": True}}, "stream_options has an unknown field 'usage'"),
+        ({"stream": True, "stream_options": [1]}, "stream_options must be a JSON object, not [1]"),
+        ({"messages": None}, "messages: expected a list of 1 to 4096 messages"),
+        ({"messages": []}, "messages: expected a list of 1 to 4096 messages"),
+        ({"messages": MESSAGES * 5000}, "messages: expected a list of 1 to 4096 messages"),
+        ({"messages": ["hello"]}, "message 0 must be a JSON object, not 'hello'"),
+        ({"messages": [{"content": "x"}]}, "message 0: role=None: use one of system, user, assistant"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "message 0: role='tool'"),
+        ({"messages": [{"role": "user"}]}, "message 0 (user) has the content a NoneType (None), expected text"),
+        ({"messages": [{"role": "user", "content": 5}]}, "message 0 (user) has the content a int (5)"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "image_url parts in messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "file"}]}]}, "content part"),
+        ({"messages": [{"role": "user", "content": "x", "name": "Ada"}]}, "message 0: name='Ada': not supported"),
+        ({"messages": [{"role": "user", "content": "x", "weight": 1}]}, "message 0 has an unknown field 'weight'"),
+        (
+            {"messages": [{"role": "user", "content": "x" * 2000}]},
+            "the prompt has 2002 tokens and the context holds 1024",
+        ),
+    ],
+)
+def test_what_a_chat_request_may_not_say(nano, fields, message):
+    problem = refusal(chat, nano, **fields)
+    assert problem.status == 400 and message in str(problem)
+    assert problem.body["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"prompt": None}, "prompt=None: expected text, token ids, or a list"),
+        ({"prompt": []}, "prompt=[]: expected text"),
+        ({"prompt": ["a", 5]}, "prompt=['a', 5]: expected text"),
+        ({"prompt": ["a", [5]]}, "expected text"),
+        ({"prompt": [[5], []]}, "expected text"),
+        ({"prompt": [True]}, "expected text"),
+        ({"prompt": ["a"] * 257}, "expected text"),
+        ({"prompt": ["a"] * 200, "n": 2}, "200 prompts with n=2 are 400 answers; at most 256 in one request"),
+        ({"prompt": ""}, "prompt: no tokens"),
+        ({"prompt": [5, 99_999]}, "prompt: token id 99999 is outside the vocabulary of 259"),
+        ({"prompt": [-1]}, "prompt: token id -1 is outside the vocabulary"),
+        ({"prompt": [5] * 1024}, "the prompt has 1024 tokens and the context holds 1024"),
+        ({"echo": True}, "echo=True: not supported here"),
+        ({"suffix": "x"}, "suffix='x': not supported here"),
+        ({"best_of": 3}, "best_of=3: not supported here"),
+        ({"logprobs": 5}, "logprobs=5: not supported here"),
+        ({"logprobs": True}, "logprobs=True: expected a whole number"),
+        ({"messages": MESSAGES}, "unknown field 'messages'"),
+    ],
+)
+def test_what_a_completion_request_may_not_say(nano, fields, message):
+    problem = refusal(completion, nano, **fields)
+    assert problem.status == 400 and message in str(problem)
+
+
+def test_another_model_is_not_found(nano):
+    problem = refusal(chat, nano, model="gpt-4o")
+    assert problem.status == 404 and "there is no model 'gpt-4o' here; this server has 'nano'" in str(problem)
+    assert problem.body["error"]["code"] == "model_not_found"
+
+
+def test_values_that_ask_for_nothing_are_taken(nano):
+    neutral = {
+        "frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "tools": [], "tool_choice": "none",
+        "response_format": {"type": "text"}, "top_logprobs": 0, "store": False, "user": "me",
+        "parallel_tool_calls": True,
+    }  # fmt: skip
+    assert chat(nano, seed=1, **neutral) == chat(nano, seed=1)
+    assert completion(nano, seed=1, echo=False, best_of=1, suffix="") == completion(nano, seed=1)
+
+
+@pytest.mark.parametrize("body", ["[1]", '"x"', "5", "null"])
+def test_a_body_that_is_no_object(nano, body):
+    with pytest.raises(Problem, match="the request must be a JSON object"):
+        read_chat(json.loads(body), nano)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"\xff", b'{"a": "\\ud800"}', b'{"\\udfff": 1}', b"[" * 100_000, b"1" * 10_000],
+    ids=["empty", "cut", "no UTF-8", "half a pair", "half a pair in a name", "deep", "long number"],
+)
+def test_bodies_that_are_not_json(body):
+    with pytest.raises(Problem, match="the body is not readable as JSON") as caught:
+        parse_json(body)
+    assert caught.value.status == 400
+
+
+def test_a_deep_value_is_refused_not_a_crash(nano):
+    deep = json.loads("[" * 900 + "]" * 900)
+    assert refusal(chat, nano, stop=deep).status == 400
+    assert refusal(chat, nano, tools=deep).status == 400

@@ -1,0 +1,402 @@
+"""The endpoint, through the official client: answers, streams, log-probs, errors, clients that leave, shutdown."""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import logging
+import math
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import openai
+import pytest
+import torch
+
+from burnish.rollout.base import Sampling, request_seed
+from burnish.rollout.hf import HFEngine
+from burnish.serving import server as server_module
+from burnish.serving.loading import ModelOptions
+from burnish.serving.server import ServeOptions, listen, run
+
+QUESTION = [{"role": "user", "content": "347+586=?"}]
+DEADLINE_S = 60
+
+
+def ask(client, **fields):
+    return client.chat.completions.create(**{"model": "nano", "messages": QUESTION, "seed": 1} | fields)
+
+
+def whole(chunks, index=0):
+    """The text, finish reason and log-prob entries of one choice of a stream."""
+    text, reason, entries = "", None, []
+    for choice in (choice for chunk in chunks for choice in chunk.choices if choice.index == index):
+        text += choice.delta.content or ""
+        reason = choice.finish_reason or reason
+        entries += choice.logprobs.content if choice.logprobs else []
+    return text, reason, entries
+
+
+def until(condition):
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.01)
+
+
+def test_a_chat_answer_is_what_the_engine_samples(client, nano):
+    answer = ask(client, temperature=0.7, max_tokens=60)
+    prompt = nano.renderer.prompt_ids(QUESTION)
+    sampling = Sampling(temperature=0.7, max_tokens=60, seed=request_seed(1, "serve", 0, 0, 0))
+    engine = HFEngine(nano.engine.module, nano.tokenizer)
+    expected = asyncio.run(engine.generate(prompt, sampling, request_id="x"))
+    (choice,) = answer.choices
+    assert choice.message.content == nano.tokenizer.decode(expected.token_ids, skip_special_tokens=True)
+    assert "answer: " in choice.message.content and "<|end|>" not in choice.message.content
+    assert (choice.message.role, choice.finish_reason, choice.logprobs) == ("assistant", "stop", None)
+    usage = answer.usage
+    assert (usage.prompt_tokens, usage.completion_tokens) == (len(prompt), len(expected.token_ids))
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+    assert answer.object == "chat.completion" and answer.model == "nano"
+
+
+def test_the_seed_decides_the_text(client):
+    texts = [ask(client, seed=seed).choices[0].message.content for seed in (5, 5, 6, 7)]
+    assert texts[0] == texts[1] and len(set(texts)) > 1
+
+
+def test_several_answers_differ_and_are_counted_together(client, nano):
+    answer = ask(client, n=4, logprobs=True)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert len({choice.message.content for choice in answer.choices}) > 1
+    assert answer.choices[0].message.content == ask(client).choices[0].message.content
+    assert answer.usage.completion_tokens == sum(len(choice.logprobs.content) for choice in answer.choices)
+    assert answer.usage.prompt_tokens == len(nano.renderer.prompt_ids(QUESTION))
+
+
+@pytest.mark.parametrize("fields", [{}, {"n": 3}, {"stop": ["=", "swer"]}, {"max_tokens": 7}, {"logprobs": True}])
+def test_a_stream_adds_up_to_the_whole_answer(client, fields):
+    answer = ask(client, **fields)
+    chunks = list(ask(client, stream=True, **fields))
+    assert {chunk.object for chunk in chunks} == {"chat.completion.chunk"} and len({chunk.id for chunk in chunks}) == 1
+    for choice in answer.choices:
+        entries = choice.logprobs.content if choice.logprobs else []
+        assert whole(chunks, choice.index) == (choice.message.content, choice.finish_reason, entries)
+    assert [c.choices[0].delta.role for c in chunks[: len(answer.choices)]] == ["assistant"] * len(answer.choices)
+    assert all(chunk.usage is None for chunk in chunks)
+
+
+def test_a_stream_says_its_usage_where_it_is_asked_to(client):
+    *chunks, last = ask(client, stream=True, stream_options={"include_usage": True})
+    assert last.choices == [] and last.usage == ask(client).usage
+    assert all(chunk.usage is None for chunk in chunks)
+
+
+def test_the_lines_of_a_stream(nano_server):
+    body = {"model": "nano", "messages": QUESTION, "stream": True, "max_tokens": 3}
+    answer = httpx.post(f"{nano_server.url}/v1/chat/completions", json=body)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = answer.text.split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""] and all(event.startswith("data: {") for event in events[:-2])
+
+
+@pytest.mark.parametrize("place", [slice(3, 6), slice(4, 5), slice(0, 2), slice(-3, None)])
+def test_stop_strings_are_not_part_of_the_text(client, place):
+    free = ask(client)
+    text = free.choices[0].message.content
+    stop = text[place]  # each character is a token
+    cut = ask(client, stop=["never there", stop])
+    assert cut.choices[0].message.content == text[: text.index(stop)]
+    assert cut.choices[0].finish_reason == "stop"
+    assert cut.usage.completion_tokens == text.index(stop) + len(stop) < free.usage.completion_tokens
+
+
+def test_length_is_said_and_the_context_is_never_left(serving, another):
+    with serving(another) as running:
+        assert ask(running.client(), max_tokens=3).choices[0].finish_reason == "length"
+        full = ask(running.client(), max_completion_tokens=10**6, extra_body={"ignore_eos": True})
+    assert full.choices[0].finish_reason == "length" and full.usage.total_tokens == another.context
+
+
+def test_extra_sampling_parameters_arrive(client, nano):
+    first = ask(client, temperature=0, max_tokens=8).choices[0].message.content
+    assert ask(client, seed=9, max_tokens=8, extra_body={"top_k": 1}).choices[0].message.content == first
+    assert ask(client, seed=9, max_tokens=8, extra_body={"min_p": 1.0}).choices[0].message.content == first
+    end = nano.tokenizer.convert_tokens_to_ids(first[3])
+    stopped = ask(client, temperature=0, extra_body={"stop_token_ids": [end]}).choices[0]
+    assert (stopped.message.content, stopped.finish_reason) == (first[: first.index(first[3])], "stop")
+
+
+def test_log_probs_of_a_chat_are_those_of_the_sampled_tokens(client, nano):
+    choice = ask(client, logprobs=True, temperature=0.5).choices[0]
+    entries = choice.logprobs.content
+    assert "".join(entry.token for entry in entries) == choice.message.content + "<|end|>"
+    assert bytes(b for entry in entries for b in entry.bytes).decode() == choice.message.content + "<|end|>"
+    assert all(entry.logprob <= 0 and entry.top_logprobs == [] for entry in entries)
+    scaled = log_probs(nano, nano.renderer.prompt_ids(QUESTION), choice.message.content + "<|end|>", temperature=0.5)
+    assert [entry.logprob for entry in entries] == pytest.approx(scaled, abs=1e-4)
+
+
+def log_probs(model, prompt, text, temperature):
+    ids = model.tokenizer(text, add_special_tokens=False)["input_ids"]
+    with torch.no_grad():
+        logits = model.engine.module(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1] / temperature
+    return torch.log_softmax(logits, -1).gather(1, torch.tensor(ids)[:, None]).squeeze(1).tolist()
+
+
+def test_completions_of_text_and_of_ids(client, nano):
+    text = "<|start|>347+586=?\n"
+    ids = nano.tokenizer(text)["input_ids"]
+    fields = {"model": "nano", "seed": 1, "max_tokens": 60, "logprobs": 0}
+    by_text = client.completions.create(prompt=text, **fields)
+    assert by_text.choices == client.completions.create(prompt=ids, **fields).choices
+    assert by_text.choices[0].text == ask(client).choices[0].message.content
+    both = client.completions.create(prompt=[text, "<|start|>12+34=?\n"], n=2, **fields)
+    assert [choice.index for choice in both.choices] == [0, 1, 2, 3] and both.choices[0] == by_text.choices[0]
+    assert client.completions.create(prompt=[ids, ids], **fields).usage.prompt_tokens == 2 * len(ids)
+    assert client.completions.create(model="nano", prompt=text).usage.completion_tokens <= 16
+
+
+def test_completions_with_log_probs_streamed_and_whole(client):
+    fields = {"model": "nano", "prompt": "<|start|>347+586=?\n", "seed": 1, "max_tokens": 60, "logprobs": 1}
+    choice = client.completions.create(**fields).choices[0]
+    found = choice.logprobs
+    assert "".join(found.tokens) == choice.text + "<|end|>" and found.top_logprobs is None
+    assert found.text_offset == list(range(len(found.tokens)))
+    assert all(math.isfinite(value) and value <= 0 for value in found.token_logprobs)
+    chunks = [chunk.choices[0] for chunk in client.completions.create(stream=True, **fields)]
+    assert "".join(chunk.text for chunk in chunks) == choice.text
+    assert [t for chunk in chunks if chunk.logprobs for t in chunk.logprobs.token_logprobs] == found.token_logprobs
+    assert [t for chunk in chunks if chunk.logprobs for t in chunk.logprobs.text_offset] == found.text_offset
+    assert chunks[-1].finish_reason == choice.finish_reason
+
+
+def test_no_chunk_holds_half_a_character(serving, talkative):
+    """A random model writes bytes; whatever of them is text must arrive whole."""
+    with serving(talkative) as running:
+        fields = {"model": "talkative", "prompt": "é", "seed": 3, "max_tokens": 100, "extra_body": {"ignore_eos": True}}
+        text = running.client().completions.create(**fields).choices[0].text
+        chunks = [c.choices[0].text for c in running.client().completions.create(stream=True, **fields)]
+    assert "".join(chunks) == text
+    assert any(len(chunk.encode()) > 1 and "\ufffd" not in chunk for chunk in chunks)
+
+
+def test_the_plain_template_of_a_model_without_one(serving, talkative):
+    with serving(talkative) as running:
+        answer = ask(running.client(), model="talkative", max_tokens=4)
+    assert answer.usage.prompt_tokens == len("user: 347+586=?\n\nassistant:")
+
+
+def test_parallel_requests_get_the_answers_they_get_alone(client):
+    questions = [f"{a}+{b}=?" for a, b in zip(range(101, 109), range(301, 309), strict=True)]
+
+    def one(question):
+        answer = ask(client, messages=[{"role": "user", "content": question}], max_tokens=16)
+        return answer.choices[0].message.content
+
+    alone = [one(question) for question in questions]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(one, questions)) == alone
+    assert len(set(alone)) > 1
+
+
+def test_models(client):
+    (card,) = client.models.list().data
+    assert (card.id, card.object, card.max_model_len) == ("nano", "model", 1024)
+    assert client.models.retrieve("nano") == card
+    with pytest.raises(openai.NotFoundError, match="there is no model 'other/model' here"):
+        client.models.retrieve("other/model")
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"temperature": 5}, openai.BadRequestError, "temperature=5: expected a number from 0 to 2"),
+        ({"extra_body": {"temprature": 1}}, openai.BadRequestError, "did you mean 'temperature'?"),
+        ({"model": "gpt-4o"}, openai.NotFoundError, "there is no model 'gpt-4o' here; this server has 'nano'"),
+        ({"messages": [{"role": "user", "content": "9" * 3000}]}, openai.BadRequestError, "3002 tokens"),
+    ],
+)
+def test_errors_reach_the_client_as_its_own(client, fields, error, message):
+    with pytest.raises(error) as caught:
+        ask(client, **fields)
+    assert message in caught.value.body["message"]
+    assert set(caught.value.body) == {"message", "type", "param", "code"}
+    with pytest.raises(error):
+        ask(client, stream=True, **fields)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "options", "status", "message"),
+    [
+        ("GET", "/v1/nothing", {}, 404, "there is no such address; there are POST /v1/chat/completions"),
+        ("GET", "/v1/completions", {}, 405, "GET is not for this address"),
+        ("POST", "/v1/completions", {"content": b"{", "headers": {"content-type": "application/json"}}, 400, "as JSON"),
+        ("POST", "/v1/completions", {"data": {"model": "nano"}}, 400, "Content-Type: application/json"),
+        ("POST", "/v1/completions", {"json": {"model": "nano", "prompt": "9" * (5 << 20)}}, 413, "larger than 4194304"),
+    ],
+)
+def test_other_errors_have_openais_shape_too(nano_server, method, path, options, status, message):
+    answer = httpx.request(method, nano_server.url + path, **options)
+    assert answer.status_code == status
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"} and message in error["message"]
+
+
+def test_a_key_is_asked_for(serving, another):
+    with serving(another, api_key="sésame") as running:
+        with pytest.raises(openai.AuthenticationError, match="the API key is missing or wrong"):
+            ask(running.client("wrong"))
+        with pytest.raises(openai.AuthenticationError):
+            running.client("wrong").models.list()
+        assert httpx.get(f"{running.url}/v1/models").status_code == 401
+        right = {"Authorization": "Bearer sésame".encode()}
+        assert httpx.get(f"{running.url}/v1/models", headers=right).status_code == 200
+        assert httpx.get(f"{running.url}/health").status_code == 200
+
+
+def test_health_answers_during_a_forward_pass(serving, held, another):
+    with serving(another) as running, ThreadPoolExecutor() as pool:
+        with held(another) as waiting:
+            answer = pool.submit(ask, running.client(), max_tokens=4)
+            assert waiting.wait(DEADLINE_S)
+            assert httpx.get(f"{running.url}/health").json() == {"status": "ok", "answers_in_flight": 1}
+        assert answer.result().usage.completion_tokens == 4
+        assert httpx.get(f"{running.url}/health").json()["answers_in_flight"] == 0
+
+
+def test_a_short_answer_does_not_wait_for_a_long_one(serving, talkative):
+    with serving(talkative) as running:
+        fields = {"model": "talkative", "extra_body": {"ignore_eos": True}}
+        with ask(running.client(), stream=True, max_tokens=50_000, **fields) as long:
+            next(iter(long))
+            assert ask(running.client(), max_tokens=3, **fields).usage.completion_tokens == 3
+            assert running.server._service.engine.in_flight == 1
+
+
+def test_more_than_may_wait_are_refused(serving, held, another):
+    with serving(another, max_num_seqs=1, max_waiting=2) as running, ThreadPoolExecutor() as pool:
+        client = running.client()
+        with held(another) as waiting:
+            answers = [pool.submit(ask, client, max_tokens=2) for _ in range(3)]
+            assert waiting.wait(DEADLINE_S)
+            until(lambda: running.server._service.engine.in_flight == 3)
+            with pytest.raises(openai.InternalServerError, match="3 answers are being generated or wait") as caught:
+                ask(client)
+            assert caught.value.status_code == 503 and caught.value.response.headers["retry-after"] == "1"
+            with pytest.raises(openai.BadRequestError, match="4 answers in one request; this server holds at most 3"):
+                ask(client, n=4)
+        assert [answer.result().usage.completion_tokens for answer in answers] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_aborts_its_request(serving, talkative, stream):
+    before = talkative.engine.stats()["aborted"]
+    body = {"model": "talkative", "prompt": "x", "max_tokens": 90_000, "ignore_eos": True, "stream": stream, "n": 2}
+    with serving(talkative) as running:
+        engine = running.server._service.engine
+        connection = http.client.HTTPConnection(running.url.removeprefix("http://"))
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        until(lambda: engine.in_flight == 2)
+        if stream:
+            assert connection.getresponse().status == 200
+        connection.close()
+        until(lambda: engine.in_flight == 0)
+    assert talkative.engine.stats()["aborted"] == before + 2
+
+
+def test_a_failing_engine_is_a_500_without_its_inside(serving, another, caplog):
+    def broken(*_):
+        raise MemoryError("secret inside")
+
+    handle = another.engine.module.register_forward_pre_hook(broken)
+    with serving(another) as running:
+        try:
+            with pytest.raises(openai.InternalServerError) as caught:
+                ask(running.client())
+            assert caught.value.body["message"] == "the server could not finish this request; its log says why"
+            with pytest.raises(openai.APIError, match="its log says why"):
+                list(ask(running.client(), stream=True))
+        finally:
+            handle.remove()
+        assert "secret inside" in caplog.text
+        assert ask(running.client(), max_tokens=2).usage.completion_tokens == 2
+
+
+def test_the_access_log_is_one_short_line(serving, another, caplog):
+    caplog.set_level(logging.INFO, "burnish")
+    with serving(another) as running:
+        ask(running.client(), max_tokens=3)
+        list(ask(running.client(), max_tokens=4, stream=True))
+        httpx.get(f"{running.url}/v1/a%0Ab%1b")
+        httpx.get(f"{running.url}/health")
+    lines = [r.getMessage() for r in caplog.records if r.name == "burnish.serving.wire"]
+    assert [line.rpartition(" tokens")[0] or line.rpartition(" 404 ")[0] for line in lines] == [
+        "POST /v1/chat/completions 200 11+3",
+        "POST /v1/chat/completions 200 11+4",
+        "GET /v1/a%0Ab%1b",
+    ]
+
+
+def test_stopping_aborts_what_does_not_finish_in_time(serving, talkative, monkeypatch):
+    monkeypatch.setattr(server_module, "GRACE_S", 0)
+    before = set(threading.enumerate())
+    body = {"model": "talkative", "prompt": "x", "max_tokens": 90_000, "ignore_eos": True}
+    with serving(talkative) as running, ThreadPoolExecutor() as pool:
+        url = f"{running.url}/v1/completions"
+        answer = pool.submit(httpx.post, url, json=body, timeout=DEADLINE_S)
+        streamed = pool.submit(httpx.post, url, json=body | {"stream": True}, timeout=DEADLINE_S)
+        until(lambda: running.server._service.engine.in_flight == 2)
+        assert running.stop() == 0
+        assert answer.result().status_code == 503
+        assert answer.result().json()["error"]["message"] == "the server is shutting down"
+        last = streamed.result().text.strip().split("\n\n")[-1]
+        assert json.loads(last.removeprefix("data: "))["error"]["code"] == "shutting_down"
+    assert set(threading.enumerate()) <= before
+
+
+def test_stopping_lets_short_answers_finish(serving, held, another):
+    with serving(another) as running, ThreadPoolExecutor() as pool:
+        with held(another) as waiting:
+            answer = pool.submit(ask, running.client(), max_tokens=5)
+            assert waiting.wait(DEADLINE_S)
+            running.server.should_exit = True
+        assert answer.result().usage.completion_tokens == 5
+
+
+def test_a_second_ctrl_c_does_not_wait(talkative, monkeypatch):
+    monkeypatch.setattr(server_module, "GRACE_S", 10_000)
+    listener = listen("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/completions"
+    body = {"model": "talkative", "prompt": "x", "max_tokens": 90_000, "ignore_eos": True}
+
+    def interrupt(server):
+        httpx_thread = threading.Thread(target=leave_alone, args=(url, body))
+        httpx_thread.start()
+        until(lambda: server._service.engine.in_flight == 1)
+        signal.raise_signal(signal.SIGINT)
+        until(lambda: not server.servers[0].is_serving())
+        signal.raise_signal(signal.SIGINT)
+        httpx_thread.join(DEADLINE_S)
+
+    def ready(server):
+        threading.Thread(target=interrupt, args=(server,)).start()
+
+    assert asyncio.run(run(talkative, ServeOptions(ModelOptions("unused")), listener, ready)) == 130
+
+
+def leave_alone(url, body):
+    with contextlib.suppress(httpx.HTTPError):
+        httpx.post(url, json=body, timeout=DEADLINE_S)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_signals_end_it_with_their_exit_code(another, number, code):
+    before = signal.getsignal(number)
+    listener = listen("127.0.0.1", 0)
+    options = ServeOptions(ModelOptions("unused"))
+    assert asyncio.run(run(another, options, listener, lambda _: signal.raise_signal(number))) == code
+    assert signal.getsignal(number) is before
