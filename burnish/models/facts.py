@@ -3,15 +3,13 @@
 Consumes config.json and the headers of safetensors files; hands on `ModelFacts`.
 """
 
-import json
 import math
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from burnish.errors import ModelError
-from burnish.models.folder import resolve_path, safetensors_files
+from burnish.models.folder import read_json, resolve_path, safetensors_files, stored_tensors
 
 BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
 
@@ -34,7 +32,7 @@ class ModelFacts:
 
 def read_model_facts(path: str | Path) -> ModelFacts:
     folder = resolve_path(path, weights=False)
-    config = _read_config(folder)
+    config = read_json(folder / "config.json")
     text = config | config.get("text_config", {})  # models that also see keep their decoder's sizes one level down
     hidden = _first(text, folder, "hidden_size", "n_embd", "d_model")
     heads = _first(text, folder, "num_attention_heads", "n_head", "num_heads")
@@ -52,17 +50,6 @@ def read_model_facts(path: str | Path) -> ModelFacts:
     return ModelFacts(model_type=config.get("model_type", "unknown"), context=context, parameters=parameters, **sizes)
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
-    file = folder / "config.json"
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file}: not readable as JSON ({error})") from error
-    if not isinstance(config, dict):
-        raise ModelError(f"{file}: expected an object, found a {type(config).__name__}")
-    return config
-
-
 def _first(config: dict[str, Any], folder: Path, *names: str) -> int:
     for name in names:
         if config.get(name) is not None:
@@ -75,23 +62,7 @@ def _count_safetensors(folder: Path) -> int:
     files = safetensors_files(folder)
     if not all(file.is_file() for file in files):
         return 0
-    return sum(
-        math.prod(entry["shape"])
-        for file in files
-        for name, entry in _safetensors_header(file).items()
-        if name != "__metadata__"
-    )
-
-
-def _safetensors_header(file: Path) -> dict[str, Any]:
-    try:
-        with file.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
-            if length > file.stat().st_size:
-                raise ValueError(f"its header claims {length} bytes, the file has {file.stat().st_size}")
-            return json.loads(stream.read(length))
-    except (OSError, ValueError, struct.error) as error:
-        raise ModelError(f"{file}: damaged or cut off ({error})") from error
+    return sum(math.prod(tensor.shape) for tensor in stored_tensors(files).values())
 
 
 def _count_bin(folder: Path, config: dict[str, Any]) -> int:
