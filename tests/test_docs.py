@@ -28,8 +28,8 @@ from burnish.config import (
     load_sft,
 )
 from burnish.config.aliases import ALIASES, SFT_ALIASES
+from burnish.config.finalise import finalise_eval
 from burnish.config.key import keys_of
-from burnish.config.rules.evaluation import finalise_eval
 from burnish.config.unsupported import why_unsupported
 from burnish.tracking.jsonl import read_metrics
 from burnish.trainer.main_eval import take_threshold

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from burnish.cli.arguments import Parser
-from burnish.errors import ConfigError, DataError, ModelError
+from burnish.errors import ConfigError, ModelError
 
 
 def parser() -> Parser:
@@ -47,17 +47,18 @@ def main(argv: list[str]) -> int:
     if options.json and not Path(options.json).expanduser().absolute().parent.is_dir():
         raise ConfigError(f"--json {options.json}: there is no such folder; make it first")
 
-    from burnish.data.check import Asked, Measure, check_file
+    from burnish.data.check import CheckOptions, Measure, check_file
     from burnish.data.files import locate
     from burnish.data.report import Report
     from burnish.data.report_text import print_report
     from burnish.data.table import open_table
     from burnish.rewards.reference import References
+    from burnish.tracking.disk import write_atomically
     from burnish.tracking.progress import Progress
 
     for file in options.files:
         locate(file)
-    asked = Asked(options.prompt_key, options.reward_fn_key, options.max_prompt_length)
+    asked = CheckOptions(options.prompt_key, options.reward_fn_key, options.max_prompt_length)
     report = Report()
     with closing(References.by(options.reward, options.reward_fn_key)) as judge:
         measure = Measure(load_renderer(options.tokenizer) if options.tokenizer else None)
@@ -67,7 +68,8 @@ def main(argv: list[str]) -> int:
                 report.files.append(check_file(table, asked, judge, measure, progress.advance))
     print_report(report)
     if options.json:
-        write_json(options.json, report.to_dict())
+        everything = json.dumps(report.to_dict())
+        write_atomically(Path(options.json).expanduser(), [everything, "\n"], "--json")
     return 1 if report.problems() else 0
 
 
@@ -80,10 +82,3 @@ def load_renderer(tokenizer: str) -> Any:
         return ChatRenderer(load_tokenizer(tokenizer))
     except ModelError as error:
         raise ModelError(f"--tokenizer {tokenizer}: {error}") from error
-
-
-def write_json(path: str, everything: dict[str, Any]) -> None:
-    try:
-        Path(path).expanduser().write_text(json.dumps(everything) + "\n")
-    except OSError as error:
-        raise DataError(f"--json {path}: cannot be written: {error.strerror}; name another file") from error

@@ -39,8 +39,9 @@ def main(argv: list[str]) -> int:
     from burnish.cli.data_check import load_renderer
     from burnish.data.row import find_prompt_key
     from burnish.data.select import Condition, Selection, parse_rows
-    from burnish.data.show import literal, print_blocks, row_blocks
+    from burnish.data.show import print_blocks, row_blocks
     from burnish.data.table import open_table, require_column
+    from burnish.tracking.literal import one_line
 
     spans = parse_rows(options.rows) if options.rows is not None else []
     conditions = [Condition.parse(text) for text in options.where]
@@ -53,7 +54,7 @@ def main(argv: list[str]) -> int:
     tokens = [str(token) for token in renderer.tokenizer.added_tokens_decoder.values()] if renderer else []
     console = Console()
     for number, row in chosen:
-        console.print(Text(literal(f"row {number} of {options.file}"), style="bold reverse"), soft_wrap=True)
+        console.print(Text(one_line(f"row {number} of {options.file}"), style="bold reverse"), soft_wrap=True)
         print_blocks(console, row_blocks(row, renderer, options.prompt_key), tokens)
         console.print()
     return 0

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 
 from burnish.errors import BurnishError, UserError
+from burnish.tracking.literal import literal
 from burnish.tracking.logs import configure_logging
 
 DEBUG = "--debug"
@@ -36,14 +37,14 @@ def guard(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
         # The reader of our output has gone (`burnish --help | head`). Nothing more can be said, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except Exception:  # noqa: BLE001 - the boundary of the program
-        traceback.print_exc()
+    except Exception as error:  # noqa: BLE001 - the boundary of the program
+        print_traceback(error)
         return 1
 
 
 def report(error: BurnishError, debug: bool) -> None:
     if debug:
-        traceback.print_exception(error)
+        print_traceback(error)
         return
     say(f"error: {error}")
     if not isinstance(error, UserError):
@@ -51,5 +52,9 @@ def report(error: BurnishError, debug: bool) -> None:
 
 
 def say(text: str) -> None:
-    """Plain text on stderr: a message may hold brackets that a markup would swallow."""
-    print(f"burnish: {text}", file=sys.stderr, flush=True)
+    """Plain text on stderr: a message may quote brackets that a markup would swallow, or escapes of a terminal."""
+    print(f"burnish: {literal(text)}", file=sys.stderr, flush=True)
+
+
+def print_traceback(error: Exception) -> None:
+    print(literal("".join(traceback.format_exception(error))), end="", file=sys.stderr, flush=True)

@@ -16,7 +16,6 @@ from burnish.errors import ConfigError
 
 ALL = "all"
 WIDTH, COLUMN = 118, 54  # of the text, and where the meaning of a key starts
-PLAN = "  --plan              print the derived batch sizes and the memory they take, and stop"
 FLAGS = """\
   --config-name NAME  start from the recipe NAME.yaml, here or in --config-path FOLDER
   --cfg job           print the whole configuration, and stop
@@ -43,7 +42,6 @@ def explain(
         "",
         "flags:",
         *([f"  {flag}"] if flag else []),
-        *([PLAN] if command in ("ppo", "sft") else []),
         FLAGS,
         "",
         (f"keys with {' or '.join(parts)} in their name" if parts else "keys") + " (default in brackets)",

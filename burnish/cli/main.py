@@ -16,6 +16,7 @@ from burnish.cli.errors import DEBUG, guard
 from burnish.errors import ConfigError, NotAvailable
 
 HELP = ("-h", "--help")
+PLAN = "--plan              print the derived batch sizes and the memory they take, and stop"
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,14 @@ COMMANDS = {
             "data.val_files=test.parquet",
             "actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B-Instruct",
         ),
+        PLAN,
     ),
     "sft": Command(
         "supervised fine-tuning",
         "burnish.trainer.sft_trainer:main",
         "burnish.config.sft:SFTConfig",
         ("data.train_files=train.parquet", "model.path=Qwen/Qwen2.5-0.5B-Instruct"),
+        PLAN,
     ),
     "rm": Command("reward-model training on chosen and rejected answers"),
     "generate": Command(

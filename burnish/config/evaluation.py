@@ -22,6 +22,9 @@ class EvalDataConfig:
     output_path: str | None = key(
         None, "JSON file for the figures; null: <path without its ending>.eval.json", reader=EVALUATION, path=True
     )
+    scored_path: str | None = key(
+        None, "parquet file for the rows with the score of each response; null: none", reader=EVALUATION, path=True
+    )
 
 
 @dataclass

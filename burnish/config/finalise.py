@@ -1,14 +1,15 @@
 """The last step from keys to a configuration that can run: derived defaults, and what does not go together.
 
 `finalise(config, explicit, needs)` is called once the estimator and the loss are known, because they say what they
-need. It reads no file. `finalise_sft` does the same for supervised fine-tuning, `finalise_generation` for generation.
-All change the configuration in place and return what the user should be told.
+need. It reads no file. `finalise_sft` does the same for supervised fine-tuning, `finalise_generation` for generation,
+`finalise_eval` for evaluation. All change the configuration in place and return what the user should be told.
 """
 
+from burnish.config.evaluation import EvalConfig
 from burnish.config.generation import GenerationConfig
 from burnish.config.needs import Needs
 from burnish.config.ppo import PPOConfig
-from burnish.config.rules import batch, generation, loss, rows, run, sampling
+from burnish.config.rules import batch, evaluation, generation, loss, rows, run, sampling
 from burnish.config.rules.critic import critic
 from burnish.config.rules.given import Given
 from burnish.config.sft import SFTConfig
@@ -20,6 +21,13 @@ GENERATION_EXAMPLES = {
     "data.path": "test.parquet",
     "data.output_path": "out.parquet",
     "model.path": "Qwen/Qwen2.5-0.5B-Instruct",
+}
+EVAL_EXAMPLES = {
+    "data.path": "out.parquet",
+    "data.prompt_key": "prompt",
+    "data.response_key": "responses",
+    "data.data_source_key": "data_source",
+    "data.reward_model_key": "reward_model",
 }
 
 
@@ -73,4 +81,13 @@ def finalise_generation(config: GenerationConfig, explicit: frozenset[str]) -> l
     generation.files(config, given)
     generation.lengths(config, given)
     generation.sampling(config, given)
+    return given.notices
+
+
+def finalise_eval(config: EvalConfig, explicit: frozenset[str]) -> list[str]:
+    """The same for evaluation."""
+    given = Given(explicit)
+    run.require(config, EVAL_EXAMPLES)
+    run.expand_paths(config)
+    evaluation.files(config, given)
     return given.notices

@@ -9,23 +9,32 @@ from burnish.config.model import DTYPE_SPELLINGS, DTYPES, ModelConfig
 from burnish.config.rollout import BaseRolloutConfig, engine_key
 from burnish.config.trainer import RAY
 
-GENERATION = "trainer/generation.py"
+READER = "trainer/generation.py"
 
 
 @dataclass
 class GenerationDataConfig:
     """The prompts, and where the responses go."""
 
-    path: str = key(None, "rows with prompts: parquet, json or jsonl", reader=GENERATION, path=True)
-    prompt_key: str = key("prompt", "column with the prompt", reader=GENERATION)
-    n_samples: int = key(1, "responses per prompt", reader=GENERATION, low=1)
-    output_path: str = key(None, "parquet file for the rows with their responses", reader=GENERATION, path=True)
-    batch_size: int = key(128, "prompts answered, and saved, at a time", reader=GENERATION, low=1)
-    overwrite: bool = key(False, "replace an output file, or an unfinished one, of another command", reader=GENERATION)
+    path: str = key(None, "rows with prompts: parquet, json or jsonl", reader=READER, path=True)
+    prompt_key: str = key("prompt", "column with the prompt", reader=READER)
+    n_samples: int = key(1, "responses per prompt", reader=READER, low=1)
+    output_path: str = key(None, "parquet file for the rows with their responses", reader=READER, path=True)
+    batch_size: int = key(128, "prompts answered, and saved, at a time", reader=READER, low=1)
+    overwrite: bool = key(False, "replace an output file, or an unfinished one of another command", reader=READER)
     truncation: str = key(
-        "error", "what to do with a prompt over rollout.prompt_length", reader=GENERATION, choices=TRUNCATION
+        "error", "what to do with a prompt over rollout.prompt_length", reader=READER, choices=TRUNCATION
     )
-    apply_chat_template_kwargs: dict[str, Any] = key({}, "arguments for the chat template", reader=GENERATION)
+    apply_chat_template_kwargs: dict[str, Any] = key({}, "arguments for the chat template", reader=READER)
+
+
+@dataclass
+class GenerationModelConfig(ModelConfig):
+    """The model that answers: no weight of it is trained."""
+
+    enable_gradient_checkpointing: bool = key(
+        False, "recompute activations in the backward pass", inert="there is no backward pass in burnish generate"
+    )
 
 
 @dataclass
@@ -33,12 +42,12 @@ class GenerationRolloutConfig(BaseRolloutConfig):
     """Engine, sampling and agent loop."""
 
     name: str = engine_key("rollout.name", reader="rollout/__init__.py")
-    prompt_length: int = key(512, "prompt tokens at most", reader=GENERATION, low=1)
-    response_length: int = key(512, "response tokens at most", reader=GENERATION, low=1)
+    prompt_length: int = key(512, "prompt tokens at most", reader=READER, low=1)
+    response_length: int = key(512, "response tokens at most", reader=READER, low=1)
     dtype: str = key(
         "auto",
         "type of the weights that generate; auto: model.dtype",
-        reader=GENERATION,
+        reader=READER,
         choices=DTYPES,
         spellings=DTYPE_SPELLINGS,
     )
@@ -52,10 +61,8 @@ class GenerationTrainerConfig:
     n_gpus_per_node: int | str = key(
         "auto", "processes per machine; auto: one", now=(1,), low=1, choices=("auto",), later=RAY
     )
-    device: str = key(
-        "auto", "device; auto: a GPU where there is one", reader=GENERATION, choices=("auto", "cuda", "cpu")
-    )
-    seed: int = key(1, "seed of sampling", reader=GENERATION, low=0)
+    device: str = key("auto", "device; auto: a GPU where there is one", reader=READER, choices=("auto", "cuda", "cpu"))
+    seed: int = key(1, "seed of sampling", reader=READER, low=0)
 
 
 @dataclass
@@ -63,6 +70,6 @@ class GenerationConfig:
     """Everything `burnish generate` can be told."""
 
     data: GenerationDataConfig = section(GenerationDataConfig)
-    model: ModelConfig = section(ModelConfig, readers={"path": GENERATION, "tokenizer_path": GENERATION})
-    rollout: GenerationRolloutConfig = section(GenerationRolloutConfig, readers={"timeout": GENERATION})
+    model: GenerationModelConfig = section(GenerationModelConfig, readers={"path": READER, "tokenizer_path": READER})
+    rollout: GenerationRolloutConfig = section(GenerationRolloutConfig, readers={"timeout": READER})
     trainer: GenerationTrainerConfig = section(GenerationTrainerConfig)

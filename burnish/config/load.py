@@ -7,6 +7,7 @@ job, for programs that finish it themselves.
 
 import dataclasses
 import logging
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -37,20 +38,20 @@ LABEL = 100  # characters of a run's name that a sweep adds at most
 class Schema(Generic[Config]):
     """One entry point: its name, its built-in recipe, the root of its keys, and other spellings of them.
 
-    place   the keys that say where a job writes; jobs of a sweep must not share it
+    output  the key of the one file that a job writes, which jobs of a sweep must not share; None: it has a run folder
     """
 
     name: str
     builtin: str
     root: type[Config]
     aliases: Mapping[str, str | Rewrite] = field(default_factory=dict)
-    place: tuple[str, ...] = PLACE
+    output: str | None = None
 
 
 PPO = Schema("ppo", "ppo_trainer", PPOConfig, ALIASES)
 SFT = Schema("sft", "sft_trainer", SFTConfig, SFT_ALIASES)
-GENERATION = Schema("generate", "generation", GenerationConfig, place=("data.output_path",))
-EVAL = Schema("eval", "evaluation", EvalConfig, place=("data.path", "data.output_path"))
+GENERATION = Schema("generate", "generation", GenerationConfig, output="data.output_path")
+EVAL = Schema("eval", "evaluation", EvalConfig, output="data.output_path")
 
 
 @dataclass
@@ -89,11 +90,13 @@ def run(
     Returns the highest of the exit codes that `task` returned (None is 0).
     """
     if "--help" in argv or "-h" in argv:
-        print(f"usage: section.key=value … [--plan] [--cfg job]; `burnish {schema.name} --help` lists every key")
+        print(f"usage: section.key=value … [flags]; `burnish {schema.name} --help` lists every key and flag")
         return 0
     jobs = load(argv, schema)
     for loaded in jobs:
         loaded.notices += finish(loaded.config, loaded.explicit)
+    if schema.output:
+        _check_outputs(jobs, schema.output)
     code = 0
     for loaded in jobs:
         if loaded.flags.print_config:
@@ -125,7 +128,7 @@ def load(argv: list[str], schema: Schema[Config]) -> list[Loaded[Config]]:
         built = build(given, schema.root, schema.aliases, frozenset(command.typed))
         notices = list(dict.fromkeys(command.notices + built.notices))
         jobs.append(Loaded(built.config, built.given, notices, command.flags))
-    return _with_own_folders(jobs) if schema.place == PLACE else _checked_places(jobs, schema.place)
+    return jobs if schema.output else _with_own_folders(jobs)
 
 
 def _check_removed(command: Command, schema: Schema[Any]) -> None:
@@ -136,13 +139,16 @@ def _check_removed(command: Command, schema: Schema[Any]) -> None:
             raise ConfigError(complaint(name, known))
 
 
-def _checked_places(jobs: list[Loaded[Config]], place: tuple[str, ...]) -> list[Loaded[Config]]:
+def _check_outputs(jobs: list[Loaded[Any]], key: str) -> None:
     """Jobs of a sweep that would write the same file are refused: the last one would win."""
-    if len({tuple(read(job.config, name) for name in place) for job in jobs}) < len(jobs):
-        raise ConfigError(
-            f"--multirun: several jobs have the same {place[-1]}; sweep it too, or name it by what is swept"
-        )
-    return jobs
+    taken = set()
+    for output in (read(job.config, key) for job in jobs):
+        place = os.path.realpath(output)
+        if place in taken:
+            raise ConfigError(
+                f"--multirun: several jobs have the same {key}={output}; sweep it too, or name it by what is swept"
+            )
+        taken.add(place)
 
 
 def _with_own_folders(jobs: list[Loaded[Config]]) -> list[Loaded[Config]]:

@@ -11,7 +11,7 @@ custom.py    users' own dataset and sampler classes
 collate.py   rows to a DataProto
 sft.py       supervised examples with a loss mask, packed
 shares.py    shares of whole numbers, for mixing
-table.py     a file's rows in batches, and what its columns hold
+table.py     a file's rows in batches; column_types.py: what its columns hold
 check.py     one pass over a file: what is in it, what is wrong; report.py, report_text.py: what was found, and as text
 select.py    which rows a user means; show.py: a row as a person reads it
 tasks/       makers of data

@@ -1,16 +1,19 @@
 """The buffer of new prompts: rows proposed while training wait here until a batch draws them.
 
-Consumes what reward functions and agent loops proposed, with where each comes from (`Origin`); hands on rows like those
-of a dataset, oldest first. A proposed row is checked as a row of a file is, before it enters, so that it cannot end the
-run when it is drawn: what is wrong with it is counted and told, and the run goes on. A row carries its origin in
-`extra_info.augmented`.
+Consumes what reward functions and agent loops proposed, with where each comes from (`Provenance`); hands on rows like
+those of a dataset, oldest first. A proposed row is checked as a row of a file is, before it enters, so that it cannot
+end the run when it is drawn: what is wrong with it is counted and told, and the run goes on. A row carries its
+provenance in `extra_info.augmented`, for reward functions and agent loops; one that is handed out has it as the field
+`augmented` too, which no row of a file can have.
 
 The buffer holds at most `data.augment.buffer_size` rows, none twice (by its messages), and only values that JSON has:
-it is part of the checkpoint, and what a resumed run draws must be what the uninterrupted one would have drawn.
+it is part of the checkpoint, and what a resumed run draws must be what the uninterrupted one would have drawn. Of a
+trajectory it looks at the first MOST_ROWS rows, so that no function can hold up a step by what it proposes.
 """
 
 import json
 import math
+import reprlib
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -27,10 +30,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 AUGMENTED = "augmented"
+MOST_ROWS = 64  # that one trajectory may propose
+DEEPEST = 64  # levels of lists and objects in a row
+_TOO_DEEP = f"a new prompt is nested more than {DEEPEST} levels deep"
 
 
 @dataclass(frozen=True)
-class Origin:
+class Provenance:
     """Where a proposed row comes from: the prompt whose trajectory proposed it, the step, and who did.
 
     `depth` is 1 for a child of a dataset's row, 2 for a child of such a child, and so on.
@@ -48,7 +54,7 @@ class Proposal:
     """What one trajectory proposed: a list of rows, if the user kept to the contract."""
 
     rows: Any
-    origin: Origin
+    origin: Provenance
 
 
 @dataclass
@@ -58,10 +64,10 @@ class Intake:
     added: int = 0
     duplicates: int = 0  # their prompt is waiting already
     refused: int = 0
-    dropped: int = 0  # rows, new or waiting, that found no room
-    reasons: dict[str, Origin] = field(default_factory=dict)  # why rows were refused, and the first one's origin
+    dropped: int = 0  # rows, new or waiting, that found no room, and those over MOST_ROWS
+    reasons: dict[str, Provenance] = field(default_factory=dict)  # why rows were refused, and the first one's origin
 
-    def refuse(self, origin: Origin, reason: str) -> None:
+    def refuse(self, origin: Provenance, reason: str) -> None:
         self.refused += 1
         self.reasons.setdefault(reason, origin)
 
@@ -89,44 +95,48 @@ class PromptBuffer:
     def take(self, size: int) -> list[Row]:
         """The rows for a batch of `size` prompts, oldest first; they are the caller's from now on."""
         count = min(self.most(size), len(self))
-        return [self._waiting.popitem(last=False)[1] for _ in range(count)]
+        rows = [self._waiting.popitem(last=False)[1] for _ in range(count)]
+        return [{**row, AUGMENTED: row["extra_info"][AUGMENTED]} for row in rows]
 
     def add(self, proposals: Iterable[Proposal]) -> Intake:
         """Take in what is proposed, in this order."""
         intake = Intake()
         for proposal in proposals:
             if not isinstance(proposal.rows, list | tuple):
-                kind = type(proposal.rows).__name__
-                intake.refuse(proposal.origin, f"new_prompts is a {kind}, expected a list of rows")
+                intake.refuse(proposal.origin, f"new_prompts is {_shown(proposal.rows)}, expected a list of rows")
                 continue
-            for row in proposal.rows:
+            for row in proposal.rows[:MOST_ROWS]:
                 self._add_row(row, proposal.origin, intake)
+            intake.dropped += max(0, len(proposal.rows) - MOST_ROWS)
         return intake
 
-    def _add_row(self, row: Any, origin: Origin, intake: Intake) -> None:
+    def _add_row(self, row: Any, origin: Provenance, intake: Intake) -> None:
+        is_full = len(self) >= self.config.augment.buffer_size
         try:
             full = self._completed(row, origin)
             name = json.dumps(full["raw_prompt"], sort_keys=True)
             if name in self._waiting:
                 intake.duplicates += 1
                 return
+            if is_full and self.config.augment.on_full == "drop_new":
+                intake.dropped += 1
+                return
             self._check(full)
         except UserError as error:
             intake.refuse(origin, str(error))
             return
-        if len(self) >= self.config.augment.buffer_size:
+        if is_full:
             intake.dropped += 1
-            if self.config.augment.on_full == "drop_new":
-                return
             self._waiting.popitem(last=False)
         self._waiting[name] = full
         intake.added += 1
 
-    def _completed(self, row: Any, origin: Origin) -> Row:
+    def _completed(self, row: Any, origin: Provenance) -> Row:
         """The row with its standard fields and its origin. One without an index has that of the row it comes from."""
         if not isinstance(row, Mapping):
-            raise DataError(f"a new prompt is a {type(row).__name__} ({row!r:.60}), expected a row: an object")
-        refuse_media(dict(row), (self.config.image_key, self.config.video_key), "a new prompt")
+            raise DataError(f"a new prompt is {_shown(row)}, expected a row: an object")
+        row = _as_json(row)
+        refuse_media(row, (self.config.image_key, self.config.video_key), "a new prompt")
         full = complete_row(
             {**row, "index": origin.from_index if row.get("index") is None else row["index"]},
             prompt_key=self.config.prompt_key,
@@ -134,11 +144,7 @@ class PromptBuffer:
             position=origin.from_uid,
         )
         full["extra_info"] = {**full["extra_info"], AUGMENTED: asdict(origin)}
-        try:
-            copied: Row = json.loads(json.dumps(full))
-        except (TypeError, ValueError) as error:
-            raise DataError(f"a new prompt holds a value that JSON has not: {error}") from error
-        return copied
+        return full
 
     def _check(self, row: Row) -> None:
         """DataError where the row could not be answered or scored."""
@@ -154,3 +160,34 @@ class PromptBuffer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         rows = state["waiting"]
         self._waiting = OrderedDict((json.dumps(row["raw_prompt"], sort_keys=True), row) for row in rows)
+
+
+def _as_json(row: Mapping[str, Any]) -> Row:
+    """A copy in JSON's values: arrays, tuples and sets become lists, other objects their text."""
+    try:
+        copied: Row = json.loads(json.dumps(dict(row), default=_written))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"a new prompt holds what JSON cannot: {error}") from error
+    except RecursionError as error:
+        raise DataError(_TOO_DEEP) from error
+    if _is_deep(copied, DEEPEST):
+        raise DataError(_TOO_DEEP)
+    return copied
+
+
+def _written(value: Any) -> Any:
+    """What json.dumps is to write for a value that it does not know."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if hasattr(value, "tolist"):  # numpy and torch, without importing either
+        return value.tolist()
+    return list(value) if isinstance(value, set | frozenset) else str(value)
+
+
+def _shown(value: Any) -> str:
+    return f"a {type(value).__name__} ({reprlib.repr(value):.60})"  # which no nesting and no length can hurt
+
+
+def _is_deep(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(not levels or _is_deep(item, levels - 1) for item in inner)

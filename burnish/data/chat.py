@@ -62,6 +62,16 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
+def check_text(text: str) -> None:
+    """JSON can hold half of a pair of escapes, which no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"the text has a lone surrogate (\\u{ord(text[error.start]):04x}); mend or drop the row"
+        ) from None
+
+
 def truncate(ids: Sequence[T], max_length: int, mode: str) -> list[T]:
     """At most `max_length` of `ids`. `left` drops from the front, `right` from the end, `middle` keeps both ends."""
     if mode not in TRUNCATIONS:
@@ -101,12 +111,14 @@ class ChatRenderer:
                 "Use a chat model's tokenizer, or give data.apply_chat_template_kwargs.chat_template.",
             )
         try:
-            return self.tokenizer.apply_chat_template(
+            rendered: str = self.tokenizer.apply_chat_template(
                 list(messages), tools=tools, add_generation_prompt=generation_prompt, tokenize=False, **self.kwargs
             )
         except (TemplateError, TypeError, KeyError, ValueError, AttributeError) as exc:
             roles = ", ".join(message["role"] for message in messages)
             raise DataError(f"the chat template cannot render messages with the roles {roles}: {exc}") from exc
+        check_text(rendered)
+        return rendered
 
     def prompt_ids(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[int]:
         """The ids a policy is prompted with."""
@@ -177,8 +189,12 @@ def _message(message: Any, position: int) -> Message:
     role = fields.get("role")
     if not isinstance(role, str) or not role:
         raise DataError(f"message {position} has no role (its fields: {', '.join(message) or 'none'})")
-    if fields.get("tool_calls"):
-        fields["tool_calls"] = [_tool_call(call) for call in fields["tool_calls"]]
+    if calls := fields.get("tool_calls"):
+        if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
+            raise DataError(
+                f"message {position} ({role}) has the tool_calls {_shown(calls)}, expected a list of objects"
+            )
+        fields["tool_calls"] = [_tool_call(call) for call in calls]
         fields.setdefault("content", "")
     content = fields.get("content")
     if isinstance(content, list | tuple):
@@ -200,9 +216,9 @@ def _text_part(part: Any, position: int) -> str:
     raise DataError(f"message {position} has the content part {_shown(part)}, expected text")
 
 
-def _tool_call(call: Any) -> Any:
+def _tool_call(call: Mapping[str, Any]) -> Mapping[str, Any]:
     """Arguments stored as JSON text become an object: templates write objects, and would quote a string twice."""
-    function = call.get("function", call) if isinstance(call, Mapping) else None
+    function = call.get("function", call)
     if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
         return call
     try:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from burnish.data.chat import ChatRenderer, Message
+from burnish.data.chat import ChatRenderer, Message, check_text
 from burnish.data.files import Row, lookup
 from burnish.data.report import BESIDE_RESPONSES, FileReport, Lengths
 from burnish.data.row import NO_SOURCE, complete_row, find_prompt_key, refuse_media
@@ -33,7 +33,7 @@ class Judge(Protocol):
 
 
 @dataclass(frozen=True)
-class Asked:
+class CheckOptions:
     """What the user wants to be held against; `max_length` is that of prompts, of whole conversations in SFT files."""
 
     prompt_key: str = "prompt"
@@ -66,7 +66,11 @@ class Measure:
 
 
 def check_file(
-    table: Table, asked: Asked, judge: Judge, measure: Measure, on_rows: Callable[[int], None] = lambda count: None
+    table: Table,
+    asked: CheckOptions,
+    judge: Judge,
+    measure: Measure,
+    on_rows: Callable[[int], None] = lambda count: None,
 ) -> FileReport:
     """The report on a file; `on_rows` is told how many more rows are done."""
     check = _Pass(FileReport(table.path, kind_of(table, asked)), asked, judge, measure)
@@ -79,15 +83,15 @@ def check_file(
     return check.report
 
 
-def kind_of(table: Table, asked: Asked) -> str:
+def kind_of(table: Table, asked: CheckOptions) -> str:
     """What the rows are, by their columns; DataError where they are nothing that is known."""
     names = dict.fromkeys(table.columns, True)
-    if asked.reward_fn_key != Asked.reward_fn_key:
+    if asked.reward_fn_key != CheckOptions.reward_fn_key:
         require_column(table, asked.reward_fn_key, "Name the one with the data sources in --reward-fn-key")
     if "chosen" in names and "rejected" in names:
         return "pairs"
     if find_prompt_key(names, asked.prompt_key) is None:
-        if "messages" in names and asked.prompt_key == Asked.prompt_key:
+        if "messages" in names and asked.prompt_key == CheckOptions.prompt_key:
             return "conversations"
         require_column(table, asked.prompt_key, "Name the one with the prompts in --prompt-key")
     return "responses" if "responses" in names else "prompts"
@@ -99,20 +103,10 @@ def prompt_digest(messages: Sequence[Mapping[str, Any]]) -> bytes:
     return hashlib.blake2b(json.dumps(parts, default=str).encode(), digest_size=16).digest()
 
 
-def check_text(text: str) -> None:
-    """JSON can hold half of a pair of escapes, which no tokenizer takes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"the text has a lone surrogate (\\u{ord(text[error.start]):04x}); mend or drop the row"
-        ) from None
-
-
 class _Pass:
     """The state of a pass. Texts to measure and rows to score wait for the end of their batch."""
 
-    def __init__(self, report: FileReport, asked: Asked, judge: Judge, measure: Measure):
+    def __init__(self, report: FileReport, asked: CheckOptions, judge: Judge, measure: Measure):
         self.report, self.asked, self.judge, self.measure = report, asked, judge, measure
         self._examine: Callable[[int, Row], None] = {
             "prompts": self._prompt,
@@ -146,11 +140,8 @@ class _Pass:
         self._texts, self._to_score = {}, []
 
     def finish(self) -> None:
-        for name, facts in self.report.columns.facts.items():
-            if facts.mixed:
-                types = [f"{word} ({n:,}, first in row {facts.first[word]})" for word, n in facts.types.items()]
-                text = f"'{name}' holds {', '.join(types)}; a column of a parquet file has one type"
-                self.report.note("mixed_types", max(facts.first.values()), text)
+        for text, row in self.report.columns.mixtures():
+            self.report.note("mixed_types", row, text)
 
     # One function per kind of rows. A UserError of theirs is one that training would raise.
 

@@ -15,7 +15,7 @@ from burnish.config.data import DataConfig
 from burnish.config.user_code import load_class
 from burnish.data.chat import ChatRenderer
 from burnish.data.custom import CustomDataset
-from burnish.data.files import Row, at, columns, lookup, read_rows
+from burnish.data.files import Row, at, columns, lookup, no_column, read_rows
 from burnish.data.row import complete_row, find_prompt_key, kept_name, refuse_media
 from burnish.data.shares import largest_remainder
 from burnish.errors import DataError
@@ -131,10 +131,7 @@ class RLDataset:
         names = columns(table)
         prompt = find_prompt_key(dict.fromkeys(names, True), self.config.prompt_key)
         if prompt is None:
-            raise DataError(
-                f"{file}: no column '{self.config.prompt_key}'; the columns are {', '.join(names)}. "
-                "Name the one with the prompts in data.prompt_key"
-            )
+            raise no_column(file, self.config.prompt_key, names, "Name the one with the prompts in data.prompt_key")
         for name in names:
             if name != prompt and kept_name(name) != name:
                 self._say(f"{file}: column '{name}' is kept as '{kept_name(name)}'; burnish uses that name itself")

@@ -12,21 +12,20 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from burnish.data.column_types import Columns
 from burnish.errors import DataError, NotAvailable
 
 Row = dict[str, Any]
 
-# What messages call the types of values; whole numbers and others go together in a column.
-_KINDS: dict[type, str] = {str: "text", bool: "true/false", int: "a number", float: "a number", bytes: "bytes"}
-_KINDS |= {dict: "objects", list: "lists", tuple: "lists"}
-
 FORMATS = (".parquet", ".json", ".jsonl", ".json.gz", ".jsonl.gz")
+BATCH = 1024  # rows that are read at once where a file need not be read whole
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class FileFacts:
 def read_rows(path: str | Path) -> list[Row]:
     """All rows of a file, in order, as plain Python values. A file without rows is an error."""
     file = locate(path)
-    rows = _read_parquet(file) if _format(file) == ".parquet" else _read_json(file)
+    rows = list(chain.from_iterable(parquet_batches(file))) if is_parquet(file) else _read_json(file)
     if not rows:
         raise DataError(f"{file}: the file has no rows")
     return rows
@@ -50,7 +49,7 @@ def read_rows(path: str | Path) -> list[Row]:
 def describe(path: str | Path) -> FileFacts:
     """Row count and columns; of a parquet file only the footer is read."""
     file = locate(path)
-    if _format(file) == ".parquet":
+    if is_parquet(file):
         with _parquet_errors(file):
             parquet = pq.ParquetFile(file)
         if not parquet.metadata.num_rows:
@@ -58,6 +57,13 @@ def describe(path: str | Path) -> FileFacts:
         return FileFacts(file, parquet.metadata.num_rows, tuple(parquet.schema_arrow.names))
     rows = read_rows(file)
     return FileFacts(file, len(rows), tuple(columns(rows)))
+
+
+def parquet_batches(file: Path) -> Iterator[list[Row]]:
+    """The rows of a parquet file, some at a time."""
+    with _parquet_errors(file):
+        for batch in pq.ParquetFile(file).iter_batches(BATCH):
+            yield _to_python(batch, file)
 
 
 def write_parquet(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
@@ -83,7 +89,11 @@ def write_parquet(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
 
 def to_table(rows: Sequence[Mapping[str, Any]], file: Path) -> pa.Table:
     """The rows as parquet holds them: a type for each column. DataError, naming `file`, where one has several."""
-    return pa.table({name: _column(file, name, [row.get(name) for row in rows]) for name in columns(rows)})
+    try:
+        return pa.table({name: _column(file, name, [row.get(name) for row in rows]) for name in columns(rows)})
+    except UnicodeEncodeError as exc:
+        around = exc.object[max(0, exc.start - 20) : exc.end + 20]
+        raise DataError(f"{file}: the text {around!r} has a lone surrogate; mend it or drop its row") from exc
 
 
 def locate(path: str | Path) -> Path:
@@ -98,9 +108,19 @@ def locate(path: str | Path) -> Path:
     return file
 
 
+def is_parquet(file: Path) -> bool:
+    """Whether the file is parquet, by its name; DataError where it is none of the formats."""
+    return _format(file) == ".parquet"
+
+
 def columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """The names any row has, in the order they first occur."""
     return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def no_column(file: str | Path, name: str, there: Iterable[str], fix: str) -> DataError:
+    """The error about a column that a file has not; `fix` is a sentence without its full stop."""
+    return DataError(f"{file}: no column '{name}'; the columns are {', '.join(there)}. {fix}")
 
 
 def at(path: str | Path, row: int) -> str:
@@ -118,33 +138,26 @@ def lookup(row: Mapping[str, Any], key: str) -> Any:
     return value
 
 
-def _column(target: Path, name: str, values: list[Any]) -> pa.Array:
+def _column(file: Path, name: str, values: list[Any]) -> pa.Array:
     """One column, which has one type; otherwise a DataError that says which rows differ, and where in the column."""
     try:
-        return pa.array(values)
+        array = pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as exc:
-        mixed = _mixture(name, list(enumerate(values)))
-        problem = f"parquet needs one type per column; {mixed}" if mixed else f"column '{name}': {exc}"
-        raise DataError(f"{target}: {problem}") from exc
+        problem = _mixture(name, values) or f"column '{name}': {exc}"
+        raise DataError(f"{file}: {problem}") from exc
+    # Arrow takes text for bytes where both are there, and within a list bytes for text.
+    may_mix = any(kind in str(array.type) for kind in ("binary", "list<item: string"))
+    if may_mix and (mixture := _mixture(name, values)):
+        raise DataError(f"{file}: {mixture}")
+    return array
 
 
-def _mixture(name: str, values: list[tuple[int, Any]]) -> str | None:
-    """The first mixture of types below a column, in words; `values` come with their rows."""
-    first: dict[str, int] = {}  # kind of value → the first row that has it
-    for row, value in values:
-        if value is not None:
-            first.setdefault(_KINDS.get(type(value), type(value).__name__), row)
-    if len(first) > 1:
-        (one, here), (other, there) = list(first.items())[:2]
-        return f"column '{name}' holds {one} in row {here} and {other} in row {there} (the first is 0): make them alike"
-    if "objects" in first:
-        filled = [(row, value) for row, value in values if value is not None]
-        fields = columns(value for _, value in filled)
-        found = (_mixture(f"{name}.{field}", [(row, value.get(field)) for row, value in filled]) for field in fields)
-        return next(filter(None, found), None)
-    if "lists" in first:
-        return _mixture(f"{name}[]", [(row, item) for row, value in values if value is not None for item in value])
-    return None
+def _mixture(name: str, values: list[Any]) -> str | None:
+    """The first mixture of types in a column, in words."""
+    seen = Columns()
+    for value in values:
+        seen.add({name: value})
+    return next((text for text, _ in seen.mixtures()), None)
 
 
 def _format(file: Path) -> str:
@@ -167,9 +180,18 @@ def _parquet_errors(file: Path) -> Iterator[None]:
         ) from exc
 
 
-def _read_parquet(file: Path) -> list[Row]:
-    with _parquet_errors(file):
-        return pq.ParquetFile(file).read().to_pylist(maps_as_pydicts="lossy")
+def _to_python(batch: pa.RecordBatch, file: Path) -> list[Row]:
+    values: dict[str, list[Any]] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            values[name] = column.to_pylist(maps_as_pydicts="lossy")
+        except (ValueError, OverflowError, LookupError) as exc:  # nanoseconds, years after 9999, unknown time zones
+            said = str(exc).split(". ")[0]
+            raise DataError(
+                f"{file}: column '{name}' ({column.type}) has a value that Python has no type for: {said}. Write the "
+                "column in another type (timestamp[us], say, or text), or drop it"
+            ) from exc
+    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
 
 
 def _read_json(file: Path) -> list[Row]:
@@ -188,6 +210,8 @@ def _read_json(file: Path) -> list[Row]:
                 f"{file}: line {number} is not valid JSON: {exc.msg} (column {exc.colno}). "
                 "Expected one object per line, or one array of objects"
             ) from exc
+        except RecursionError as exc:
+            raise DataError(f"{file}: line {number} is nested too deeply to be read") from exc
         rows.append(_object(value, f"{file}: line {number}"))
     return rows
 
@@ -197,6 +221,8 @@ def _rows_of_array(file: Path, text: str) -> list[Row]:
         values = json.loads(text)
     except json.JSONDecodeError as exc:
         raise DataError(f"{file}: not valid JSON: {exc.msg} (line {exc.lineno}, column {exc.colno})") from exc
+    except RecursionError as exc:
+        raise DataError(f"{file}: a row is nested too deeply to be read") from exc
     return [_object(value, at(file, i)) for i, value in enumerate(values)]
 
 

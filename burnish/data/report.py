@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from burnish.data.table import Columns
+from burnish.data.column_types import Columns
 
 BINS = 8
 
@@ -49,6 +49,7 @@ FINDINGS = {
     "duplicate": Finding("rows with a prompt that an earlier row has", False),
     "equal_sides": Finding("pairs with the same text chosen and rejected", False),
     "empty_response": Finding("empty responses", False),
+    "worked_answer": Finding("worked answers that fail where the ground truth passes", False),
     "not_checked": Finding("rows whose reference answer is not checked", False),
     "mixed_types": Finding("columns of mixed types", False),
 }
@@ -62,6 +63,8 @@ BESIDE_RESPONSES = {
     "response_log_probs": "log-prob",
     "finish_reasons": "finished by",
     "response_lengths": "tokens",
+    "num_turns": "turns",
+    "num_tool_calls": "tool calls",
 }
 
 

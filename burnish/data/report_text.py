@@ -1,7 +1,7 @@
 """The report of `burnish data check` as text: what is in each file, what is wrong, and a last line that sums it up.
 
-A finding names a few of its rows and their number; the JSON has them all. Texts of the files are printed as `show.py`
-prints them: nothing in them is markup or commands the terminal.
+A finding names a few of its rows and their number; the JSON has them all. Texts of the files are printed as they are:
+nothing in them is markup, commands the terminal or begins a line of its own.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from burnish.data.report import FINDINGS, KINDS, FileReport, Finding, Overlap, Report
 from burnish.data.row import NO_SOURCE
-from burnish.data.show import literal
+from burnish.tracking.literal import one_line
 
 SHOWN, ROWS = 5, 3  # of a finding: texts (or values, or pairs of rows), and rows for each
 BAR = 32
@@ -24,7 +24,7 @@ Line = tuple[str, str]  # text and style
 def print_report(report: Report) -> None:
     console = Console()
     for text, style in lines(report):
-        console.print(Text(literal(text), style=style), soft_wrap=True)
+        console.print(Text(one_line(text), style=style), soft_wrap=True)
 
 
 def lines(report: Report) -> Iterator[Line]:
@@ -45,7 +45,7 @@ def summary(report: Report) -> str:
         for found in (report.problems(), report.warnings())
     )
     rows = sum(file.rows for file in report.files)
-    size = f"{_count(len(report.files), 'file')}, {_count(rows, 'row')}"
+    size = f"{how_many(len(report.files), 'file')}, {how_many(rows, 'row')}"
     wrong = f"problems: {problems}" if problems else "no problems"
     return f"{size}: {wrong}" + (f"; warnings: {warnings}" if warnings else "")
 
@@ -53,7 +53,7 @@ def summary(report: Report) -> str:
 def _file(report: FileReport) -> Iterator[Line]:
     """The lines about one file: what is in it, then what is wrong."""
     kind = KINDS[report.kind]
-    yield f"{report.path}: {_count(report.rows, 'row')}, {kind.title}", "bold"
+    yield f"{report.path}: {how_many(report.rows, 'row')}, {kind.title}", "bold"
     yield f"  checked: {kind.checks}", ""
     yield from _columns(report)
     if report.kind in ("prompts", "responses") or set(report.sources) != {NO_SOURCE}:
@@ -117,10 +117,11 @@ def _finding(report: FileReport, name: str, finding: Finding) -> Iterator[Line]:
         yield f"    row{'s' * (len(rows) > 1)} {numbers}: {text}", ""
     left = sum(len(rows) for rows in list(texts.values())[SHOWN:])
     if left:
-        yield f"    and {_count(left, 'more row')}", ""
+        yield f"    and {how_many(left, 'more row')}", ""
 
 
-def _count(number: int, thing: str) -> str:
+def how_many(number: int, thing: str) -> str:
+    """`1 row`, `1,300 rows`."""
     return f"{number:,} {thing}{'s' * (number != 1)}"
 
 

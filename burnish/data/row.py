@@ -13,7 +13,7 @@ from burnish.errors import DataError, NotAvailable
 
 # What a run itself adds to a batch, stage by stage, and the arguments of an agent loop's `run` besides the row.
 _ADDED = {
-    "the prompt stream": "uid sample",
+    "the prompt stream": "uid sample augmented",
     "rollout": "prompts responses input_ids attention_mask position_ids response_mask rollout_log_probs num_turns "
     "num_tool_calls truncated finish_reason policy_version agent_metrics new_prompts",
     "reward": "score_result rm_scores token_level_scores reward_info reward_baselines",

@@ -15,7 +15,7 @@ import numpy as np
 
 from burnish.config.sft import SFTDataConfig
 from burnish.data.chat import ChatRenderer, Message, to_messages, truncate, without_nulls
-from burnish.data.files import Row, at, columns, lookup, read_rows
+from burnish.data.files import Row, at, columns, lookup, no_column, read_rows
 from burnish.data.order import Order
 from burnish.data.shares import largest_remainder
 from burnish.errors import ConfigError, DataError
@@ -88,10 +88,10 @@ class SFTDataset:
         wanted = [config.prompt_key, config.response_key] if config.prompt_key else [config.messages_key]
         for name in wanted:
             if name not in there and str(name).split(".")[0] not in there:
-                raise DataError(
-                    f"{file}: no column '{name}'; the columns are {', '.join(there)}. Name the one with conversations "
-                    "in data.messages_key, or set data.prompt_key and data.response_key"
+                fix = (
+                    "Name the one with conversations in data.messages_key, or set data.prompt_key and data.response_key"
                 )
+                raise no_column(file, str(name), there, fix)
 
     def _example(self, row: Row, where: str) -> SFTExample:
         try:

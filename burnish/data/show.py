@@ -18,15 +18,13 @@ from rich.padding import Padding
 from rich.text import Text
 
 from burnish.data.chat import ChatRenderer, to_messages
-from burnish.data.check import check_text
 from burnish.data.files import Row
 from burnish.data.report import BESIDE_RESPONSES
 from burnish.data.row import find_prompt_key
 from burnish.data.sft import tools_of
 from burnish.errors import UserError
+from burnish.tracking.literal import literal, one_line
 
-# Everything that moves the cursor, changes the terminal or the direction of the text, or is half a character.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/=]{64,})")
 _IMAGES = {b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG", b"GIF8": "GIF"}
 
@@ -42,11 +40,6 @@ class Block:
     text: str
     style: str = "bold"
     below: bool = True
-
-
-def literal(text: str) -> str:
-    """The text with its control characters as codes (\\x1b); line ends and tabs stay."""
-    return _CONTROL.sub(lambda found: _code(ord(found.group())), text)
 
 
 def row_blocks(row: Row, renderer: ChatRenderer | None = None, prompt_key: str = "prompt") -> list[Block]:
@@ -76,7 +69,7 @@ def print_blocks(console: Console, blocks: Iterable[Block], special_tokens: Sequ
     """Print the blocks below each other; `special_tokens` stand out where there are colours."""
     for block in blocks:
         empty = "" if block.text.strip() else " (white space)" if block.text else " (empty)"
-        heading, text = Text(f"{literal(block.heading)}{empty}:", style=block.style), Text(literal(block.text))
+        heading, text = Text(f"{one_line(block.heading)}{empty}:", style=block.style), Text(literal(block.text))
         if special_tokens:
             text.highlight_words(special_tokens, "cyan")
         if not block.below and "\n" not in block.text:
@@ -102,7 +95,6 @@ def _messages(value: Any, row: Row, renderer: ChatRenderer | None, is_prompt: bo
     try:
         tools = None if is_prompt else tools_of(row)
         text = renderer.text(to_messages(value), tools, generation_prompt=is_prompt)
-        check_text(text)
     except UserError as error:
         return [*_by_role(value), Block("cannot be rendered", str(error), "bold red", below=False)]
     (count,) = renderer.token_counts([text])
@@ -194,7 +186,3 @@ def _summed(value: Any) -> Any:
 
 def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _code(point: int) -> str:
-    return f"\\x{point:02x}" if point < 256 else f"\\u{point:04x}"

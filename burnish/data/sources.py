@@ -5,15 +5,18 @@ hub keeps every dataset converted to parquet on the branch refs/convert/parquet,
 is downloaded is a folder like any other. Imports no torch.
 """
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from burnish.data.files import FORMATS, Row, columns, read_rows
+from burnish.data.files import FORMATS, Row, columns, no_column, read_rows
 from burnish.errors import ConfigError, DataError
 
 CONVERTED = "refs/convert/parquet"
 _LOCAL = "give local files with --source FOLDER, or --train FILE and --test FILE"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -132,11 +135,14 @@ def download(hub_id: str, config: str, splits: Sequence[str]) -> Path:
 
 def renaming(words: Iterable[str]) -> dict[str, str]:
     """`problem=question` and the like as a table of names."""
-    table = {}
+    table: dict[str, str] = {}
     for word in words:
         theirs, _, ours = word.partition("=")
         if not theirs or not ours:
             raise ConfigError(f"--rename {word}: write THEIRS=OURS, e.g. --rename problem=question")
+        for before, name in table.items():
+            if before == theirs or name == ours:
+                raise ConfigError(f"--rename {before}={name} and --rename {word} contradict each other: give one")
         table[theirs] = ours
     return table
 
@@ -145,10 +151,11 @@ def _renamed(file: str | Path, rows: list[Row], rename: Mapping[str, str]) -> li
     there = columns(rows) if rename else []
     for theirs, ours in rename.items():
         if theirs not in there:
-            raise DataError(f"{file}: --rename {theirs}={ours}: no column '{theirs}'; the file has: {', '.join(there)}")
+            raise no_column(file, theirs, there, f"Name one of them in --rename THEIRS={ours}")
+        if ours in there and ours not in rename:
+            log.warning("%s: the column '%s' is left out: --rename gives its name to '%s'", file, ours, theirs)
     if not rename:
         return rows
-    # A column that had the new name already makes way for it.
     taken = set(rename.values()) - set(rename)
     return [{rename.get(name, name): value for name, value in row.items() if name not in taken} for row in rows]
 

@@ -21,6 +21,9 @@ BATCH_PARAMETERS = ("data_sources", "solution_strs", "ground_truths", "extra_inf
 #: Where a scoring function's dict, an agent loop's extra fields and a manager's extra info hold rows to train on.
 NEW_PROMPTS = "new_prompts"
 
+#: Levels of lists and objects that a value may have.
+DEEPEST = 100
+
 _NEEDED = 'return a finite number, or a dict with one under "score"'
 
 
@@ -90,16 +93,28 @@ def proposed_by(who: str, rows: Any) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """`value` in JSON's types: array scalars become numbers, arrays and tuples lists, anything else its text."""
+    """`value` in JSON's types: array scalars become numbers, arrays and tuples lists, anything else its text.
+
+    What is nested too deeply, or holds itself, is replaced as a whole by a text that says so.
+    """
+    try:
+        return _plain(value, DEEPEST)
+    except RecursionError:
+        return f"nested more than {DEEPEST} levels deep"
+
+
+def _plain(value: Any, levels: int) -> Any:
     value = _unboxed(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if not levels:
+        raise RecursionError
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): _plain(item, levels - 1) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
+        return [_plain(item, levels - 1) for item in value]
     if hasattr(value, "tolist") and hasattr(value, "shape"):
-        return plain(value.tolist())
+        return _plain(value.tolist(), levels)
     return str(value)
 
 

@@ -109,8 +109,8 @@ def stop_early(
     failed = sum(result.error is not None for result in results)
     scored = len(results) if scored is None else scored
     if too_many(failed, total, max_failure_ratio):
-        so_far = f"stopped after scoring {scored} of the step's {total} samples: {failed} failed"
-        at_the_end = f"{failed} of the step's {total} samples could not be scored"
+        so_far = f"stopped after scoring {scored} of {total} samples: {failed} failed"
+        at_the_end = f"{failed} of {total} samples could not be scored"
         raise RewardError(
             f"{so_far if scored < total else at_the_end}, more than reward.max_failure_ratio="
             f"{max_failure_ratio:g} allows. Mend the reward function, or raise the ratio to go on without them\n"

@@ -3,7 +3,8 @@
 Consumes completed rows (`data/row.py`) and a `Scoring`; hands on remarks: why training would refuse the row, why its
 reference answer cannot be scored here, or why it fails. The reference answer is `extra_info.answer`, the data set's own
 worked answer, where the row has that text; else what the scorer's `reference` makes of the ground truth; else, with a
-custom function, the ground truth as text.
+custom function, the ground truth as text. A worked answer may be in a form that the scorer does not read: where it
+scores too low, the ground truth is scored too, and only where that fails as well is the row at fault.
 
 An answer fails a built-in scorer below 1, which is full marks for all of them, and a custom function at 0 or less: its
 scale is not known, but nothing for a right answer is wrong on any. A function that fails on each of the first rows is
@@ -21,7 +22,7 @@ from burnish.rewards.routing import data_source_of, scorer_for
 from burnish.rewards.scoring import Scoring, request_for
 
 # The names of remarks, which are those of findings in `data/report.py`.
-REFUSED, NOT_CHECKED, FAILING = "refused", "not_checked", "failing_reference"
+REFUSED, NOT_CHECKED, FAILING, WORKED = "refused", "not_checked", "failing_reference", "worked_answer"
 
 FULL_MARKS = 1.0
 TRIALS = 8
@@ -91,33 +92,41 @@ class References:
     def _score(self, rows: Sequence[Mapping[str, Any]]) -> list[Remark | None]:
         if self.given_up:
             return [Remark(NOT_CHECKED, self.given_up)] * len(rows)
+        remarks = self._remarks(rows, [_worked_answer(row) for row in rows])
+        low = {i: remark for i, remark in enumerate(remarks) if remark and remark.finding == WORKED}
+        by_truth = self._remarks([rows[i] for i in low], [None] * len(low))
+        for (i, remark), also_fails in zip(low.items(), by_truth, strict=True):
+            if also_fails:
+                remarks[i] = Remark(FAILING, remark.text)
+        return remarks
+
+    def _remarks(self, rows: Sequence[Mapping[str, Any]], worked: Sequence[str | None]) -> list[Remark | None]:
+        """What is wrong with the worked answer of each row, or, where that is None, with its ground truth."""
         remarks: list[Remark | None] = [None] * len(rows)
-        asked: list[tuple[int, str, ScoreRequest]] = []
-        for i, row in enumerate(rows):
+        asked: list[tuple[int, ScoreRequest]] = []
+        for i, (row, answer) in enumerate(zip(rows, worked, strict=True)):
             try:
-                name, text = self._reference(row)
+                text = self._ground_truth_answer(row) if answer is None else answer
             except ValueError as error:
                 remarks[i] = Remark(FAILING, str(error))
                 continue
-            asked.append((i, name, request_for(row, text, _FACTS, self.scoring.reward_fn_key)))
-        results = self.scoring.score_all([request for _, _, request in asked])
-        for (i, name, request), result in zip(asked, results, strict=True):
-            remarks[i] = self._judge(name, request, result)
+            asked.append((i, request_for(row, text, _FACTS, self.scoring.reward_fn_key)))
+        results = self.scoring.score_all([request for _, request in asked])
+        for (i, request), result in zip(asked, results, strict=True):
+            remarks[i] = self._judge(request, result, is_worked=worked[i] is not None)
         self._consider(results)
         return remarks
 
-    def _reference(self, row: Mapping[str, Any]) -> tuple[str, str]:
-        """What the text to score is called, and the text."""
-        worked = _worked_answer(row)
-        if worked is not None:
-            return "extra_info.answer", worked
+    def _ground_truth_answer(self, row: Mapping[str, Any]) -> str:
+        """The ground truth as a response gives it; ValueError where the scorer can read no response to the row."""
         truth = _ground_truth(row)
         if self._custom:
-            return "the ground truth", as_text(truth)
+            return as_text(truth)
         scorer = scorer_for(data_source_of(row, self.scoring.reward_fn_key))
-        return "the ground truth", scorer.reference(truth, row.get("extra_info") or {})
+        return scorer.reference(truth, row.get("extra_info") or {})
 
-    def _judge(self, name: str, request: ScoreRequest, result: ScoreResult) -> Remark | None:
+    def _judge(self, request: ScoreRequest, result: ScoreResult, is_worked: bool) -> Remark | None:
+        name = "extra_info.answer" if is_worked else "the ground truth"
         if result.score is None:
             cause = str(result.error).strip().splitlines()[-1]
             return Remark(FAILING, f"{name} cannot be scored: {cause}")
@@ -127,7 +136,8 @@ class References:
         text = " ".join(request.solution_str.split())
         end = text if len(text) <= _SHOWN else f"…{text[-_SHOWN:]}"
         truth = as_text(request.ground_truth)
-        return Remark(FAILING, f"{name} scores {result.score:g}: '{end}', where the ground truth is '{truth:.60}'")
+        told = f"{name} scores {result.score:g}: '{end}', where the ground truth is '{truth:.60}'"
+        return Remark(WORKED if is_worked and request.ground_truth is not None else FAILING, told)
 
     def _consider(self, results: Sequence[ScoreResult]) -> None:
         """After the first answers: is the function worth asking on?"""

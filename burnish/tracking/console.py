@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from burnish.tracking.base import Backend, RunFacts
+from burnish.tracking.literal import one_line
 
 HEADING_EVERY = 20  # rows
 WIDTH, GAP = 8, 2  # of a column, and before it
@@ -46,6 +47,7 @@ COLUMNS = (
     Column("val loss", ("val/loss",), ".4f"),
     Column("KL", ("actor/kl_loss", "actor/reward_kl_penalty"), ".4f"),  # where the run has a KL term
     Column("entropy", ("actor/entropy",), ".3f"),
+    Column("new", ("augment/share",), ".2f"),  # where prompts are added while training
     Column("length", ("response_length/mean",), ".1f"),
     Column("tok/s", ("perf/throughput",), ",.0f"),
 )
@@ -90,7 +92,7 @@ class ConsoleBackend(Backend):
             live.stop()
 
     def _print(self, text: str, style: str | None = None) -> None:
-        self.console.print(text, style=style, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        self.console.print(one_line(text), style=style, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
     def _line(self, metrics: Mapping[str, float], step: int) -> str:
         parts = [f"step:{self._pace.count(step)}"]

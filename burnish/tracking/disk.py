@@ -1,4 +1,4 @@
-"""Writing the run folder: atomic text files, JSON lines that always parse, and disk errors that name the fix."""
+"""Writing to disk: atomic text files, JSON lines that always parse, and errors that name the fix."""
 
 import contextlib
 import errno
@@ -11,25 +11,29 @@ from typing import Any
 
 from burnish.errors import CheckpointError
 
+RUN_FOLDER = "trainer.default_local_dir"
 FIXES = {
-    errno.ENOSPC: "the disk is full: free some space, or name a folder on another disk with trainer.default_local_dir",
-    errno.EDQUOT: "the disk quota is used up: free some space, or name another folder with trainer.default_local_dir",
-    errno.EROFS: "the file system is read-only: name a writable folder with trainer.default_local_dir",
-    errno.EACCES: "no permission to write there: name a writable folder with trainer.default_local_dir",
-    errno.EPERM: "no permission to write there: name a writable folder with trainer.default_local_dir",
-    errno.ENOTDIR: "part of the path is a file, not a folder: name another folder with trainer.default_local_dir",
-    errno.EEXIST: "the path is a file, not a folder: name another folder with trainer.default_local_dir",
+    errno.ENOSPC: "the disk is full: free some space, or name a place on another disk with {key}",
+    errno.EDQUOT: "the disk quota is used up: free some space, or name another place with {key}",
+    errno.EROFS: "the file system is read-only: name a writable place with {key}",
+    errno.EACCES: "no permission to write there: name a writable place with {key}",
+    errno.EPERM: "no permission to write there: name a writable place with {key}",
+    errno.ENOTDIR: "part of the path is a file, not a folder: name another place with {key}",
+    errno.EEXIST: "the path is a file, not a folder: name another place with {key}",
 }
 
 
-def disk_problem(error: OSError) -> str:
-    """What went wrong and how to mend it, in words."""
-    reason = error.strerror or str(error)
-    return FIXES.get(error.errno or 0, f"{reason}: name another folder with trainer.default_local_dir")
+def disk_problem(error: OSError, key: str = RUN_FOLDER) -> str:
+    """What went wrong and how to mend it, in words; `key` is what the user names the place with."""
+    advice = FIXES.get(error.errno or 0)
+    return advice.format(key=key) if advice else f"{error.strerror or error}: name another place with {key}"
 
 
-def write_atomically(path: Path, chunks: Iterable[str]) -> None:
-    """Write a text file so that a reader sees the old one or the new one, whole, whenever the process dies."""
+def write_atomically(path: Path, chunks: Iterable[str], key: str = RUN_FOLDER) -> None:
+    """Write a text file so that a reader sees the old one or the new one, whole, whenever the process dies.
+
+    CheckpointError where it cannot be written; it names `key`.
+    """
     temporary = path.with_name(f".{path.name}.writing")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +44,7 @@ def write_atomically(path: Path, chunks: Iterable[str]) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        raise CheckpointError(f"cannot write {path}: {disk_problem(error)}") from error
+        raise CheckpointError(f"cannot write {path}: {disk_problem(error, key)}") from error
     finally:
         with contextlib.suppress(OSError):  # it is there only where the writing failed
             temporary.unlink(missing_ok=True)

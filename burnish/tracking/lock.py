@@ -1,4 +1,4 @@
-"""One process per run folder: `.lock`, held with flock from the first write to the end of the run.
+"""One process per folder: `.lock`, held with flock from the first write to the end of the run.
 
 The kernel lets go of it when the process ends, however it ends, so a killed run never bars its own resumption. The file
 holds the process id and the host, for the message to whoever comes second.
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from burnish.errors import CheckpointError, ConfigError
-from burnish.tracking.disk import disk_problem
+from burnish.tracking.disk import RUN_FOLDER, disk_problem
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +23,16 @@ UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class FolderLock:
-    """The lock of one run folder. `take` may be called again; `release` too."""
+    """The lock of one folder, which is made where it is not there. `take` may be called again; `release` too.
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / LOCK_FILE
+    keys    those that name the place, as messages say; the first has `place` as its value
+    place   what is written; None: the folder itself
+    """
+
+    def __init__(
+        self, folder: Path, keys: tuple[str, ...] = (RUN_FOLDER, "trainer.experiment_name"), place: Path | None = None
+    ) -> None:
+        self.path, self.keys, self.place = folder / LOCK_FILE, keys, place or folder
         self._file: TextIO | None = None
         self._impossible = False
 
@@ -41,7 +47,7 @@ class FolderLock:
             self._file.flush()
         except OSError as error:
             if error.errno not in UNSUPPORTED:
-                raise CheckpointError(f"cannot write {self.path}: {disk_problem(error)}") from error
+                raise CheckpointError(f"cannot write {self.path}: {disk_problem(error, self.keys[0])}") from error
             self._impossible = True
             log.warning(
                 "%s: this file system knows no locks (%s), so nothing stops a second run from writing in the folder",
@@ -59,7 +65,7 @@ class FolderLock:
 
     def _open_locked(self) -> TextIO:
         while True:
-            file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644), "r+", encoding="utf-8")
+            file = self._opened()
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if self._is_at_path(file):
@@ -73,6 +79,16 @@ class FolderLock:
                 file.close()
                 raise
 
+    def _opened(self, *, is_last: bool = False) -> TextIO:
+        """The file; tried twice, because its last holder may just be removing the folder."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            return os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644), "r+", encoding="utf-8")
+        except FileNotFoundError:
+            if is_last:
+                raise
+            return self._opened(is_last=True)
+
     def _is_at_path(self, file: TextIO) -> bool:
         try:
             return os.path.samestat(os.fstat(file.fileno()), os.stat(self.path))
@@ -82,6 +98,6 @@ class FolderLock:
     def _taken(self, holder: list[str]) -> ConfigError:
         who = f"process {holder[0]} on {holder[1]}" if len(holder) == 2 else "another process"
         return ConfigError(
-            f"trainer.default_local_dir={self.path.parent}: {who} is writing in this folder. Wait until it has ended, "
-            "or give this run a folder of its own: another trainer.experiment_name or trainer.default_local_dir"
+            f"{self.keys[0]}={self.place}: {who} is writing there. Wait until it has ended, or give another "
+            f"{' or '.join(self.keys)}"
         )

@@ -2,6 +2,7 @@
 
 On a terminal a line is its message, unwrapped (`· text`, `warning: text`), and goes through the console that also draws
 the progress line, so that neither garbles the other; in a log file lines are plain, on stderr, with time and origin.
+What a message quotes from a file cannot command the terminal (`literal.py`).
 """
 
 import logging
@@ -9,6 +10,7 @@ import os
 import sys
 
 from burnish.errors import ConfigError
+from burnish.tracking.literal import literal
 
 VARIABLE = "BURNISH_LOGGING_LEVEL"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -44,13 +46,18 @@ class TerminalHandler(logging.Handler):
 
         try:
             mark, style = MARKS.get(record.levelno, MARKS[logging.INFO])
-            text = Text.assemble((mark, style), " ", self.format(record))
+            text = Text.assemble((mark, style), " ", literal(self.format(record)))
             rich.get_console().print(text, soft_wrap=True)
         except Exception:  # noqa: BLE001 - logging's own way: said on stderr, never raised into the run
             self.handleError(record)
 
 
+class LiteralFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return literal(super().format(record))
+
+
 def plain_handler() -> logging.Handler:
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S"))
+    handler.setFormatter(LiteralFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S"))
     return handler

@@ -176,9 +176,5 @@ def writable_folder(path: str | Path, key: str) -> Path:
         probe.write_text("")
         probe.unlink()
     except OSError as error:
-        raise ConfigError(f"{key}={path}: cannot write there: {writing_advice(error, key)}") from error
+        raise ConfigError(f"{key}={path}: cannot write there: {disk_problem(error, key)}") from error
     return folder
-
-
-def writing_advice(error: OSError, key: str) -> str:
-    return disk_problem(error).replace("trainer.default_local_dir", key)

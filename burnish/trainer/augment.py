@@ -15,7 +15,7 @@ from typing import Any
 
 from burnish.agents import check_names
 from burnish.config import PPOConfig
-from burnish.data.augment import AUGMENTED, Intake, Origin, PromptBuffer, Proposal
+from burnish.data.augment import AUGMENTED, Intake, PromptBuffer, Proposal, Provenance
 from burnish.data.files import Row
 from burnish.errors import UserError
 from burnish.protocol import DataProto
@@ -59,7 +59,7 @@ class Augmentation:
         if self.buffer is None:
             return []
         rows = self.buffer.take(size)
-        metrics["augment/drawn"] = len(rows) / size
+        metrics["augment/share"] = len(rows) / size
         return rows
 
     def collect(self, batch: DataProto, step: int, metrics: dict[str, float]) -> None:
@@ -97,16 +97,11 @@ class Augmentation:
 
 
 def _proposals(batch: DataProto, step: int) -> Iterator[Proposal]:
-    """What the rows propose, in their order."""
+    """What the rows propose, in their order. Rows that the buffer handed out say how far they are from the data."""
     columns = batch.non_tensor_batch
+    handed_out = columns.get(AUGMENTED, [None] * len(batch))
     for i, proposed in enumerate(columns.pop(NEW_PROMPTS)):
+        parent, index = handed_out[i], plain(columns["index"][i])
         for by, rows in proposed.items():
-            index, depth = plain(columns["index"][i]), _depth(columns["extra_info"][i]) + 1
-            yield Proposal(plain(rows), Origin(int(columns["uid"][i]), index, step, by, depth))
-
-
-def _depth(extra_info: Row | None) -> int:
-    """How many steps a row is away from a dataset's; 0 for those themselves, whatever a file has under this name."""
-    augmented = (extra_info or {}).get(AUGMENTED)
-    depth = augmented.get("depth") if isinstance(augmented, dict) else None
-    return depth if isinstance(depth, int) else 0
+            depth = 1 if parent is None else parent["depth"] + 1
+            yield Proposal(rows, Provenance(int(columns["uid"][i]), index, step, by, depth))

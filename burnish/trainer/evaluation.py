@@ -6,7 +6,9 @@ validation (`evaluation_report.py`). Every row is checked before the first respo
 """
 
 import asyncio
+import json
 import logging
+import math
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +18,7 @@ from burnish.cli.errors import say
 from burnish.config import EvalConfig, Loaded
 from burnish.config.evaluation import EvalDataConfig
 from burnish.config.reward import RewardConfig
-from burnish.data.files import Row, at, columns, lookup, read_rows
+from burnish.data.files import Row, at, columns, lookup, no_column, read_rows, write_parquet
 from burnish.data.row import complete_row, find_prompt_key
 from burnish.errors import ConfigError, DataError, UserError
 from burnish.rewards.contract import ScoreRequest, ScoreResult
@@ -30,10 +32,11 @@ from burnish.trainer.evaluation_report import Evaluation, Failures, Sample, prin
 log = logging.getLogger(__name__)
 
 TURNS = 2  # a prompt and a response, as a single-turn agent loop counts them
-FINISH_REASONS = "finish_reasons"  # a column of `burnish generate`: stop, length or abort for each response
+RESPONSES = "responses"  # the column of `burnish generate`; beside it are others with an entry per response
+SCORES, REWARD_INFO = "scores", "reward_info"  # columns of the file with scores
 OWN_FUNCTION = "custom_reward_function.path=my_reward.py"
 
-Asked = tuple[int, ScoreRequest]  # the number of a row, and the request for one of its responses
+RowRequest = tuple[int, ScoreRequest]  # the number of a row, and the request for one of its responses
 
 
 def evaluate(loaded: Loaded[EvalConfig], fail_under: float | None = None) -> int:
@@ -52,6 +55,8 @@ def evaluate(loaded: Loaded[EvalConfig], fail_under: float | None = None) -> int
     print_tables(evaluation)
     write_json(evaluation, output)
     print(f"all figures are in {output}")
+    if config.data.scored_path:
+        print(f"the score of each response is in {write_scored(rows, samples, config.data.scored_path)}")
     return judge(evaluation, fail_under)
 
 
@@ -61,17 +66,35 @@ def output_file(data: EvalDataConfig) -> Path:
     if output.is_dir():
         raise ConfigError(f"data.output_path={output} is a folder; name a file in it: {output / 'eval.json'}")
     writable_folder(output.parent, "data.output_path")
+    if data.scored_path:
+        writable_folder(Path(data.scored_path).parent, "data.scored_path")
     return output
+
+
+def write_scored(rows: Sequence[Row], samples: Sequence[Sample], path: str) -> Path:
+    """The rows with two more lists, an entry per response: its score (null: none), and what else the scorer said."""
+    scored: list[Row] = [{**row, SCORES: [], REWARD_INFO: []} for row in rows]
+    for sample in samples:
+        result = sample.result
+        scored[sample.row][SCORES].append(None if result is None else result.score)
+        scored[sample.row][REWARD_INFO].append(None if result is None else json.dumps(result.info))
+    return write_parquet(scored, path)
 
 
 # Rows
 
 
-def requests(rows: Sequence[Row], data: EvalDataConfig, scoring: Scoring, explicit: frozenset[str]) -> list[Asked]:
+def requests(rows: Sequence[Row], data: EvalDataConfig, scoring: Scoring, explicit: frozenset[str]) -> list[RowRequest]:
     """One request per response, in the order of the file. DataError: a row that cannot be scored, with its reason."""
     names = columns(rows)
-    check_columns(rows, names, data, explicit, custom=scoring.spec.path is not None)
-    asked: list[Asked] = []
+    custom = scoring.spec.path is not None
+    require_named(rows, names, data, explicit, custom)
+    taken = [name for name in (SCORES, REWARD_INFO) if data.scored_path and name in names]
+    if taken:
+        raise DataError(f"{data.path}: there is a column '{taken[0]}' already, and data.scored_path adds one; drop it")
+    if custom and not has_prompts(names, data.prompt_key):
+        log.info("%s: no column '%s', so extra_info['prompt'] is None (data.prompt_key)", data.path, data.prompt_key)
+    asked: list[RowRequest] = []
     for number, row in enumerate(rows):
         try:
             asked += [(number, request) for request in row_requests(row, names, number, data, scoring)]
@@ -80,13 +103,13 @@ def requests(rows: Sequence[Row], data: EvalDataConfig, scoring: Scoring, explic
     return asked
 
 
-def check_columns(
+def require_named(
     rows: Sequence[Row], names: list[str], data: EvalDataConfig, explicit: frozenset[str], custom: bool
 ) -> None:
-    """The columns that the keys name. A custom function may do without data source and ground truth: those are asked
-    for only where they were named, or are needed (`row_requests`)."""
+    """The columns that the keys name. No built-in scorer reads the prompt, and a custom function may do without data
+    source and ground truth too: those are asked for only where they were named, or are needed (`row_requests`)."""
     wanted = [("data.response_key", data.response_key, "the responses", "")]
-    if find_prompt_key(dict.fromkeys(names, True), data.prompt_key) is None:
+    if "data.prompt_key" in explicit and find_prompt_key(dict.fromkeys(names, True), data.prompt_key) is None:
         wanted.append(("data.prompt_key", data.prompt_key, "the prompts", ""))
     if not custom or "data.data_source_key" in explicit:
         instead = "" if custom else f", or score with a function of your own: {OWN_FUNCTION}"
@@ -96,10 +119,12 @@ def check_columns(
     for key, name, what, instead in wanted:
         is_there = name in names or ("." in name and any(lookup(row, name) is not None for row in rows))
         if not is_there:
-            raise DataError(
-                f"{data.path}: no column '{name}'; the columns are {', '.join(names)}. Name the one with {what} in "
-                f"{key}{instead}"
-            )
+            raise no_column(data.path, name, names, f"Name the one with {what} in {key}{instead}")
+
+
+def has_prompts(names: list[str], key: str) -> bool:
+    """Whether there is a column of prompts. A field inside a column is there: `require_named` has seen it."""
+    return "." in key or find_prompt_key(dict.fromkeys(names, True), key) is not None
 
 
 def row_requests(row: Row, names: list[str], number: int, data: EvalDataConfig, scoring: Scoring) -> list[ScoreRequest]:
@@ -107,7 +132,14 @@ def row_requests(row: Row, names: list[str], number: int, data: EvalDataConfig, 
     texts = responses(row, data.response_key)
     if data.data_source_key != "data_source" and lookup(row, data.data_source_key) is None:
         raise DataError(f"column '{data.data_source_key}' (data.data_source_key) is missing or null")
-    named = {**row, "reward_model": reward_model(lookup(row, data.reward_model_key))}
+    named = {
+        **row,
+        data.prompt_key: lookup(row, data.prompt_key),
+        "reward_model": reward_model(lookup(row, data.reward_model_key)),
+    }
+    no_prompt = {} if has_prompts(names, data.prompt_key) else {"prompt": None}
+    if no_prompt:
+        named[data.prompt_key] = ""
     full = complete_row(named, prompt_key=data.prompt_key, reward_fn_key=data.data_source_key, position=number)
     problem = scoring.check_row(full)
     if problem and "ground_truth" in problem and data.reward_model_key not in names:
@@ -117,10 +149,9 @@ def row_requests(row: Row, names: list[str], number: int, data: EvalDataConfig, 
         )
     if problem:
         raise DataError(problem)
-    facts = {"num_turns": TURNS, "num_tool_calls": 0}
     return [
-        scoring.request_for(full, text, facts | {"truncated": truncated})
-        for text, truncated in zip(texts, truncations(row, len(texts)), strict=True)
+        scoring.request_for(full, text, facts | no_prompt)
+        for text, facts in zip(texts, trajectory_facts(row, data.response_key, len(texts)), strict=True)
     ]
 
 
@@ -148,24 +179,35 @@ def reward_model(value: Any) -> Any:
     return value if value is None or isinstance(value, dict) else {"style": "rule", "ground_truth": value}
 
 
-def truncations(row: Row, count: int) -> list[bool | None]:
-    """Whether each response ran into its limit; None where the file does not say."""
-    reasons = row.get(FINISH_REASONS)
-    if reasons is None:
-        return [None] * count
-    reasons = [reasons] if isinstance(reasons, str) else reasons
-    if not isinstance(reasons, list) or len(reasons) != count:
-        raise DataError(
-            f"column '{FINISH_REASONS}' must hold one reason for each of the {count} responses, not {reasons!r:.60}; "
-            "mend it or drop the column"
-        )
-    return [None if reason is None else reason == "length" for reason in reasons]
+def trajectory_facts(row: Row, key: str, count: int) -> list[dict[str, Any]]:
+    """What training tells a reward function about each trajectory, as far as the columns beside `responses` tell it.
+
+    Without them a response is taken for one answer to one prompt, and whether it was cut is not known.
+    """
+
+    def beside(name: str, missing: Any) -> list[Any]:
+        values = row.get(name) if key == RESPONSES else None
+        values = [values] if isinstance(values, str | int) else values
+        if values is None:
+            return [missing] * count
+        if not isinstance(values, list) or len(values) != count:
+            raise DataError(
+                f"column '{name}' must hold an entry for each of the {count} responses, not {values!r:.60}; mend it or "
+                "drop the column"
+            )
+        return [missing if value is None else value for value in values]
+
+    columns = zip(beside("num_turns", TURNS), beside("num_tool_calls", 0), beside("finish_reasons", None), strict=True)
+    return [
+        {"num_turns": turns, "num_tool_calls": calls, "truncated": None if reason is None else reason == "length"}
+        for turns, calls, reason in columns
+    ]
 
 
 # Scores
 
 
-def score(asked: Sequence[Asked], scoring: Scoring, config: RewardConfig) -> list[ScoreResult]:
+def score(asked: Sequence[RowRequest], scoring: Scoring, config: RewardConfig) -> list[ScoreResult]:
     """A result per request, failures inside. RewardError as soon as more have failed than may in all."""
     watch = FailureWatch(len(asked), config.max_failure_ratio)
     with Progress("scoring", len(asked), unit="responses") as progress:
@@ -173,7 +215,7 @@ def score(asked: Sequence[Asked], scoring: Scoring, config: RewardConfig) -> lis
 
 
 async def _score(
-    asked: Sequence[Asked], scoring: Scoring, watch: FailureWatch, progress: Progress, at_once: int
+    asked: Sequence[RowRequest], scoring: Scoring, watch: FailureWatch, progress: Progress, at_once: int
 ) -> list[ScoreResult]:
     """`at_once` tasks take requests from one stream until it ends: enough to keep every worker process busy. A task
     waits for its score alone, which the pool's time limit bounds; a failure of the watch ends them all."""
@@ -192,7 +234,7 @@ async def _score(
 
 
 def apply_failures(
-    asked: Sequence[Asked], results: Sequence[ScoreResult], config: RewardConfig
+    asked: Sequence[RowRequest], results: Sequence[ScoreResult], config: RewardConfig
 ) -> tuple[list[Sample], Failures]:
     """What the failure policy leaves: samples with their result, None for those that are dropped."""
     rows = [row for row, _ in asked]
@@ -215,9 +257,14 @@ def judge(evaluation: Evaluation, fail_under: float | None) -> int:
     """1, and a line for each data source below the threshold, or without a score to compare with it."""
     if fail_under is None:
         return 0
-    # `not >=` rather than `<`: a mean that is not a number does not pass.
-    below = [source for source in evaluation.sources if source.mean is None or not source.mean >= fail_under]
+    below = [source for source in evaluation.sources if source.mean is None or not reaches(source.mean, fail_under)]
     for source in below:
         found = "no score" if source.mean is None else f"mean {source.core} {source.mean:.10g}"
         say(f"{source.name}: {found}, below --fail-under {fail_under:g}")
     return 1 if below else 0
+
+
+def reaches(mean: float, threshold: float) -> bool:
+    """Whether a mean is at least the threshold, its rounding aside: the mean of six times 0.1 is a little less. NaN
+    reaches none."""
+    return mean >= threshold or math.isclose(mean, threshold, rel_tol=1e-9, abs_tol=1e-12)

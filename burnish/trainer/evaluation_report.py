@@ -20,9 +20,10 @@ from rich.table import Table
 from rich.text import Text
 
 from burnish.algorithms.validation import Statistics, process_validation_metrics, tracked_names
-from burnish.errors import CheckpointError
+from burnish.data.report_text import how_many
 from burnish.rewards.contract import FunctionSpec, ScoreResult
-from burnish.tracking.disk import plain, write_atomically
+from burnish.tracking.disk import write_atomically
+from burnish.tracking.literal import one_line
 
 REWARD = "reward"  # the variable that is the score
 KINDS = ("mean", "std", "best", "worst", "maj")  # columns of the table
@@ -122,10 +123,10 @@ def print_tables(evaluation: Evaluation, console: Console | None = None) -> None
     console = console or Console()
 
     def line(text: str) -> None:
-        console.print(Text(text), soft_wrap=True)
+        console.print(Text(one_line(text)), soft_wrap=True)
 
     rows, responses = (sum(getattr(s, name) for s in evaluation.sources) for name in ("rows", "responses"))
-    line(f"{evaluation.file}: {_count(rows, 'row')}, {_count(responses, 'response')}, scored by {_by(evaluation)}")
+    line(f"{evaluation.file}: {how_many(rows, 'row')}, {how_many(responses, 'response')}, scored by {_by(evaluation)}")
     for source in evaluation.sources:
         line("")
         line(_heading(source))
@@ -134,14 +135,14 @@ def print_tables(evaluation: Evaluation, console: Console | None = None) -> None
     line("")
     odd = [name for name, value in evaluation.figures.items() if not math.isfinite(value)]
     if odd:
-        line(f"not finite, so null in the JSON file: {_count(len(odd), 'figure')}, the first is {odd[0]}")
+        line(f"not finite, so null in the JSON file: {how_many(len(odd), 'figure')}, the first is {odd[0]}")
 
 
 def _heading(source: Source) -> str:
     fewest, most = source.responses_per_row
-    each = _count(most, "response") if fewest == most else f"{fewest} to {most} responses"
+    each = how_many(most, "response") if fewest == most else f"{fewest} to {most} responses"
     lost = source.responses - source.scored
-    parts = [f"{source.name}: {_count(source.rows, 'row')}", f"{each} each" if source.rows > 1 else each]
+    parts = [f"{source.name}: {how_many(source.rows, 'row')}", f"{each} each" if source.rows > 1 else each]
     parts += [f"{lost} of {source.responses} left out"] if lost else []
     parts.append("no score" if source.mean is None else f"mean {source.core} {_cell(source.mean)}")
     return ", ".join(parts)
@@ -162,17 +163,13 @@ def _table(source: Source) -> Table:
                 continue
             values = [statistics.get(f"{k}@{size}", statistics.get(f"{k}@{size}/mean")) for k in kinds]
             cells = ["" if value is None else _cell(value) for value in values]
-            table.add_row(Text(label), str(size), *cells)
+            table.add_row(Text(one_line(label)), str(size), *cells)
             label = ""
     return table
 
 
 def _cell(value: float) -> str:
     return f"{value:.4f}" if abs(value) < 1e5 else f"{value:.6g}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _by(evaluation: Evaluation) -> str:
@@ -185,17 +182,14 @@ def _by(evaluation: Evaluation) -> str:
 def write_json(evaluation: Evaluation, path: Path) -> None:
     """Every figure, in one file that is there whole or not at all. JSON has no NaN: such a figure is null."""
     text = json.dumps(_finite(as_json(evaluation)), indent=2, ensure_ascii=False, allow_nan=False)
-    try:
-        write_atomically(path, [text, "\n"])
-    except CheckpointError as error:
-        raise CheckpointError(str(error).replace("trainer.default_local_dir", "data.output_path")) from error
+    write_atomically(path, [text, "\n"], "data.output_path")
 
 
 def as_json(evaluation: Evaluation) -> dict[str, Any]:
     core = {name: value for name, value in evaluation.figures.items() if name.startswith("val-core/")}
     return {
         "file": evaluation.file,
-        "scored_by": {"function": _by(evaluation), "reward_kwargs": plain(evaluation.scored_by.reward_kwargs)},
+        "scored_by": {"function": _by(evaluation), "reward_kwargs": dict(evaluation.scored_by.reward_kwargs)},
         "rows": sum(source.rows for source in evaluation.sources),
         "responses": sum(source.responses for source in evaluation.sources),
         "scored": sum(source.scored for source in evaluation.sources),

@@ -1,16 +1,19 @@
 """Responses to the prompts of a file, as validation would answer them: what `burnish generate` runs.
 
 Consumes a finished `GenerationConfig`; leaves a parquet file with the rows of `data.path`, every column as it was, and
-for each row four lists with an entry per response:
+for each row six lists with an entry per response:
 
     responses            what the policy wrote, without special tokens
     response_log_probs   sum of the log-probs of its tokens, each as it was sampled (rollout/base.py)
     finish_reasons       stop, length or abort
     response_lengths     tokens that the policy sampled
+    num_turns, num_tool_calls   what else reward functions learn of a trajectory (`rewards/scoring.py`)
 
-A generation is a run without training. Rows, chat template, agent loops and sampling are those of validation
-(`trainer/validate.py`), and so is the noise: a row's number in its file is its uid. The same rows, seed and sampling
-give the same responses there and here, whatever the batch size. `trainer/parts.py` keeps what has been made.
+A generation is a run without training. Chat template, agent loops and sampling are those of validation
+(`trainer/validate.py`), and so is the noise, by seed, uid and sample. The uid here is a row's number in its file; there
+it is the number among all rows that are validated on. Where these agree, the same seed and sampling give the same
+responses, whatever the batch size. `trainer/response_file.py` has the rows and the columns, `trainer/parts.py` keeps
+what has been made.
 """
 
 import dataclasses
@@ -26,20 +29,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from burnish.agents.runner import Trajectory, TrajectoryRunner
-from burnish.agents.user_loops import check_names
+from burnish.agents.user_loops import check_names, user_loops
 from burnish.config import GenerationConfig, Loaded, PPOConfig, explain
 from burnish.config.rollout import BaseRolloutConfig
 from burnish.data.chat import ChatRenderer
-from burnish.data.dataset import RLDataset
 from burnish.errors import BurnishError, ConfigError, DataError
 from burnish.models.device import pick_device
 from burnish.models.facts import read_model_facts
 from burnish.models.loading import load_tokenizer
+from burnish.rewards.scoring import facts_of
 from burnish.rollout import load_engine
 from burnish.tracking.progress import Progress
 from burnish.trainer.experience import training_sampling
-from burnish.trainer.parts import ResumableParquet
-from burnish.trainer.response_file import ADDED, job_facts, output_schema, read_table
+from burnish.trainer.parts import GenerationOutput
+from burnish.trainer.response_file import ADDED, PromptFile, job_facts, output_schema
 from burnish.trainer.setup import terminated_as_interrupted
 
 log = logging.getLogger(__name__)
@@ -54,25 +57,25 @@ class Generation:
         self.config, self.run = config, as_run(config)
         model = config.model
         self.tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
-        self.rows = RLDataset([config.data.path], None, self.run.data)  # no tokenizer: lengths are checked here
-        check_names(self.rows.agent_names(), self.run)
-        check_prompts(self.rows, ChatRenderer(self.tokenizer, config.data.apply_chat_template_kwargs), config)
-        self.table = read_table(config.data.path)
-        self.schema = output_schema(config.data.path, self.table.schema)
+        self.prompts = PromptFile(config.data.path, self.run.data)
+        chat = ChatRenderer(self.tokenizer, config.data.apply_chat_template_kwargs)
+        check_names(check_prompts(self.prompts, chat, config), self.run)
+        self.schema = output_schema(config.data.path, self.prompts.arrow.schema)
         self.sampling = training_sampling(self.run.actor_rollout_ref.rollout)
 
     def load(self) -> None:
         """Load the model; errors about its weights come from here."""
-        rollout, dtype = self.run.actor_rollout_ref.rollout, self.config.rollout.dtype
+        policy, dtype = self.run.actor_rollout_ref, self.config.rollout.dtype
         device = pick_device(self.config.trainer.device)
-        engine = load_engine(self.config.model, self.tokenizer, rollout, device, None if dtype == "auto" else dtype)
+        engine = load_engine(policy.model, self.tokenizer, policy.rollout, device, None if dtype == "auto" else dtype)
         self.runner = TrajectoryRunner(engine, self.tokenizer, self.run)
 
     def answer(self, numbers: range) -> pa.Table:
         """These rows with their responses."""
         n = self.config.data.n_samples
+        rows = zip(numbers, self.prompts.rows(numbers), strict=True)
         trajectories = self.runner.run(
-            [{**self.rows[i], "uid": i, "sample": k} for i in numbers for k in range(n)],
+            [{**row, "uid": i, "sample": k} for i, row in rows for k in range(n)],
             self.sampling,
             namespace=NAMESPACE,
             seed=self.config.trainer.seed,
@@ -83,7 +86,7 @@ class Generation:
         added = [
             pa.array([[entry[field.name] for entry in group] for group in groups], type=field.type) for field in ADDED
         ]
-        there = self.table.slice(numbers.start, len(numbers)).columns
+        there = self.prompts.arrow.slice(numbers.start, len(numbers)).columns
         return pa.Table.from_arrays([*there, *added], schema=self.schema)
 
 
@@ -94,13 +97,14 @@ def generate(loaded: Loaded[GenerationConfig]) -> None:
     with _keys_of_this_command(), terminated_as_interrupted():
         pick_device(config.trainer.device)  # a GPU that is not there is told before anything is read
         check_context(config)
-        with ResumableParquet(config.data.output_path, job_facts(config), overwrite=config.data.overwrite) as output:
+        facts = job_facts(config, loop_modules(as_run(config)))
+        with GenerationOutput(config.data.output_path, facts, overwrite=config.data.overwrite) as output:
             if output.is_complete():
                 log.info("%s is complete: it has the responses of this very command", output.path)
                 return
             print(explain(config, loaded.explicit))
             generation = Generation(config)
-            output.begin(generation.schema, len(generation.rows))
+            output.begin(generation.schema, len(generation.prompts))
             if output.saved:
                 log.info("going on: %d of %d rows are in %s", output.saved, output.total, output.folder)
             try:
@@ -113,7 +117,7 @@ def generate(loaded: Loaded[GenerationConfig]) -> None:
         print(summary(config, speed))
 
 
-def answer_all(generation: Generation, output: ResumableParquet) -> float:
+def answer_all(generation: Generation, output: GenerationOutput) -> float:
     """Answer and save every row that is missing; returns tokens per second, 0 where none was missing."""
     missing = list(output.missing(generation.config.data.batch_size))
     if missing:
@@ -133,23 +137,33 @@ def answer_all(generation: Generation, output: ResumableParquet) -> float:
 def _described(trajectory: Trajectory) -> dict[str, Any]:
     """What the file says of one response."""
     output = trajectory.output
+    facts = facts_of(output)
     return {
         "responses": trajectory.text,
         "response_log_probs": math.fsum(output.response_logprobs or ()),  # 0 where the policy did not sample
         "finish_reasons": output.extra_fields.get("finish_reason"),
         "response_lengths": len(output.policy_ids),
+        "num_turns": facts["num_turns"],
+        "num_tool_calls": facts["num_tool_calls"],
     }
 
 
 def summary(config: GenerationConfig, tokens_per_second: float) -> str:
     """The last line: what there is, and what to do with it. Warns where no response came to its end."""
     path, limit = config.data.output_path, config.rollout.response_length
-    reasons = pq.ParquetFile(path).read(["finish_reasons"])["finish_reasons"].combine_chunks()
-    every = reasons.flatten().to_pylist()
-    cut = every.count("length")
-    if cut == len(every):
+    table = pq.ParquetFile(path).read(["finish_reasons", "response_lengths"])
+    reasons, lengths = (table[name].combine_chunks().flatten().to_pylist() for name in table.column_names)
+    cut = [length for reason, length in zip(reasons, lengths, strict=True) if reason == "length"]
+    early = sum(length < limit for length in cut)
+    if len(cut) == len(reasons) and not early:
         log.warning("every response was cut at rollout.response_length=%d; raise it", limit)
-    parts = [f"{len(reasons)} rows", f"{len(every)} responses", f"{cut / len(every):.1%} cut at {limit} tokens"]
+    elif len(cut) == len(reasons):
+        log.warning(
+            "every response was cut, %d before they had the %d tokens of rollout.response_length; look at the limits "
+            "of the agent loop", early, limit,
+        )  # fmt: skip
+    share = f"{len(cut) / len(reasons):.1%} cut" + ("" if early else f" at {limit} tokens")
+    parts = [f"{len(table)} rows", f"{len(reasons)} responses", share]
     parts += [f"{tokens_per_second:.0f} tokens/s"] if tokens_per_second else []
     key = "" if config.data.prompt_key == "prompt" else f" data.prompt_key={shlex.quote(config.data.prompt_key)}"
     return f"{', '.join(parts)}: {path}. To score them: burnish eval data.path={shlex.quote(path)}{key}"
@@ -162,7 +176,7 @@ def as_run(config: GenerationConfig) -> PPOConfig:
     data.prompt_key, data.truncation = config.data.prompt_key, config.data.truncation
     data.apply_chat_template_kwargs = config.data.apply_chat_template_kwargs
     data.max_prompt_length, data.max_response_length = config.rollout.prompt_length, config.rollout.response_length
-    policy.model = config.model
+    policy.model = dataclasses.replace(config.model, enable_gradient_checkpointing=False)  # nothing is trained
     for item in dataclasses.fields(BaseRolloutConfig):
         setattr(policy.rollout, item.name, getattr(config.rollout, item.name))
     policy.rollout.n = config.data.n_samples
@@ -186,23 +200,33 @@ def check_context(config: GenerationConfig) -> None:
         )
 
 
-def check_prompts(rows: RLDataset, chat: ChatRenderer, config: GenerationConfig) -> None:
-    """Every prompt can be rendered and, where none may be cut, is short enough."""
-    texts = []
-    for i in range(len(rows)):
-        try:
-            texts.append(chat.text(rows.value(i, "raw_prompt")))
-        except DataError as error:
-            raise DataError(f"{rows.where(i)}: {error}") from error
-    limit = config.rollout.prompt_length
-    lengths = chat.token_counts(texts) if config.data.truncation == "error" else []
-    over = [i for i, length in enumerate(lengths) if length > limit]
+def check_prompts(prompts: PromptFile, chat: ChatRenderer, config: GenerationConfig) -> set[str | None]:
+    """Every prompt can be rendered and, where none may be cut, is short enough; returns the agent loops of the rows."""
+    limit, names = config.rollout.prompt_length, set[str | None]()
+    over: dict[int, int] = {}  # tokens of the prompts that are too long, by row
+    for numbers, rows in prompts.batches():
+        texts = []
+        for i, row in zip(numbers, rows, strict=True):
+            names.add(row["agent_name"])
+            with prompts.naming(i):
+                texts.append(chat.text(row["raw_prompt"]))
+        if config.data.truncation == "error":
+            counts = zip(numbers, chat.token_counts(texts), strict=True)
+            over |= {i: tokens for i, tokens in counts if tokens > limit}
     if over:
-        raise DataError(
-            f"{rows.where(over[0])}: the prompt has {lengths[over[0]]} tokens, over rollout.prompt_length={limit} "
-            f"({len(over)} of {len(rows)} prompts are, the longest has {max(lengths)}). Raise it, or cut prompts with "
-            "data.truncation=left, right or middle"
-        )
+        first = min(over)
+        with prompts.naming(first):
+            raise DataError(
+                f"the prompt has {over[first]} tokens, over rollout.prompt_length={limit} ({len(over)} of "
+                f"{len(prompts)} prompts are, the longest has {max(over.values())}). Raise it, or cut prompts with "
+                "data.truncation=left, right or middle"
+            )
+    return names
+
+
+def loop_modules(run: PPOConfig) -> list[str]:
+    """The modules of the user's own agent loops."""
+    return [getattr(loop, "func", loop).__module__ for loop in user_loops(run).values()]  # some with arguments
 
 
 @contextmanager

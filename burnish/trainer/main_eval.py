@@ -8,7 +8,7 @@ import sys
 
 from burnish.cli.main import main as burnish
 from burnish.config import EVAL, EvalConfig, Loaded, run
-from burnish.config.rules.evaluation import finalise_eval
+from burnish.config.finalise import finalise_eval
 from burnish.errors import ConfigError
 
 FAIL_UNDER = "--fail-under"

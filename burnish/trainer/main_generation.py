@@ -15,7 +15,12 @@ def main(argv: list[str]) -> int:
 def _generate(loaded: Loaded[GenerationConfig]) -> None:
     if loaded.flags.plan:
         raise ConfigError("--plan is about training steps, and burnish generate has none; leave it out")
-    from burnish.trainer.generation import generate  # torch only once the keys are known to be right
+    from burnish.data.files import locate
+    from burnish.models.folder import resolve_path
+
+    locate(loaded.config.data.path)
+    resolve_path(loaded.config.model.path)
+    from burnish.trainer.generation import generate  # torch only once keys and paths are known to be right
 
     generate(loaded)
 

@@ -1,14 +1,15 @@
-"""A parquet file that is made piece by piece and survives being killed: its parts first, then the whole.
+"""The output of `burnish generate`, made piece by piece so that it survives being killed: its parts, then the whole.
 
 `out.parquet` grows in a folder beside it:
 
-    out.parquet.parts/job.json                          the facts that decide the result: whose parts these are
+    out.parquet.parts/job.json                          the facts of the job (response_file.py): whose parts these are
     out.parquet.parts/rows-000000128-000000256.parquet  rows 128 to 255, written at once or not at all
     out.parquet.parts/.lock                             held by the process that writes
 
 `missing(size)` says which rows are still to be made, `write` adds a part, and `merge` streams all parts, in the order
 of the rows, into the file itself, which appears whole; then the folder goes. The facts stay in the file's metadata:
-whoever asks for the same again finds it complete, and whoever asks for something else is refused, not mixed in.
+whoever asks for the same again finds it complete, and whoever asks for something else is refused, not mixed in. Imports
+no torch.
 """
 
 import contextlib
@@ -24,26 +25,27 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from burnish.config.values import show
-from burnish.errors import CheckpointError, ConfigError, DataError
+from burnish.errors import DataError
+from burnish.tracking.disk import disk_problem
 from burnish.tracking.lock import FolderLock
+from burnish.trainer.response_file import whose
 
 log = logging.getLogger(__name__)
 
 KEY = b"burnish.generation"  # of the facts in a file's metadata
 JOB, UNFINISHED = "job.json", ".writing"
 PART = re.compile(r"rows-(\d+)-(\d+)\.parquet")
-DIGEST = "sha256:"  # how facts begin that stand for contents
 ROW_GROUP = 64 * 2**20  # bytes of rows that are merged together
-REPLACE = "or replace it with data.overwrite=true"
+OUTPUT = "data.output_path"
+REPLACE = f"name another {OUTPUT}, or replace it with data.overwrite=true"
 
 
-class ResumableParquet:
+class GenerationOutput:
     """The output file of one job, and the lock on it.
 
     path       the file
-    facts      what decides the result, as JSON values; those that begin with `sha256:` stand for contents
-    overwrite  whether what another job left there may go
+    facts      what decides the result (`job_facts`)
+    overwrite  whether a file that is there, and what another job left of one, may go
 
     Entering takes the lock, and raises where another process has it or another job's rows are in the way. Unless
     `is_complete`, `begin` comes before anything is written.
@@ -54,10 +56,10 @@ class ResumableParquet:
         self.folder = self.path.with_name(f"{self.path.name}.parts")
         self.facts: dict[str, Any] = json.loads(json.dumps(facts))  # as they will be read again
         self.overwrite = overwrite
-        self._lock = FolderLock(self.folder)
+        self._lock = FolderLock(self.folder, (OUTPUT,), self.path)
 
     def __enter__(self) -> Self:
-        self._take_lock()
+        self._lock.take()
         try:
             self._refuse_others()
         except BaseException:
@@ -71,8 +73,8 @@ class ResumableParquet:
         self._leave()
 
     def is_complete(self) -> bool:
-        """Whether the file is there, whole and of this job. Parts that a killed `merge` left are removed."""
-        complete = _facts_in(self.path) == self.facts
+        """Whether the file is there, whole, of this job and to stay. Parts that a killed `merge` left are removed."""
+        complete = not self.overwrite and _facts_in(self.path) == self.facts
         if complete and _job_in(self.folder) == self.facts:
             self._clear()
         return complete
@@ -87,7 +89,7 @@ class ResumableParquet:
                 unfinished.write_text(json.dumps(self.facts, indent=1), encoding="utf-8")
         end = 0
         for rows, file in self._parts():
-            if rows.start >= end and rows.stop <= total and _is_sound(file, len(rows), self.schema):
+            if rows.start >= end and rows.stop <= total and self._read(rows, file) is not None:
                 end = rows.stop
             else:
                 log.warning("%s is damaged; its rows are made again", file)
@@ -109,19 +111,29 @@ class ResumableParquet:
     def write(self, rows: range, table: pa.Table) -> None:
         """Keep the table of these rows; from here on they need not be made again."""
         with self._appearing(self.folder / f"rows-{rows.start:09}-{rows.stop:09}.parquet") as unfinished:
-            pq.write_table(table, unfinished)
+            pq.write_table(table, unfinished, write_page_checksum=True)
 
     def merge(self) -> None:
         """All parts as one file, in the order of the rows; then the parts go."""
-        parts = [file for _, file in self._parts()]
+        parts = self._parts()
         with self._appearing(self.path) as unfinished, pq.ParquetWriter(unfinished, self.schema) as writer:
             waiting: list[pa.Table] = []
-            for file in parts:
-                waiting.append(pq.ParquetFile(file).read())
-                if file is parts[-1] or sum(table.nbytes for table in waiting) >= ROW_GROUP:
+            for rows, file in parts:
+                if (table := self._read(rows, file)) is None:
+                    raise DataError(f"{file} was damaged since it was written; the same command makes its rows again")
+                waiting.append(table)
+                if rows.stop == self.total or sum(table.nbytes for table in waiting) >= ROW_GROUP:
                     writer.write_table(pa.concat_tables(waiting))
                     waiting = []
         self._clear()
+
+    def _read(self, rows: range, file: Path) -> pa.Table | None:
+        """The table of a part; None where its bytes are not those that were written."""
+        try:
+            table = pq.ParquetFile(file, page_checksum_verification=True).read()
+        except (pa.ArrowException, OSError):
+            return None
+        return table if len(table) == len(rows) and table.schema.equals(self.schema) else None
 
     def _parts(self) -> list[tuple[range, Path]]:
         """The parts there are, in the order of their rows."""
@@ -139,36 +151,18 @@ class ResumableParquet:
     def _refuse_others(self) -> None:
         """DataError where a finished or unfinished file of another job would be lost."""
         if self.path.is_dir():
-            raise DataError(f"{self.path} is a folder; name a file in data.output_path")
+            raise DataError(f"{self.path} is a folder; name a file in {OUTPUT}")
         if self.overwrite:
             return
         if self.path.exists():
             theirs = _facts_in(self.path)
             if theirs != self.facts:
-                raise DataError(
-                    f"{self.path} is there already and {_whose(theirs, self.facts)}; name another data.output_path, "
-                    f"{REPLACE}"
-                )
+                raise DataError(f"{self.path} is there already and {whose(theirs, self.facts)}; {REPLACE}")
         elif self.saved and (theirs := _job_in(self.folder)) != self.facts:
             raise DataError(
-                f"{self.folder} holds {self.saved} rows of an unfinished output, which {_whose(theirs, self.facts)}; "
-                f"finish it with that command, name another data.output_path, {REPLACE}"
+                f"{self.folder} holds {self.saved} rows of an unfinished output, which {whose(theirs, self.facts)}; "
+                f"finish it with that command, {REPLACE}"
             )
-
-    def _take_lock(self) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock.take()
-        except (OSError, CheckpointError) as error:
-            reason = _reason(error if isinstance(error, OSError) else error.__cause__)
-            raise DataError(f"cannot write in {self.folder}: {reason}; name another data.output_path") from error
-        except ConfigError as error:  # in words of a run folder
-            who = self._lock.path.read_text(encoding="utf-8").split()
-            holder = f"process {who[0]} on {who[1]}" if len(who) == 2 else "another process"
-            raise ConfigError(
-                f"data.output_path={self.path}: {holder} is writing this file. Wait until it has ended, or name "
-                "another one"
-            ) from error
 
     def _leave(self) -> None:
         """Let go. Without parts there is nothing to go on from, and no folder."""
@@ -190,8 +184,8 @@ class ResumableParquet:
             os.replace(unfinished, path)
         except OSError as error:
             raise DataError(
-                f"cannot write {path}: {_reason(error)}. What was saved before is kept: mend it and give the same "
-                "command again, or name another data.output_path"
+                f"cannot write {path}: {disk_problem(error, OUTPUT)}. What was saved before is kept: the same command "
+                "goes on"
             ) from error
 
 
@@ -210,30 +204,3 @@ def _job_in(folder: Path) -> Any:
         return json.loads((folder / JOB).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-
-
-def _is_sound(file: Path, count: int, schema: pa.Schema) -> bool:
-    try:
-        parquet = pq.ParquetFile(file)
-        return parquet.metadata.num_rows == count and parquet.schema_arrow.equals(schema)
-    except (pa.ArrowException, OSError):
-        return False
-
-
-def _whose(theirs: Any, ours: Mapping[str, Any]) -> str:
-    """What tells another job from this one, in words."""
-    if not isinstance(theirs, Mapping):
-        return "was not written by burnish generate"
-    changes = []
-    for name in dict.fromkeys((*ours, *theirs)):
-        before, now = theirs.get(name), ours.get(name)
-        if before != now:
-            is_digest = any(isinstance(value, str) and value.startswith(DIGEST) for value in (before, now))
-            changes.append(
-                f"{name} had other contents" if is_digest else f"{name} was {show(before)} and is {show(now)}"
-            )
-    return f"was made by another command ({', '.join(changes)})"
-
-
-def _reason(error: BaseException | None) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

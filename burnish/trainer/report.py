@@ -32,8 +32,8 @@ def sample_rows(batch: DataProto, tokenizer: Any) -> list[dict[str, Any]]:
             "reward_info": others["reward_info"][i],
             "response_mask": columns["response_mask"][i][real].tolist(),
         }
-        if AUGMENTED in (others["extra_info"][i] or {}):
-            row[AUGMENTED] = others["extra_info"][i][AUGMENTED]  # the prompt was proposed while training, and by whom
+        if AUGMENTED in others and others[AUGMENTED][i] is not None:
+            row[AUGMENTED] = others[AUGMENTED][i]  # the prompt was proposed while training, and by whom
         for name in ("rollout_log_probs", "advantages"):
             if name in columns:  # rounded: these files are read by people and grow with every token
                 row[name] = [round(value, 4) for value in columns[name][i][real].tolist()]

@@ -1,11 +1,18 @@
 """The file of responses: the rows it starts from, the columns it adds, and what decides them.
 
-`read_table` gives the input as Arrow holds it, so that every column leaves as it came; `output_schema` adds the columns
-of responses; `job_facts` tells one output from another (`trainer/parts.py`). Imports no torch.
+`PromptFile` gives the rows of the input as a run has them, and as Arrow holds them, so that every column leaves as it
+came; `output_schema` adds the columns of responses. `job_facts` tells one output from another (`trainer/parts.py`):
+the value of every key, but for those that only say where and how fast, and a digest of the contents of every file that
+a key names; `whose` says in words how two differ. Imports no torch.
 """
 
 import hashlib
-from collections.abc import Iterable
+import importlib
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +20,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from burnish.config import GenerationConfig
-from burnish.config.key import read
-from burnish.data.files import locate, read_rows, to_table
-from burnish.errors import DataError
+from burnish.config.data import DataConfig
+from burnish.config.key import keys_of, read
+from burnish.config.values import show
+from burnish.data.files import Row, at, is_parquet, locate, no_column, to_table
+from burnish.data.row import complete_row, find_prompt_key, kept_name, refuse_media
+from burnish.data.table import open_table
+from burnish.errors import ConfigError, DataError
 from burnish.models.fingerprint import fingerprint
 from burnish.models.folder import resolve_path
-from burnish.trainer.parts import DIGEST
+
+log = logging.getLogger(__name__)
 
 ADDED = pa.schema(
     {
@@ -26,26 +38,78 @@ ADDED = pa.schema(
         "response_log_probs": pa.list_(pa.float64()),
         "finish_reasons": pa.list_(pa.string()),
         "response_lengths": pa.list_(pa.int64()),
+        "num_turns": pa.list_(pa.int64()),
+        "num_tool_calls": pa.list_(pa.int64()),
     }
 )
-# Keys that decide the responses, besides the contents of file and model. What only decides how fast they come (batch
-# size, device, sequences at a time) may change from one attempt to the next.
-DECIDING = (
-    *("data.prompt_key", "data.n_samples", "data.truncation", "data.apply_chat_template_kwargs"),
-    *("model.override_config", "model.dtype", "rollout.dtype", "rollout.name"),
-    *("rollout.prompt_length", "rollout.response_length", "rollout.temperature", "rollout.top_k", "rollout.top_p"),
-    *("rollout.min_p", "rollout.do_sample", "rollout.ignore_eos", "rollout.stop", "rollout.stop_token_ids"),
-    *("rollout.agent.default_agent_loop", "rollout.agent.agent_loop_config_path", "trainer.seed"),
+# Keys that may change from one attempt to the next: where the responses go, and how fast they come. Keys that have no
+# effect may change too.
+NEUTRAL = (
+    *("data.output_path", "data.overwrite", "data.batch_size"),
+    *("rollout.max_num_seqs", "rollout.max_num_batched_tokens", "rollout.timeout"),
+    *("trainer.device", "trainer.nnodes", "trainer.n_gpus_per_node"),
 )
 MODEL_TEXTS = (".json", ".jinja", ".model", ".txt", ".py")  # endings of what says how a model reads and ends a text
+DIGEST = "sha256:"  # how facts begin that stand for contents
 
 
-def read_table(path: str) -> pa.Table:
-    """The rows of a file that is known to be readable: a parquet file's own types; for JSON those that fit all rows."""
-    file = locate(path)
-    if file.name.lower().endswith(".parquet"):
-        return pq.ParquetFile(file).read()
-    return to_table(read_rows(file), file)
+class PromptFile:
+    """The rows of a file, each as `complete_row` has it; DataError for one that is wrong when it is asked for.
+
+    Parquet is kept as Arrow holds it, and a row is made of it when it is wanted. The objects of a json file, which need
+    not have the same fields, are kept as they were read.
+    """
+
+    def __init__(self, path: str, keys: DataConfig):
+        self.path, self.keys, self._table = path, keys, open_table(path)
+        self._objects = None if is_parquet(Path(path)) else list(self._table)
+        names = self._table.columns
+        prompt = find_prompt_key(dict.fromkeys(names, True), keys.prompt_key)
+        if prompt is None:
+            raise no_column(path, keys.prompt_key, names, "Name the one with the prompts in data.prompt_key")
+        for name in names:
+            if name != prompt and kept_name(name) != name:
+                log.info("%s: agent loops get column '%s' as '%s'", path, name, kept_name(name))
+
+    def __len__(self) -> int:
+        return self._table.rows
+
+    def batches(self) -> Iterator[tuple[range, list[Row]]]:
+        """All rows from the first, some at a time, with their numbers."""
+        begin = 0
+        for batch in self._table.batches():
+            numbers = range(begin, begin + len(batch))
+            yield numbers, self._completed(numbers, batch)
+            begin = numbers.stop
+
+    @cached_property
+    def arrow(self) -> pa.Table:
+        """The whole of a file that `batches` found readable: parquet's own types; for json those that fit all rows."""
+        file = locate(self.path)
+        return pq.ParquetFile(file).read() if self._objects is None else to_table(self._objects, file)
+
+    def rows(self, numbers: range) -> list[Row]:
+        """Some of its rows."""
+        if self._objects is not None:
+            return self._completed(numbers, self._objects[numbers.start : numbers.stop])
+        some = self.arrow.slice(numbers.start, len(numbers))
+        return self._completed(numbers, some.to_pylist(maps_as_pydicts="lossy"))
+
+    @contextmanager
+    def naming(self, number: int) -> Iterator[None]:
+        """A DataError from inside names the row."""
+        try:
+            yield
+        except DataError as error:
+            raise DataError(f"{at(self.path, number)}: {error}") from error
+
+    def _completed(self, numbers: range, rows: list[Row]) -> list[Row]:
+        keys, done = {"prompt_key": self.keys.prompt_key, "reward_fn_key": self.keys.reward_fn_key}, []
+        for i, row in zip(numbers, rows, strict=True):
+            refuse_media(row, (self.keys.image_key, self.keys.video_key), at(self.path, i))
+            with self.naming(i):
+                done.append(complete_row(row, position=i, **keys))
+        return done
 
 
 def output_schema(path: str, there: pa.Schema) -> pa.Schema:
@@ -64,33 +128,78 @@ def output_schema(path: str, there: pa.Schema) -> pa.Schema:
     return schema
 
 
-def job_facts(config: GenerationConfig) -> dict[str, Any]:
-    """What decides the responses, by the names of keys."""
-    file, model = locate(config.data.path), config.model
-    try:
-        contents = DIGEST + _hashed([file]).hexdigest()
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error}") from error
-    return {
-        "data.path": contents,
+def job_facts(config: GenerationConfig, loops: Iterable[str] = ()) -> dict[str, Any]:
+    """What decides the responses, by the names of keys; `loops` are the modules of the user's agent loops."""
+    model, agent = config.model, config.rollout.agent
+    facts = {
+        name: read(config, name)
+        for name, known in keys_of(GenerationConfig).items()
+        if name not in NEUTRAL and not known.about.inert
+    }
+    return facts | {
+        "data.path": _digest([locate(config.data.path)]),
         "model.path": _model_digest(model.path, weights=True),
         "model.tokenizer_path": model.tokenizer_path and _model_digest(model.tokenizer_path, weights=False),
-        **{name: read(config, name) for name in DECIDING},
+        "model.external_lib": model.external_lib and _digest(_code(_imported(model.external_lib))),
+        "rollout.agent.agent_loop_config_path": agent.agent_loop_config_path
+        and _digest([Path(agent.agent_loop_config_path), *_code(loops)]),
     }
+
+
+def whose(theirs: Any, ours: Mapping[str, Any]) -> str:
+    """What tells the job that left facts, if it did, from this one."""
+    if not isinstance(theirs, Mapping):
+        return "was not written by burnish generate"
+    changes = []
+    for name in dict.fromkeys((*ours, *theirs)):
+        before, now = theirs.get(name), ours.get(name)
+        if before != now:
+            is_digest = any(isinstance(value, str) and value.startswith(DIGEST) for value in (before, now))
+            changes.append(
+                f"{name} had other contents" if is_digest else f"{name} was {show(before)} and is {show(now)}"
+            )
+    return f"was made by another command ({', '.join(changes)})"
 
 
 def _model_digest(path: str, *, weights: bool) -> str:
     """Of the weights at a glance, and of every text beside them: configuration, tokenizer, chat template."""
     folder = resolve_path(path, weights=weights)
-    digest = _hashed(sorted(file for file in folder.iterdir() if file.suffix in MODEL_TEXTS))
-    if weights:
-        digest.update(fingerprint(folder).encode())
+    texts = _digest(sorted(file for file in folder.iterdir() if file.suffix in MODEL_TEXTS))
+    return f"{texts} {fingerprint(folder)}" if weights else texts
+
+
+def _digest(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        try:
+            with file.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+        except OSError as error:
+            raise DataError(f"{file}: cannot be read: {error}") from error
     return DIGEST + digest.hexdigest()
 
 
-def _hashed(files: Iterable[Path]) -> "hashlib._Hash":
-    digest = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
-    return digest
+def _imported(libraries: str) -> list[str]:
+    """The modules of `model.external_lib`, imported."""
+    names = [name.strip() for name in libraries.split(",") if name.strip()]
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ConfigError(f"model.external_lib={libraries}: {name} could not be imported ({error})") from error
+    return names
+
+
+def _code(modules: Iterable[str]) -> list[Path]:
+    """The files of imported modules, and of what else is imported from the folders that they were found in.
+
+    Installed packages are no user's to edit; of them only the modules themselves count, and burnish not at all.
+    """
+    found = {name: getattr(module, "__dict__", {}).get("__file__") for name, module in sys.modules.items()}
+    files = {name: Path(file) for name, file in found.items() if file and not name.startswith("burnish.")}
+    own = {files[name] for name in modules if name in files}
+    places = {file.parents[name.count(".")] for name, file in files.items() if file in own}
+    beside = {
+        file for file in files.values() if places.intersection(file.parents) and "site-packages" not in file.parts
+    }
+    return sorted(own | beside)

@@ -8,6 +8,7 @@ import logging
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 import torch
 
@@ -67,8 +68,15 @@ def newest(trainer: PPOTrainer) -> str:
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
     """A scheduler's SIGTERM ends the run as Ctrl-C does: with its last words."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        handler = signal.getsignal(signal.SIGINT)  # an event loop has its own; a shell's background job none
+        if not callable(handler):
+            raise KeyboardInterrupt
+        handler(number, frame)
+
     try:
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        before = signal.signal(signal.SIGTERM, interrupt)
     except ValueError:  # not the main thread: whoever runs it there handles signals
         yield
         return

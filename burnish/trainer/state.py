@@ -24,7 +24,7 @@ PARTS = ("experience", "kl", "bad_steps", "run", "config")
 def run_facts(config: PPOConfig, rows: int) -> dict[str, Any]:
     """What must be the same for a resumed run to be the same run, by the key that says it."""
     data, sampler, curriculum = config.data, config.data.sampler, config.data.curriculum
-    augment = asdict(data.augment) if data.augment.enable else None
+    augment = asdict(data.augment) if data.augment.enable else dict.fromkeys(asdict(data.augment))
     return {
         "rows of data.train_files": rows,
         "data.train_batch_size": data.train_batch_size,
@@ -33,7 +33,7 @@ def run_facts(config: PPOConfig, rows: int) -> dict[str, Any]:
         "data.dataset_weights": data.dataset_weights,
         "data.curriculum": {"key": curriculum.key, "stages": curriculum.stages},
         "data.sampler": {"class_path": sampler.class_path, "class_name": sampler.class_name},
-        "data.augment": augment,
+        **{f"data.augment.{name}": value for name, value in augment.items()},
         "trainer.seed": config.trainer.seed,
         MODEL: fingerprint(config.actor_rollout_ref.model.path),
     }

@@ -5,6 +5,7 @@ Consumes the validation rows; hands on `val-core/…` and `val-aux/…` figures 
 left unread, so how often a run validates cannot change what it trains on.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from burnish.data.collate import collate
 from burnish.data.custom import CustomDataset
 from burnish.data.dataset import RLDataset
 from burnish.protocol import DataProto
+from burnish.rewards.contract import ScoreResult
 from burnish.rollout.base import Sampling
 from burnish.tracking import RunFolder
 from burnish.trainer.experience import training_sampling
@@ -84,10 +86,18 @@ def validation_sampling(rollout: RolloutConfig) -> Sampling:
 def _figures(batches: list[DataProto]) -> dict[str, float]:
     sources, uids, infos = [], [], []
     for batch in batches:
-        rewards = batch.batch["token_level_scores"].sum(-1).tolist()
+        placed = batch.batch["token_level_scores"].sum(-1).tolist()
+        results = batch.non_tensor_batch.get("score_result", [None] * len(batch))
+        rewards = map(_exact, placed, results)
         sources += [str(source) for source in batch.non_tensor_batch["data_source"]]
         uids += batch.non_tensor_batch["uid"].tolist()
         extras = batch.non_tensor_batch["reward_info"]
         infos += [{**extra, "reward": reward} for extra, reward in zip(extras, rewards, strict=True)]
     names = dict.fromkeys(name for info in infos for name in info if name != "score")
     return validation_metrics(sources, uids, {name: [info.get(name) for info in infos] for name in names})
+
+
+def _exact(placed: float, result: ScoreResult | None) -> float:
+    """The score as the function gave it, where the manager placed it unchanged: tokens hold it in float32."""
+    score = None if result is None else result.score
+    return placed if score is None or not math.isclose(score, placed, rel_tol=1e-6) else score

@@ -1,7 +1,9 @@
 """`burnish data check` from the command line: findings, exit codes, JSON, and mistakes in one line."""
 
+import errno
 import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,7 +62,7 @@ def test_without_a_tokenizer_no_torch_is_loaded(splits):
     [
         ([row(data_source="mystery")], "rows that would be refused (1)"),
         ([row(truth=None)], "rows that would be refused (1)"),
-        ([row(extra_info={"answer": "#### 3"})], "reference answers that fail their own scorer (1)"),
+        ([row(truth="two", extra_info={"answer": "#### 3"})], "reference answers that fail their own scorer (1)"),
         ([row(" ")], "empty prompts (1)"),
         ([row(extra_info={"answer": ""})], "empty answers (1)"),
     ],
@@ -74,6 +76,10 @@ def test_problems_end_with_1(jsonl, capsys, rows, said):
     ("rows", "said"),
     [
         ([row(), row()], "2 rows: no problems; warnings: rows with a prompt that an earlier row has (1)"),
+        (
+            [row(extra_info={"answer": "#### 3"})],
+            "1 row: no problems; warnings: worked answers that fail where the ground truth passes (1)",
+        ),
         ([row(data_source="math")], "1 row: no problems; warnings: rows whose reference answer is not checked (1)"),
         ([row(), row("x", 3)], "2 rows: no problems; warnings: columns of mixed types (1)"),
     ],
@@ -100,7 +106,7 @@ def test_lengths_in_tokens_and_the_limit(splits, tiny_model, capsys):
 
 def test_a_reward_function_of_ones_own(jsonl, tmp_path, capsys):
     reward = tmp_path / "my_reward.py"
-    reward.write_text("def mine(solution_str, ground_truth): return 0.2 if solution_str == ground_truth else 0\n")
+    reward.write_text("def mine(solution_str, ground_truth): return 0.2 * (solution_str == ground_truth == 'x')\n")
     rows = jsonl({"prompt": "a", "reward_model": {"ground_truth": "x"}}, row("b", "y", extra_info={"answer": "z"}))
     assert main([rows, "--reward", f"{reward}:mine"]) == 1
     out = capsys.readouterr().out
@@ -114,6 +120,18 @@ def test_json_holds_everything(jsonl, tmp_path, capsys):
     found = json.loads(target.read_text())
     assert found["problems"] == {} and found["warnings"] == {"rows with a prompt that an earlier row has": 29}
     assert found["files"][0]["warnings"]["duplicate"]["what"][0]["rows"] == list(range(1, 30))
+
+
+def test_json_that_cannot_be_written_leaves_the_old_file(jsonl, tmp_path, monkeypatch, capsys):
+    def full(_descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    target = tmp_path / "found.json"
+    target.write_text("of yesterday")
+    monkeypatch.setattr(os, "fsync", full)
+    assert guard(main, [jsonl(row()), "--json", str(target)]) == 2
+    assert f"cannot write {target}: the disk is full" in (error := capsys.readouterr().err) and "with --json" in error
+    assert target.read_text() == "of yesterday"
 
 
 def broken_gz(tmp_path):

@@ -184,9 +184,7 @@ def test_mistakes_are_one_line_with_the_fix(capsys, words, message):
 def test_what_is_wrong_with_a_file_is_one_line(capsys):
     write_jsonl(Path("columns.jsonl"), [{"problem": "p", "solution": "s"}])
     said = refused(capsys, "gsm8k", "--train", "columns.jsonl", "--out", "a")
-    assert (
-        "no column 'question'" in said and "the file has: problem, solution; the task reads: question, answer" in said
-    )
+    assert "no column 'question'; the columns are problem, solution. The task reads question, answer;" in said
     write_jsonl(Path("types.jsonl"), [*problems(0, 1), {"question": ["?"], "answer": "#### 1"}])
     said = refused(capsys, "gsm8k", "--train", "types.jsonl", "--out", "a")
     assert "types.jsonl, row 1 (the first is 0): column 'question' holds ['?'] (list); every row needs text" in said
@@ -194,7 +192,10 @@ def test_what_is_wrong_with_a_file_is_one_line(capsys):
         Path("kept.jsonl"), [{"problem": "p", "answer": "1", "type": "A"}, {"problem": "q", "answer": "1", "type": 2}]
     )
     said = refused(capsys, "math", "--train", "kept.jsonl", "--out", "a")
-    assert "column 'extra_info.type' holds text in row 0 and a number in row 1" in said
+    assert "'extra_info.type' holds text (1, first in row 0), integer (1, first in row 1)" in said
+    write_jsonl(Path("half.jsonl"), [{"question": "half \ud83d of it", "answer": "#### 1"}])
+    said = refused(capsys, "gsm8k", "--train", "half.jsonl", "--out", "a")
+    assert "a/train.parquet: the text 'half \\ud83d of it" in said and "has a lone surrogate; mend it" in said
     Path("broken.jsonl.gz").write_bytes(Path("gsm8k/train.jsonl.gz").read_bytes()[:-20])
     said = refused(capsys, "gsm8k", "--train", "broken.jsonl.gz", "--out", "a")
     assert "broken.jsonl.gz: cannot be read: " in said and "download or write it again" in said

@@ -49,6 +49,14 @@ def test_an_unforeseen_error_shows_its_traceback(capsys):
     assert "Traceback" in error and "ZeroDivisionError: oops" in error
 
 
+@pytest.mark.parametrize("words", [[], ["--debug"]])
+@pytest.mark.parametrize("kind", [DataError, ValueError])
+def test_what_a_message_quotes_cannot_command_the_terminal(kind, words, capsys):
+    ends(kind("the columns are \x1b[2Jcol, \x9b31m,\n  é"), *words)
+    error = capsys.readouterr().err
+    assert "the columns are \\x1b[2Jcol, \\x9b31m,\n  é\n" in error and not {"\x1b", "\x9b"} & set(error)
+
+
 def test_ctrl_c_is_no_traceback(capsys):
     assert ends(KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "burnish: stopped by Ctrl-C\n"

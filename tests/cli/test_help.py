@@ -57,6 +57,19 @@ def test_an_example_that_works_comes_first(command, capsys):
         finalise_sft(sft.config, sft.explicit)
 
 
+@pytest.mark.parametrize("command", [name for name, command in COMMANDS.items() if command.keys])
+def test_a_flag_of_some_commands_is_in_their_help_alone(command, capsys):
+    main([command, "--help"])
+    flags = capsys.readouterr().out.partition("flags:\n")[2].partition("\n\n")[0]
+    own = COMMANDS[command].flag
+    expected = [own.split()[0]] if own else []
+    assert [line.split()[0] for line in flags.splitlines()] == [
+        *expected,
+        *("--config-name", "--cfg", "--multirun", "--debug"),
+    ]
+    assert own.startswith("--plan") is (command in ("ppo", "sft"))
+
+
 @pytest.mark.parametrize("table", [advantages.TABLE, losses.TABLE])
 def test_keys_that_name_an_algorithm_list_those_there_are(table, capsys):
     main(["ppo", "--help", table.key])

@@ -125,6 +125,11 @@ def test_nothing_is_suggested_where_nothing_is_near():
     assert nearest("anything", []) is None
 
 
+def test_names_of_megabytes_are_not_compared(monkeypatch):
+    monkeypatch.setattr("burnish.config.nearest._likeness", lambda *_: pytest.fail("compared"))
+    assert nearest("data.seed" * 400_000, ["data.seed"]) is None
+
+
 def test_sections_and_keys_are_not_mixed_up(make):
     with pytest.raises(ConfigError, match="'data' is a section, not a key"):
         make({"data": 3})

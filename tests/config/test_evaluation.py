@@ -3,8 +3,8 @@
 import pytest
 
 from burnish.config import EVAL
-from burnish.config.load import load
-from burnish.config.rules.evaluation import finalise_eval
+from burnish.config.finalise import finalise_eval
+from burnish.config.load import load, run
 from burnish.errors import ConfigError
 
 
@@ -66,8 +66,30 @@ def test_the_responses_are_not_overwritten(tmp_path, monkeypatch):
         finished("data.path=out.json", "data.output_path=./out.json")
 
 
-def test_jobs_of_a_sweep_do_not_write_the_same_file():
-    with pytest.raises(ConfigError, match=r"several jobs have the same data.output_path"):
-        load(["data.path=out.parquet", "custom_reward_function.path=a.py,b.py", "--multirun"], EVAL)
-    jobs = load(["data.path=a.parquet,b.parquet", "--multirun"], EVAL)
-    assert [job.config.data.path for job in jobs] == ["a.parquet", "b.parquet"]
+def swept(*argv: str) -> list[str]:
+    """The files that the jobs of a sweep write."""
+    seen: list[str] = []
+    run(["--multirun", *argv], EVAL, finalise_eval, lambda job: seen.append(job.config.data.output_path))
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("words", "shared"),
+    [
+        (["data.path=out.parquet", "custom_reward_function.path=a.py,b.py"], "out.eval.json"),
+        (["data.path=a.parquet,b.parquet", "data.output_path=told.json"], "told.json"),
+        (["data.path=a.json,a.jsonl"], "a.eval.json"),
+        (["data.path=a.json", "data.output_path=b.json,./b.json"], "./b.json"),
+        (["data.path=a.json", "data.output_path=told.json,link.json"], "link.json"),
+    ],
+)
+def test_jobs_of_a_sweep_do_not_write_the_same_file(tmp_path, monkeypatch, words, shared):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link.json").symlink_to("told.json")
+    with pytest.raises(ConfigError, match=rf"several jobs have the same data.output_path={shared}; sweep it too"):
+        swept(*words)
+
+
+def test_jobs_of_a_sweep_that_write_files_of_their_own():
+    assert swept("data.path=a.parquet,b.parquet") == ["a.eval.json", "b.eval.json"]
+    assert swept("data.path=x/a.json", "data.output_path=1.json,2.json") == ["1.json", "2.json"]

@@ -5,7 +5,7 @@ import pytest
 from burnish.config.finalise import finalise_generation
 from burnish.config.generation import GenerationConfig
 from burnish.config.key import keys_of
-from burnish.config.load import GENERATION, load
+from burnish.config.load import GENERATION, load, run
 from burnish.config.ppo import PPOConfig
 from burnish.errors import ConfigError, NotAvailable
 
@@ -66,6 +66,11 @@ def test_greedy_is_said_by_temperature_or_do_sample():
     assert notices == ["no effect: rollout.top_p (rollout.do_sample=false takes the likeliest token)"]
 
 
+def test_what_only_training_has_is_said_to_have_no_effect():
+    _, notices = finish("model.enable_gradient_checkpointing=true")
+    assert notices == ["no effect: model.enable_gradient_checkpointing (there is no backward pass in burnish generate)"]
+
+
 def test_top_k_of_0_is_off():
     assert finish("rollout.top_k=0")[0].rollout.top_k == -1
 
@@ -107,8 +112,13 @@ def test_training_and_generation_share_the_keys_of_the_engine():
 
 
 def test_jobs_of_a_sweep_must_not_write_the_same_file():
-    words = [*REQUIRED, "--multirun", "trainer.seed=1,2"]
+    words, outputs = [*REQUIRED, "--multirun", "trainer.seed=1,2"], []
+
+    def task(loaded):
+        outputs.append(loaded.config.data.output_path)
+
     with pytest.raises(ConfigError, match="several jobs have the same data.output_path"):
-        load(words, GENERATION)
-    named = load([*words[:1], "data.output_path=out-${trainer.seed}.parquet", *words[2:]], GENERATION)
-    assert [job.config.data.output_path for job in named] == ["out-1.parquet", "out-2.parquet"]
+        run(words, GENERATION, finalise_generation, task)
+    assert outputs == []
+    words[1] = "data.output_path=out-${trainer.seed}.parquet"
+    assert run(words, GENERATION, finalise_generation, task) == 0 and outputs == ["out-1.parquet", "out-2.parquet"]

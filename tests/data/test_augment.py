@@ -1,15 +1,18 @@
 """The buffer of new prompts: what enters, what is refused and why, what gives way, and what a checkpoint keeps."""
 
 import json
+import types
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from burnish.config.data import AugmentConfig, DataConfig
-from burnish.data.augment import Origin, PromptBuffer, Proposal
+from burnish.data.augment import MOST_ROWS, PromptBuffer, Proposal, Provenance
 from burnish.errors import ConfigError
 from burnish.models.loading import load_tokenizer
 
-ORIGIN = Origin(from_uid=7, from_index=3, step=2, by="reward")
+ORIGIN = Provenance(from_uid=7, from_index=3, step=2, by="reward")
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +29,17 @@ def make(tokenizer):
         return PromptBuffer(config, tokenizer, check)
 
     return buffer
+
+
+def nested(levels):
+    value = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+CIRCLE = {}
+CIRCLE["itself"] = CIRCLE
 
 
 def proposal(*rows, origin=ORIGIN):
@@ -46,6 +60,7 @@ def test_rows_are_completed_and_carry_their_origin(make):
         "hard": True,
         "augmented": {"from_uid": 7, "from_index": 3, "step": 2, "by": "reward", "depth": 1},
     }
+    assert row["augmented"] == row["extra_info"]["augmented"], "what is handed out is marked"
     assert (row["data_source"], row["index"], row["row_uid"]) == ("unknown", 3, 9)
     assert row["reward_model"] == {"style": "rule", "ground_truth": None} and "uid" not in row
 
@@ -61,7 +76,7 @@ def test_an_index_of_its_own_is_kept(make):
 )
 def test_a_batch_takes_at_most_its_share_oldest_first(make, share, size, taken):
     buffer = make(batch=1000, share=share)
-    buffer.add(proposal(*({"prompt": str(i)} for i in range(200))))
+    buffer.add(Proposal([{"prompt": str(i)}], ORIGIN) for i in range(200))
     assert asked(buffer.take(size)) == [str(i) for i in range(taken)]
     assert len(buffer) == 200 - taken
 
@@ -101,11 +116,25 @@ def test_full_new_ones_are_dropped_where_that_is_asked_for(make):
     [
         ("2+2=?", "a new prompt is a str ('2+2=?'), expected a row"),
         ({"question": "2+2=?"}, "field 'prompt' is missing or null (the row has: question"),
+        ({}, "field 'prompt' is missing or null"),
         ({"prompt": []}, "field 'prompt': the list of messages is empty"),
         ({"prompt": "a", "extra_info": "hard"}, "field 'extra_info' is a str ('hard'), expected an object"),
         ({"prompt": "a", "images": ["a.png"]}, "not available yet: images in prompts (a new prompt)"),
         ({"prompt": "9" * 50}, "tokens, over data.max_prompt_length=32"),
-        ({"prompt": "a", "when": object()}, "a new prompt holds a value that JSON has not"),
+        ({"prompt": "\ud800"}, "the text has a lone surrogate (\\ud800)"),
+        (
+            {"prompt": [{"role": "assistant", "tool_calls": 5}]},
+            "has the tool_calls a int (5), expected a list of objects",
+        ),
+        (
+            {"prompt": "a", "deep": nested(2000)},
+            "a new prompt is nested more than 64 levels deep",
+        ),
+        ({"prompt": "a", "deep": nested(70)}, "a new prompt is nested more than 64 levels deep"),
+        (nested(2000), "a new prompt is a list ([[[[[[[...]]]]]]]), expected a row"),
+        ({"prompt": "a", "extra_info": CIRCLE}, "a new prompt holds what JSON cannot: Circular reference"),
+        ({"prompt": "a", "extra_info": {("a", "b"): 1}}, "a new prompt holds what JSON cannot: keys must be str"),
+        ({"prompt": "a", "large": 10**5000}, "a new prompt holds what JSON cannot: Exceeds the limit"),
         ({"prompt": "bad"}, "the checker says no"),
     ],
 )
@@ -118,11 +147,39 @@ def test_what_a_file_may_not_have_is_refused_and_the_rest_enters(make, row, reas
     assert asked(buffer.take(4)) == ["first", "last"]
 
 
-@pytest.mark.parametrize("rows", [{"prompt": "a"}, "a", 3])
-def test_what_is_no_list_is_refused(make, rows):
+@pytest.mark.parametrize(
+    ("rows", "shown"), [({"prompt": "a"}, "dict ({'prompt': 'a'})"), ("a", "str ('a')"), (3, "int (3)")]
+)
+def test_what_is_no_list_is_refused(make, rows, shown):
     intake = make().add([Proposal(rows, ORIGIN)])
     assert intake.refused == 1
-    assert list(intake.reasons) == [f"new_prompts is a {type(rows).__name__}, expected a list of rows"]
+    assert list(intake.reasons) == [f"new_prompts is a {shown}, expected a list of rows"]
+
+
+def test_values_become_those_that_json_has(make):
+    buffer = make()
+    given = {"array": np.arange(2), "number": np.float32(0.5), "set": {1}, "pair": (1, 2), "object": Fraction(1, 2)}
+    messages = np.array([{"role": "user", "content": "a"}], dtype=object)
+    buffer.add(proposal({"prompt": messages, "given": given, "extra_info": types.MappingProxyType({3: True})}))
+    (row,) = buffer.take(4)
+    assert row["given"] == {"array": [0, 1], "number": 0.5, "set": [1], "pair": [1, 2], "object": "1/2"}
+    assert row["raw_prompt"] == [{"role": "user", "content": "a"}] and row["extra_info"]["3"] is True
+    assert json.loads(json.dumps(row)) == row
+
+
+def test_of_a_trajectory_so_many_rows_are_looked_at_and_the_others_dropped(make):
+    seen = []
+    buffer = make(lambda row: seen.append(row))
+    intake = buffer.add([Proposal([{"prompt": f"{t}.{i}"} for i in range(100)], ORIGIN) for t in range(2)])
+    assert (intake.added, intake.dropped, len(seen)) == (2 * MOST_ROWS, 2 * (100 - MOST_ROWS), 2 * MOST_ROWS)
+    assert asked(buffer.take(4)) == ["0.0", "0.1"]
+
+
+def test_full_what_would_be_dropped_is_not_rendered(make):
+    seen = []
+    buffer = make(lambda row: seen.append(row), buffer_size=2, on_full="drop_new")
+    intake = buffer.add(proposal(*({"prompt": str(i)} for i in range(50))))
+    assert (intake.added, intake.dropped, len(seen)) == (2, 48, 2)
 
 
 @pytest.mark.parametrize(("keys", "refused"), [({}, 0), ({"filter_overlong_prompts": True}, 1)])

@@ -56,6 +56,14 @@ class TestToMessages:
             ([{"role": "user", "content": 5}], r"message 0 \(user\) has the content a int \(5\), expected text"),
             ([{"role": "user", "content": None}], "message 0 .*NoneType"),
             ([{"role": "user", "content": [{"type": "text"}]}], "content part .*expected text"),
+            (
+                [{"role": "assistant", "tool_calls": 5}],
+                r"message 0 \(assistant\) has the tool_calls a int \(5\), expected a",
+            ),
+            (
+                [{"role": "assistant", "tool_calls": ["f"]}],
+                r"has the tool_calls a list \(\['f'\]\), expected a list of obj",
+            ),
         ],
     )
     def test_bad_prompts(self, prompt, message):
@@ -109,6 +117,15 @@ class TestPrompt:
     def test_reserved_arguments_are_refused(self, tokenizer):
         with pytest.raises(ConfigError, match=r"data\.apply_chat_template_kwargs\.tokenize is set by burnish"):
             ChatRenderer(tokenizer, {"tokenize": False})
+
+    def test_half_a_pair_of_escapes_is_no_text(self, tokenizer):
+        renderer = ChatRenderer(tokenizer)
+        half = {"role": "user", "content": "half \ud83d of it"}
+        for render in (renderer.text, renderer.prompt_ids):
+            with pytest.raises(DataError, match=r"the text has a lone surrogate \(\\ud83d\); mend or drop the row"):
+                render([half])
+        with pytest.raises(DataError, match="lone surrogate"):
+            renderer.conversation([USER, {"role": "assistant", "content": "\ud83d"}])
 
     def test_a_template_that_refuses_the_roles(self, tokenizer):
         template = "{{ raise_exception('System role not supported') }}"

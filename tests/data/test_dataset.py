@@ -105,6 +105,11 @@ class TestBadRows:
             ({"data_source": 3}, r"field 'data_source' is a int \(3\), expected text"),
             ({"agent_name": {}}, "field 'agent_name' is a dict .*expected text"),
             ({"tools_kwargs": "x"}, "field 'tools_kwargs' is a str"),
+            ({"prompt": "half \ud83d"}, r"the text has a lone surrogate \(\\ud83d\); mend or drop the row"),
+            (
+                {"prompt": [{"role": "assistant", "tool_calls": 5}]},
+                r"field 'prompt': message 0 \(assistant\) has the tool_",
+            ),
         ],
     )
     def test_file_row_and_field_are_named(self, write_jsonl, tokenizer, data_config, change, message):

@@ -75,6 +75,8 @@ def test_missing_file_names_path_and_working_directory(tmp_path, monkeypatch):
         ("a.json", b'[{"a": 1}', r"a\.json: not valid JSON: .*\(line 1, column"),
         ("a.json", b'{"data": [\n]}', "one object per line, or one array of objects"),
         ("a.jsonl", b"", r"a\.jsonl: the file has no rows"),
+        ("a.jsonl", b'{"a": 1}\n{"a": ' + b"[" * 10**5, r"a\.jsonl: line 2 is nested too deeply to be read"),
+        ("a.json", b"[" * 10**5, r"a\.json: a row is nested too deeply to be read"),
         ("a.jsonl", b"\xff\xfe", "not UTF-8"),
         ("a.jsonl.gz", gzip.compress(b'{"a": 1}', mtime=0)[:-9], r"a\.jsonl\.gz: cannot be read"),
         ("a.jsonl.gz", b"plain", r"a\.jsonl\.gz: cannot be read: .*; it is broken or no gzip file: download or write"),
@@ -102,6 +104,20 @@ def test_parquet_without_rows(tmp_path):
             reader(tmp_path / "empty.parquet")
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"), [(pa.timestamp("ns"), 1), (pa.date32(), 10**7), (pa.timestamp("us", "No/Where"), 1)]
+)
+def test_a_column_that_python_has_no_type_for_is_named(tmp_path, kind, value):
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"prompt": ["a"], "when": pa.array([value], type=kind)}), path)
+    with pytest.raises(DataError) as caught:
+        read_rows(path)
+    said = str(caught.value)
+    assert said.startswith(f"{path}: column 'when' ({kind}) has a value that Python has no type for: ")
+    assert said.endswith("Write the column in another type (timestamp[us], say, or text), or drop it")
+    assert "pandas" not in said
+
+
 def test_folder_and_remote_paths(tmp_path):
     with pytest.raises(DataError, match="is a folder; name the files in it"):
         read_rows(tmp_path)
@@ -110,7 +126,7 @@ def test_folder_and_remote_paths(tmp_path):
 
 
 def test_write_parquet_refuses_mixed_types_and_leaves_nothing(tmp_path):
-    with pytest.raises(DataError, match="one type per column"):
+    with pytest.raises(DataError, match="a column of a parquet file has one type"):
         write_parquet([{"a": 1}, {"a": "x"}], tmp_path / "rows.parquet")
     with pytest.raises(DataError, match="parquet cannot hold these rows: .*struct type 'a' with no child"):
         write_parquet([{"a": {}}], tmp_path / "rows.parquet")
@@ -122,18 +138,43 @@ def test_write_parquet_refuses_mixed_types_and_leaves_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "problem"),
     [
-        ([{"a": 1}, {}, {"a": "x"}], "column 'a' holds a number in row 0 and text in row 2"),
-        ([{"a": True}, {"a": 1}], "column 'a' holds true/false in row 0 and a number in row 1"),
-        ([{"a": {"b": "x"}}, {"a": None}, {"a": {"b": 2.5}}], "column 'a.b' holds text in row 0 and a number in row 2"),
-        ([{"a": [1]}, {"a": [2, "x"]}], "column 'a[]' holds a number in row 0 and text in row 1"),
-        ([{"a": [{"b": "x"}]}, {"a": {"b": "x"}}], "column 'a' holds lists in row 0 and objects in row 1"),
+        ([{"a": 1}, {}, {"a": "x"}], "'a' holds integer (1, first in row 0), text (1, first in row 2)"),
+        ([{"a": True}, {"a": 1}], "'a' holds boolean (1, first in row 0), integer (1, first in row 1)"),
+        (
+            [{"a": {"b": "x"}}, {"a": None}, {"a": {"b": 2.5}}],
+            "'a.b' holds text (1, first in row 0), number (1, first in row 2)",
+        ),
+        ([{"a": [1]}, {"a": [2, "x"]}], "'a[]' holds integer (2, first in row 0), text (1, first in row 1)"),
+        (
+            [{"a": [{"b": "x"}]}, {"a": {"b": "x"}}],
+            "'a' holds list<object> (1, first in row 0), object (1, first in row 1)",
+        ),
+        ([{"a": [{"b": [1]}]}, {"a": [{"b": ["x"]}]}], "'a[].b[]' holds integer (1, first in row 0), text (1, first"),
+        ([{"a": "x"}, {"a": b"y"}], "'a' holds text (1, first in row 0), bytes (1, first in row 1)"),
+        ([{"a": ["x", b"y"]}], "'a[]' holds text (1, first in row 0), bytes (1, first in row 0)"),
+        ([{"a": {"b": b"x"}}, {"a": {"b": "y"}}], "'a.b' holds bytes (1, first in row 0), text (1, first in row 1)"),
     ],
 )
 def test_mixed_types_are_one_line_with_the_column_and_both_types(tmp_path, rows, problem):
     with pytest.raises(DataError) as caught:
         write_parquet(rows, tmp_path / "rows.parquet")
-    start = f"{tmp_path / 'rows.parquet'}: parquet needs one type per column; "
-    assert str(caught.value) == f"{start}{problem} (the first is 0): make them alike"
+    said = str(caught.value)
+    assert said.startswith(f"{tmp_path / 'rows.parquet'}: {problem}")
+    assert said.endswith("; a column of a parquet file has one type: make them alike") and "\n" not in said
+    assert not os.listdir(tmp_path)
+
+
+def test_bytes_beside_text_are_written_where_they_do_not_mix(tmp_path):
+    rows = [{"images": [{"bytes": b"x", "path": "a"}], "tags": ["a", None]}, {"images": None, "tags": []}]
+    assert read_rows(write_parquet(rows, tmp_path / "rows.parquet")) == rows
+
+
+@pytest.mark.parametrize("row", [{"a": "so \ud83d it is"}, {"a": [{"b": "so \ud83d it is"}]}, {"so \ud83d it is": 1}])
+def test_half_a_pair_of_escapes_is_told_with_its_text(tmp_path, row):
+    with pytest.raises(DataError) as caught:
+        write_parquet([row], tmp_path / "rows.parquet")
+    said = f"{tmp_path / 'rows.parquet'}: the text 'so \\ud83d it is' has a lone surrogate; mend it or drop its row"
+    assert str(caught.value) == said and not os.listdir(tmp_path)
 
 
 def test_a_number_that_parquet_cannot_hold(tmp_path):

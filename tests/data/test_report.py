@@ -4,14 +4,17 @@ import itertools
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from burnish.data.chat import ChatRenderer
-from burnish.data.check import Asked, Measure, check_file
+from burnish.data.check import CheckOptions, Measure, check_file
+from burnish.data.column_types import MOST_FIELDS, Columns
 from burnish.data.files import write_parquet
 from burnish.data.report import FINDINGS, KINDS, Lengths, Report
 from burnish.data.report_text import lines, print_report, summary
-from burnish.data.table import MOST_FIELDS, Columns, open_table
+from burnish.data.table import open_table
 from burnish.errors import DataError
 
 
@@ -47,7 +50,7 @@ def row(question="1+1?", truth="2", **fields):
 def check(write_jsonl):
     def run(rows, judge=None, tokenizer=None, name="rows.jsonl", **asked):
         measure = Measure(ChatRenderer(tokenizer) if tokenizer else None)
-        return check_file(open_table(write_jsonl(rows, name)), Asked(**asked), judge or NoJudge(), measure)
+        return check_file(open_table(write_jsonl(rows, name)), CheckOptions(**asked), judge or NoJudge(), measure)
 
     return run
 
@@ -74,10 +77,11 @@ def test_every_bad_row_is_told_with_its_field(check):
         row([{"role": "user", "content": [{"type": "image"}]}]),
         {"data_source": 3, "prompt": "c"},
         row("half \ud83d of it"),
+        row([{"role": "assistant", "tool_calls": 5}]),
     ]
     report = check(rows)
     texts = {rows[0]: text for text, rows in report.found["refused"].items()}
-    assert sorted(texts) == [0, 1, 3, 4, 5, 6, 7]
+    assert sorted(texts) == [0, 1, 3, 4, 5, 6, 7, 8]
     assert texts[0] == "field 'prompt': message 0 has no role (its fields: content)"
     assert texts[1].startswith("field 'prompt': expected a string or a list of messages, got a int")
     assert texts[3].startswith("field 'extra_info' is a str")
@@ -85,6 +89,7 @@ def test_every_bad_row_is_told_with_its_field(check):
     assert "image parts in messages" in texts[5]
     assert texts[6].startswith("field 'data_source' is a int")
     assert texts[7] == "the text has a lone surrogate (\\ud83d); mend or drop the row"
+    assert texts[8] == "field 'prompt': message 0 (assistant) has the tool_calls a int (5), expected a list of objects"
 
 
 def test_the_judge_decides_what_is_refused_and_what_fails(check):
@@ -276,6 +281,15 @@ def test_columns_with_types_nulls_and_mixtures(check):
     assert report.found["mixed_types"][text] == [1]
 
 
+def test_mixtures_inside_lists_and_objects_are_found_and_not_listed(check):
+    rows = [row(f"{i}", {"target": ["a", target]}, tags=[i]) for i, target in enumerate(["b", None, 7])]
+    report = check(rows)
+    ((text, numbers),) = report.found["mixed_types"].items()
+    assert text.startswith("'reward_model.ground_truth.target[]' holds text (4, first in row 0), integer (1, first in")
+    assert numbers == [2]
+    assert report.columns.names() == ["data_source", "prompt", "reward_model", "reward_model.ground_truth", "tags"]
+
+
 def test_objects_whose_keys_are_data_do_not_fill_the_report():
     columns = Columns()
     for i in range(100):
@@ -287,11 +301,20 @@ def test_parquet_is_read_in_batches_with_the_same_result(check, tmp_path):
     rows = [row(f"{i % 2000}?", str(i), extra_info={"index": i}) for i in range(2500)]
     path = write_parquet(rows, tmp_path / "rows.parquet")
     seen = []
-    report = check_file(open_table(str(path)), Asked(), NoJudge(), Measure(), seen.append)
+    report = check_file(open_table(str(path)), CheckOptions(), NoJudge(), Measure(), seen.append)
     assert seen == [1024, 1024, 452] and report.rows == report.scored == 2500
     assert report.count("duplicate") == 500 and report.found["duplicate"]["the prompt of row 7"] == [2007]
     as_json = check(rows).to_dict()
     assert {**report.to_dict(), "file": ""} == {**as_json, "file": ""}
+
+
+def test_a_parquet_column_that_python_has_no_type_for(tmp_path):
+    when = pa.array([1], type=pa.timestamp("ns"))
+    pq.write_table(pa.table({"prompt": ["a"], "when": when}), tmp_path / "rows.parquet")
+    with pytest.raises(
+        DataError, match=r"rows.parquet: column 'when' \(timestamp\[ns\]\) has a value that Python has no"
+    ):
+        check_file(open_table(str(tmp_path / "rows.parquet")), CheckOptions(), NoJudge(), Measure())
 
 
 def test_a_parquet_file_that_breaks_off_inside(tmp_path):
@@ -299,8 +322,8 @@ def test_a_parquet_file_that_breaks_off_inside(tmp_path):
     content = bytearray(path.read_bytes())
     content[4:400] = b"\xff" * 396  # the footer stays
     path.write_bytes(content)
-    with pytest.raises(DataError, match="its rows cannot be read; write or download it again"):
-        check_file(open_table(str(path)), Asked(), NoJudge(), Measure())
+    with pytest.raises(DataError, match=r"not a readable parquet file .*Write or download it again"):
+        check_file(open_table(str(path)), CheckOptions(), NoJudge(), Measure())
 
 
 def test_the_text_names_a_handful_of_rows_and_the_count(check):
@@ -336,6 +359,14 @@ def test_texts_of_a_file_cannot_command_the_terminal(check, capsys):
     print_report(Report([check([{"prompt": "x", "data_source": "\x1b[2J[red]evil"}])]))
     out = capsys.readouterr().out
     assert "data sources: \\x1b[2J[red]evil (1)" in out and "\x1b" not in out
+
+
+def test_texts_of_a_file_do_not_begin_a_line(check, capsys):
+    forged = "x\n1 file, 1 row: no problems"
+    print_report(Report([check([row(data_source=forged, **{f"y\n{forged}": 1})], Strict())]))
+    out = capsys.readouterr().out
+    assert "data sources: x\\n1 file, 1 row: no problems (1)" in out
+    assert [line for line in out.splitlines() if line.startswith("1 file")] == [out.splitlines()[-1]]
 
 
 def test_every_finding_is_documented():

@@ -94,6 +94,7 @@ class TestBadRows:
             ({"messages": None}, "field 'messages' is missing or null"),
             ({"messages": TALK[:1]}, "no message is from the assistant"),
             ({"messages": [{"role": "user"}]}, r"field 'messages': message 0 \(user\) has the content"),
+            ({"messages": [TALK[0], {"role": "assistant", "content": "\ud83d"}]}, "the text has a lone surrogate"),
             ({"messages": TALK, "tools": "{"}, "field 'tools' is not valid JSON"),
             ({"messages": TALK, "tools": {"a": 1}}, "field 'tools' is a dict, expected a list"),
         ],

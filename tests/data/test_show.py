@@ -7,7 +7,7 @@ from rich.console import Console
 
 from burnish.data.chat import ChatRenderer
 from burnish.data.select import Condition, Selection, parse_rows
-from burnish.data.show import literal, print_blocks, row_blocks
+from burnish.data.show import print_blocks, row_blocks
 from burnish.data.table import open_table
 from burnish.errors import ConfigError, DataError
 
@@ -123,9 +123,8 @@ def test_markup_and_escapes_are_shown_literally(terminal):
     assert not [code for code in unsafe if code in text]
 
 
-def test_literal_keeps_lines_tabs_and_other_scripts():
-    assert literal("a\n\tb é 漢 🙂") == "a\n\tb é 漢 🙂"
-    assert literal("\x00\x7f\u2028\ud800") == "\\x00\\x7f\\u2028\\ud800"
+def test_the_name_of_a_column_does_not_pose_as_another():
+    assert shown({"x\n  ground truth": "2"}) == "  x\\n  ground truth: 2\n"
 
 
 def test_long_texts_are_wrapped_on_a_terminal_and_never_cut():

@@ -156,10 +156,27 @@ def test_columns_are_renamed(tmp_path):
     assert swapped.records == [{"problem": "a", "short": "long", "answer": "1"}]
 
 
+def test_a_column_that_makes_way_is_told(tmp_path, caplog):
+    file = write_jsonl(tmp_path / "a.jsonl", [{"problem": "a", "answer": "long", "short": "1"}])
+    read([file], renaming(["problem=question", "answer=short", "short=answer"]))
+    assert not caplog.records
+    read([file], renaming(["problem=question", "short=answer"]))
+    assert [r.getMessage() for r in caplog.records] == [
+        f"{file}: the column 'answer' is left out: --rename gives its name to 'short'"
+    ]
+
+
+@pytest.mark.parametrize("second", ["b=question", "a=answer"])
+def test_renamings_that_contradict_each_other(second):
+    with pytest.raises(ConfigError, match=f"--rename a=question and --rename {second} contradict each other"):
+        renaming(["a=question", second])
+
+
 def test_a_column_to_rename_that_is_not_there(tmp_path):
     file = write_jsonl(tmp_path / "a.jsonl")
     with pytest.raises(
-        DataError, match=r"a.jsonl: --rename task=question: no column 'task'; the file has: question, ans"
+        DataError,
+        match=r"a.jsonl: no column 'task'; the columns are question, answer. Name one .*--rename THEIRS=question",
     ):
         read([file], {"task": "question"})
 

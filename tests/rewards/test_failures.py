@@ -64,7 +64,7 @@ def test_too_many_failures_stop_the_run_with_their_causes():
         apply_policy(results, range(100), False, max_failure_ratio=0.05)
     message = str(error.value)
     assert message.startswith(
-        "10 of the step's 100 samples could not be scored, more than reward.max_failure_ratio=0.05"
+        "10 of 100 samples could not be scored, more than reward.max_failure_ratio=0.05"
     )
     assert "8 times (data_source gsm8k; first uid 90):\n    Traceback\n      File x\n    KeyError: 0" in message
     assert "2 times (data_source math; first uid 98):\n    timed out" in message
@@ -87,7 +87,7 @@ def test_nothing_left_is_an_error():
 def test_stop_early_knows_the_size_of_the_whole_step():
     results, uids = step("aAbB")
     stop_early(results, uids, total=40, max_failure_ratio=0.05)
-    with pytest.raises(RewardError, match=re.escape("stopped after scoring 4 of the step's 39 samples: 2 failed")):
+    with pytest.raises(RewardError, match=re.escape("stopped after scoring 4 of 39 samples: 2 failed")):
         stop_early(results, uids, total=39, max_failure_ratio=0.05)
 
 
@@ -96,7 +96,7 @@ def test_a_watch_stops_at_the_first_failure_too_many():
     for result, uid in zip(*step("aaAbbBcc"), strict=True):
         watch.add(uid, result)
     assert len(watch.failed) == 2  # what succeeded is not kept
-    with pytest.raises(RewardError, match=r"stopped after scoring 9 of the step's 40 samples: 3 failed, more") as error:
+    with pytest.raises(RewardError, match=r"stopped after scoring 9 of 40 samples: 3 failed, more") as error:
         watch.add(100, bad())
     assert "3 times (data_source gsm8k; first uid 97)" in str(error.value)
 

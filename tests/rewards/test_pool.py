@@ -285,7 +285,7 @@ def test_a_function_that_always_hangs_is_known_after_a_few_calls(make_pool, requ
         asyncio.run(step())
     assert {type(reason) for reason in error.value.exceptions} == {RewardError}
     text = str(error.value.exceptions[0])
-    assert text.startswith("stopped after scoring 2 of the step's 32 samples: 2 failed, more than reward.max_failure_")
+    assert text.startswith("stopped after scoring 2 of 32 samples: 2 failed, more than reward.max_failure_")
     allowed = 1
     assert len(list((tmp_path / "started").iterdir())) <= (allowed + 1 + num_workers) * (1 + pool.retries)
 

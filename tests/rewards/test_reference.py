@@ -75,11 +75,28 @@ def test_right_answers_say_nothing(built_in):
     assert built_in.score(rows) == [None] * 4
 
 
-def test_the_worked_answer_is_scored_before_the_ground_truth(built_in):
-    (remark,) = built_in.score([row(answer="it is\n#### 73")])
-    assert remark == Remark(
-        "failing_reference", "extra_info.answer scores 0: 'it is #### 73', where the ground truth is '72'"
+@pytest.mark.parametrize("answer", ["72", "it is\n#### 73"])
+def test_a_worked_answer_that_fails_is_no_problem_where_the_ground_truth_passes(built_in, answer):
+    bad, good = built_in.score([row(answer=answer), row(answer="#### 72")])
+    text = f"extra_info.answer scores 0: '{' '.join(answer.split())}', where the ground truth is '72'"
+    assert bad == Remark("worked_answer", text) and good is None
+
+
+def test_a_worked_answer_that_fails_is_a_problem_where_the_ground_truth_fails_too(built_in):
+    too_small, no_number = built_in.score([row(1e-7, answer="x"), row("seven", "burnish/arithmetic", answer="7")])
+    assert too_small == Remark(
+        "failing_reference", "extra_info.answer scores 0: 'x', where the ground truth is '1e-07'"
     )
+    assert no_number.finding == "failing_reference"
+    assert no_number.text.startswith(
+        "extra_info.answer cannot be scored: ValueError: reward_model.ground_truth='seven'"
+    )
+
+
+def test_a_worked_answer_that_fails_is_a_problem_where_there_is_no_ground_truth(references):
+    by = references("def compute_score(solution_str): return float(solution_str == 'yes')")
+    remarks = by.score([row(None, answer="no"), row("yes", answer="no"), row("also no", answer="no")])
+    assert [remark.finding for remark in remarks] == ["failing_reference", "worked_answer", "failing_reference"]
 
 
 def test_a_long_worked_answer_is_told_by_its_end(built_in):

@@ -48,6 +48,12 @@ def test_validation_is_said_when_it_comes(tmp_path):
     assert stream.getvalue() == "validation at step 0: val-core/[gsm8k]/acc/mean@1 0.5000\n"
 
 
+def test_the_name_of_a_data_source_cannot_command_the_terminal(tmp_path):
+    logger, stream = backend(tmp_path, terminal=False)
+    logger.log({"val-core/\x1b]0;x\x07\nstep:9/acc/mean@1": 0.5}, 0)
+    assert stream.getvalue() == "validation at step 0: val-core/\\x1b]0;x\\x07\\nstep:9/acc/mean@1 0.5000\n"
+
+
 def rows_of(text):
     """The lines of the table: the live progress line is drawn over, so it is taken out with what redraws it."""
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text.replace("\r", "\n")).split("\n")

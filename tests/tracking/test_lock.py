@@ -44,9 +44,8 @@ def test_the_second_process_is_refused_before_it_writes(tmp_path, holder, way):
         calls.get(way, getattr(folder, way))()
     folder.close()
     assert str(refused.value) == (
-        f"trainer.default_local_dir={tmp_path}: process {holder.pid} on {socket.gethostname()} is writing in this "
-        "folder. Wait until it has ended, or give this run a folder of its own: another trainer.experiment_name or "
-        "trainer.default_local_dir"
+        f"trainer.default_local_dir={tmp_path}: process {holder.pid} on {socket.gethostname()} is writing there. Wait "
+        "until it has ended, or give another trainer.default_local_dir or trainer.experiment_name"
     )
     assert {path.name for path in tmp_path.iterdir()} == before
 
@@ -109,8 +108,40 @@ def test_a_lock_file_removed_while_it_is_being_taken_is_taken_anew(tmp_path, mon
     ours = FolderLock(tmp_path)
     ours.take()
     assert len(calls) == 2
-    with pytest.raises(ConfigError, match="is writing in this folder"):
+    with pytest.raises(ConfigError, match="is writing there"):
         FolderLock(tmp_path).take()
+
+
+def test_a_folder_removed_while_the_lock_is_being_taken_is_made_anew(tmp_path, monkeypatch):
+    """The holder ends, and removes its folder, between our making and using it; once, not for ever."""
+    folder, opened = tmp_path / "folder", os.open
+
+    def remove_first(path, *args):
+        calls.append(path)
+        if len(calls) <= times and path == folder / ".lock":
+            folder.rmdir()
+        return opened(path, *args)
+
+    monkeypatch.setattr(lock.os, "open", remove_first)
+    calls, times = [], 1
+    ours = FolderLock(folder)
+    ours.take()
+    assert (folder / ".lock").read_text().startswith(f"{os.getpid()} ")
+    ours.release()
+    calls, times = [], 9
+    with pytest.raises(CheckpointError, match=r"cannot write .*: No such file or directory: name another place with"):
+        FolderLock(folder).take()
+
+
+def test_messages_name_the_keys_of_the_place(tmp_path):
+    keys, place = ("data.output_path",), tmp_path / "out.parquet"
+    ours = FolderLock(tmp_path, keys, place)
+    ours.take()
+    with pytest.raises(ConfigError, match=rf"^data.output_path={place}: process .* ended, or give another data.output"):
+        FolderLock(tmp_path, keys, place).take()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=r"name another place with data\.output_path$"):
+        FolderLock(tmp_path / "file" / "folder", keys, place).take()
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP])

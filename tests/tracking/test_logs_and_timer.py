@@ -55,6 +55,15 @@ def test_log_lines_on_a_terminal_are_the_message_unwrapped(terminal):
     )
 
 
+@pytest.mark.parametrize("watched", [True, False])
+def test_what_a_line_quotes_cannot_command_the_terminal(terminal, capsys, monkeypatch, watched):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: watched, raising=False)
+    configure_logging("INFO")
+    logging.getLogger("burnish.data").warning("no column %s\n  at all", "\x1b[2J\u202ex")
+    text = terminal.getvalue() if watched else capsys.readouterr().err
+    assert text.endswith("no column \\x1b[2J\\u202ex\n  at all\n") and "\x1b" not in text
+
+
 def test_a_traceback_reaches_the_terminal(terminal):
     configure_logging("INFO")
     try:

@@ -18,7 +18,7 @@ from burnish.config.reward import RewardConfig
 from burnish.data.augment import PromptBuffer
 from burnish.errors import CheckpointError, ConfigError
 from burnish.models.loading import load_tokenizer
-from burnish.protocol import DataProto
+from burnish.protocol import DataProto, object_column
 from burnish.rewards.managers.naive import NaiveRewardManager
 from burnish.rollout.base import Completion
 from burnish.trainer.augment import Augmentation
@@ -54,7 +54,7 @@ def samples(run="run"):
 
 
 def augment_figures(lines):
-    names = ("drawn", "added", "duplicates", "refused", "dropped", "waiting")
+    names = ("share", "added", "duplicates", "refused", "dropped", "waiting")
     return [[line[f"augment/{name}"] for name in names] for line in lines]
 
 
@@ -91,7 +91,7 @@ def test_a_resumed_run_draws_what_the_uninterrupted_one_did(train, reward, metri
         shutil.rmtree(f"parts/global_step_{step}")
     train(*run, "trainer.default_local_dir=parts")
     assert metrics_of("whole") == metrics_of("parts")
-    assert len(metrics_of("whole")) == 6 and metrics_of("whole")[-1]["augment/drawn"] == 0.5
+    assert len(metrics_of("whole")) == 6 and metrics_of("whole")[-1]["augment/share"] == 0.5
     assert samples("whole") == samples("parts")
     assert {s["augmented"]["depth"] for s in samples("whole") if "augmented" in s} == {1, 2}
     states = [json.loads(Path(run, "global_step_6/data/trainer.json").read_text()) for run in ("whole", "parts")]
@@ -204,6 +204,39 @@ class Own:
         rewards = torch.zeros(data.batch["response_mask"].shape)
         extra = {"acc": [1.0, 0.0], "new_prompts": [[{"prompt": "own"}], None]}
         return {"reward_tensor": rewards, "reward_extra_info": extra}
+
+
+def test_only_rows_that_the_buffer_handed_out_are_children(tiny_model):
+    config = DataConfig(train_batch_size=2, augment=AugmentConfig(enable=True, share=1))
+    augmentation = Augmentation(PromptBuffer(config, load_tokenizer(tiny_model)), lambda kind, **facts: None)
+    batch = scored(batch_of([1], [3]), propose)
+    batch.non_tensor_batch["extra_info"][:] = [{"augmented": {"depth": 7}}] * 2  # a file may have such a field
+    augmentation.collect(batch, 1, {})
+    child, _ = augmentation.take(2, {})
+    assert child["augmented"] == child["extra_info"]["augmented"] and child["augmented"]["depth"] == 1
+    batch = scored(batch_of([1], [3]), propose)
+    batch.non_tensor_batch["augmented"] = object_column([child["augmented"], None])
+    augmentation.collect(batch, 2, {})
+    assert [row["augmented"]["depth"] for row in augmentation.take(2, {})] == [2, 1]
+
+
+def nested(levels):
+    return [nested(levels - 1)] if levels else []
+
+
+def test_what_is_nested_too_deeply_is_refused_and_the_sample_stays(tiny_model):
+    config = DataConfig(train_batch_size=2, augment=AugmentConfig(enable=True))
+    augmentation = Augmentation(PromptBuffer(config, load_tokenizer(tiny_model)), lambda kind, **facts: None)
+    deep = [{"prompt": "a", "extra_info": {"deep": nested(500)}}]
+    circle = []
+    circle += [circle, circle]
+    result = {"score": 1, "trace": nested(500), "circle": circle, "acc": 1.0, "new_prompts": deep}
+    batch = scored(batch_of([1], [3], new_prompts=deep), lambda solution_str: result)
+    said = "nested more than 100 levels deep"
+    assert batch.non_tensor_batch["reward_info"][0] == {"score": 1.0, "trace": said, "circle": said, "acc": 1.0}
+    metrics = {}
+    augmentation.collect(batch, 1, metrics)
+    assert len(batch) == 2 and (metrics["augment/refused"], metrics["augment/waiting"]) == (4, 0)
 
 
 def test_a_manager_of_ones_own_hands_new_prompts_on():

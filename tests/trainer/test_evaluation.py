@@ -1,5 +1,6 @@
 """`burnish eval` through the command: the figures of training's validation, what it prints, writes and refuses."""
 
+import errno
 import gzip
 import json
 import os
@@ -12,7 +13,7 @@ import pytest
 
 import burnish
 from burnish.cli.main import main
-from burnish.data.files import write_parquet
+from burnish.data.files import read_rows, write_parquet
 from burnish.data.tasks import arithmetic
 from burnish.errors import ConfigError
 from burnish.trainer.main_eval import take_threshold
@@ -141,7 +142,14 @@ def test_the_recorded_figures(figures, own, kind):
         assert found[place] == pytest.approx(statistics), place
 
 
-def test_the_same_as_a_validation_of_the_same_answers(figures, capsys):
+def test_the_same_as_a_validation_of_the_same_answers(figures, own, capsys):
+    """To the last digit, also with scores that float32 does not hold."""
+    key = own(
+        "from burnish.rewards.scores import arithmetic\n"
+        "def compute_score(solution_str, ground_truth):\n"
+        "    found = arithmetic.compute_score(solution_str, ground_truth)\n"
+        "    return {'score': 0.7 if found['acc'] else 0.1, 'format': found['format'], 'pred': found['pred']}\n"
+    )
     questions = arithmetic.rows("test", 6, seed=3)
     write_parquet(questions, "test.parquet")
     keys = [
@@ -151,17 +159,18 @@ def test_the_same_as_a_validation_of_the_same_answers(figures, capsys):
         "actor_rollout_ref.rollout.val_kwargs.temperature=1.0 trainer.val_only=true trainer.device=cpu",
         "trainer.default_local_dir=run trainer.logger=jsonl",
     ]
-    code = main(["ppo", *" ".join(keys).split()])
+    code = main(["ppo", key, *" ".join(keys).split()])
     assert code == 0, capsys.readouterr().err
     capsys.readouterr()
     (line,) = [json.loads(text) for text in Path("run/metrics.jsonl").read_text().splitlines()]
     for answer in map(json.loads, Path("run/validation/0.jsonl").read_text().splitlines()):
         questions[answer["uid"]].setdefault("responses", []).append(answer["response"].removesuffix("<|end|>"))
     write_parquet(questions, "out.parquet")
-    told = figures("data.path=out.parquet")
+    told = figures("data.path=out.parquet", key)
     core = {name: value for name, value in line.items() if name.startswith("val-core/")}
-    assert 0 < core["val-core/burnish/arithmetic/acc/mean@4"] < 1, "some answers are right, so that figures can differ"
-    assert set(core) >= {f"val-core/burnish/arithmetic/acc/{name}" for name in ("best@4/mean", "maj@4/mean")}
+    mean = core["val-core/burnish/arithmetic/reward/mean@4"]
+    assert 0.11 < mean < 0.69, "some answers are right, so that figures can differ"
+    assert set(core) >= {f"val-core/burnish/arithmetic/reward/{name}" for name in ("best@4/mean", "maj@4/mean")}
     assert told["metrics"] == core
     statistics = told["data_sources"]["burnish/arithmetic"]["statistics"]
     named = {f"val-aux/burnish/arithmetic/{v}/{s}": value for v, of in statistics.items() for s, value in of.items()}
@@ -204,6 +213,14 @@ def test_tables_and_json(figures, run):
 def test_names_are_printed_as_they_are(run, own):
     code, out, _ = run(write_lines(echoed([{"score": 1, "[red]x": 2}], source="a[bold]b")), own())
     assert code == 0 and "a[bold]b: 1 row" in out and "[red]x" in out
+
+
+def test_names_cannot_command_the_terminal_or_forge_a_line(run, own):
+    name = "\x1b]0;PWNED\x07\nmine: 9 rows\ud800"
+    code, out, err = run(write_lines(echoed([{"score": 1, name: 2}], source=name)), own(), "--fail-under=2")
+    assert code == 1 and "\x1b" not in out + err and "\nmine" not in out
+    assert "\\x1b]0;PWNED\\x07\\nmine: 9 rows\\ud800: 1 row, 1 response, mean reward 1.0000" in out
+    assert "\\x1b]0;PWNED" in err
 
 
 def test_rows_may_have_different_numbers_of_responses(figures, own):
@@ -254,6 +271,31 @@ def test_whether_a_response_was_cut_is_unknown_where_the_file_does_not_say(figur
     assert figures(write_lines(sums([0])), key)["data_sources"]["burnish/arithmetic"]["mean"] == 1.0
 
 
+def test_finish_reasons_are_those_of_the_column_responses(figures, own):
+    rows = [{**row, "text": ["a", "b"]} for row in sums([0], finish_reasons=["length"])]
+    key = own("def compute_score(extra_info):\n    return float(extra_info['truncated'] is None)\n")
+    told = figures(write_lines(rows), key, "data.response_key=text")
+    assert told["data_sources"]["burnish/arithmetic"]["mean"] == 1.0
+
+
+def test_built_in_scorers_need_no_prompt(figures):
+    rows = [{name: value for name, value in row.items() if name != "prompt"} for row in sums([0, 1])]
+    assert figures(write_lines(rows))["data_sources"]["burnish/arithmetic"]["mean"] == 0.5
+
+
+def test_a_function_learns_that_there_is_no_prompt(run, own):
+    key = own("def compute_score(extra_info):\n    return float(extra_info['prompt'] is None)\n")
+    code, out, err = run(write_lines([{"responses": "a"}]), key)
+    assert code == 0 and "mean reward 1.0000" in out
+    assert "out.jsonl: no column 'prompt', so extra_info['prompt'] is None (data.prompt_key)" in err
+
+
+def test_a_prompt_inside_a_column(run, own):
+    key = own("def compute_score(extra_info):\n    return len(extra_info['prompt'][0]['content'])\n")
+    path = write_lines([{"meta": {"q": "four"}, "prompts": "not this one", "responses": "a"}])
+    assert "mean reward 4.0000" in run(path, key, "data.prompt_key=meta.q")[1]
+
+
 def test_a_function_of_ones_own_needs_neither_data_source_nor_ground_truth(figures, own):
     path = write_lines([{"prompt": "?", "responses": ["abc", "a"]}])
     told = figures(path, own("def compute_score(solution_str):\n    return len(solution_str)\n"))
@@ -280,6 +322,18 @@ def test_the_exit_code_says_whether_a_mean_is_below(run, own, words, code):
     assert found == code
     assert ("burnish: mine: mean reward 0.25, below --fail-under 0.26" in err) is bool(code)
     assert Path("out.eval.json").is_file(), "the figures are there to look into"
+
+
+@pytest.mark.parametrize(("score", "count"), [(0.1, 6), (0.7, 3)])
+def test_a_mean_at_the_threshold_passes(run, figures, own, score, count):
+    path, key = write_lines(echoed(*[[score]] * count)), own()
+    assert figures(path, key, f"--fail-under={score}")["data_sources"]["mine"]["mean"] < score, "by its rounding alone"
+    assert run(path, key, f"--fail-under={score + 1e-8}")[0] == 1
+
+
+def test_rounding_does_not_decide_at_0_either(run, own):
+    path = write_lines(echoed([0.3], [-0.1], [-0.2]))
+    assert run(path, own(), "--fail-under=0")[0] == 0
 
 
 def test_each_data_source_has_to_pass(run, own):
@@ -321,7 +375,7 @@ BAD_ROWS = {
     "mixed types": ({"responses": ["a", 7]}, ["response 1 (the first is 0) is a int (7), expected text"]),
     "finish reasons": (
         {"finish_reasons": ["stop", "stop"]},
-        ["column 'finish_reasons' must hold one reason for each of the 1 responses", "drop the column"],
+        ["column 'finish_reasons' must hold an entry for each of the 1 responses", "drop the column"],
     ),
 }
 
@@ -336,7 +390,7 @@ def test_rows(refuses, monkeypatch, changes, parts):
 
 BAD_COLUMNS = {
     "responses": ("responses", [], ["Name the one with the responses in data.response_key"]),
-    "prompts": ("prompt", [], ["Name the one with the prompts in data.prompt_key"]),
+    "prompts by name": ("question", ["data.prompt_key=question"], ["the one with the prompts in data.prompt_key"]),
     "data source": (
         "data_source",
         [],
@@ -379,6 +433,15 @@ def test_an_output_that_cannot_be_written(refuses, place):
     assert "data.output_path=folder is a folder; name a file in it: folder/eval.json" in message
     message = refuses(path, "data.output_path=out.jsonl/x.json")
     assert "data.output_path=out.jsonl: cannot write there" in message and "trainer.default" not in message
+
+
+def test_a_disk_that_is_full_at_the_end(refuses, monkeypatch):
+    def full(_descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    message = refuses(write_lines(GOOD))
+    assert "cannot write out.eval.json: the disk is full" in message and "with data.output_path" in message
 
 
 def test_plan_and_unknown_keys(refuses):
@@ -478,3 +541,45 @@ def test_the_configuration_is_printed_instead(run):
 def test_the_help_shows_an_example_and_the_flag(run):
     code, out, _ = run("--help")
     assert code == 0 and "burnish eval \\\n    data.path=out.parquet" in out and "--fail-under X" in out
+
+
+def test_facts_of_trajectories_come_from_the_file(run, own):
+    function = (
+        "def compute_score(extra_info):\n"
+        "    facts = {name: extra_info[name] for name in ('num_turns', 'num_tool_calls')}\n"
+        "    return {'score': 1.0, **facts, 'cut': str(extra_info['truncated'])}\n"
+    )
+    beside = {"num_turns": [4, 2], "num_tool_calls": [3, 0], "finish_reasons": ["length", "stop"]}
+    rows = [{"prompt": "q", "responses": ["a", "b"], **beside}, {"prompt": "q", "responses": ["c"]}]
+    code, _, err = run(write_lines(rows), own(function), "data.scored_path=scored.parquet")
+    assert code == 0, err
+    told = [json.loads(text) for row in read_rows("scored.parquet") for text in row["reward_info"]]
+    assert told == [
+        {"num_turns": 4, "num_tool_calls": 3, "cut": "True"},
+        {"num_turns": 2, "num_tool_calls": 0, "cut": "False"},
+        {"num_turns": 2, "num_tool_calls": 0, "cut": "None"},
+    ]
+
+
+def test_the_score_of_each_response_can_be_kept(run, own):
+    rows = [{"prompt": "q", "responses": [json.dumps({"score": i, "x": i}) for i in range(20)], "kept": {"a": 1}}]
+    rows[0]["responses"][3] = "broken"
+    code, out, err = run(write_lines(rows), own(), "data.scored_path=scored.parquet", "reward.retries=0")
+    assert code == 0 and "the score of each response is in scored.parquet" in out, err
+    (row,) = read_rows("scored.parquet")
+    assert row["scores"] == [float(i) if i != 3 else None for i in range(20)] and row["kept"] == {"a": 1}
+    assert [None if text is None else json.loads(text) for text in row["reward_info"]][2:4] == [{"x": 2}, None]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("out.jsonl", "is the file of responses itself"),
+        ("scored.json", "becomes a parquet file"),
+        ("taken/scored.parquet", "data.scored_path"),
+    ],
+)
+def test_a_wrong_place_for_scores_is_refused(refuses, own, path, words):
+    Path("taken").write_text("a file where a folder should be")
+    message = refuses(write_lines([{"prompt": "q", "responses": ["1"]}]), own(), f"data.scored_path={path}")
+    assert words in message

@@ -16,16 +16,21 @@ import pytest
 import torch
 
 import burnish
+from burnish.agents.runner import TrajectoryRunner
 from burnish.cli.main import main
+from burnish.config import GenerationConfig
+from burnish.config.key import keys_of
 from burnish.config.model import ModelConfig
+from burnish.data.chat import ChatRenderer
 from burnish.data.files import read_rows, write_parquet
 from burnish.data.tasks import arithmetic
 from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.rewards.scores.arithmetic import compute_score
 from burnish.trainer import generation
+from burnish.trainer.response_file import NEUTRAL
 
 NANO = Path(burnish.__file__).parent / "models" / "nano"
-ADDED = {"responses", "response_log_probs", "finish_reasons", "response_lengths"}
+ADDED = {"responses", "response_log_probs", "finish_reasons", "response_lengths", "num_turns", "num_tool_calls"}
 LENGTHS = ["rollout.prompt_length=32", "rollout.response_length=48"]
 
 
@@ -170,13 +175,56 @@ def test_the_last_line_says_what_there_is_and_how_to_go_on(generate, place):
     assert "generating: 10/10 rows" in err
 
 
+def test_a_limit_of_the_agent_loop_is_not_taken_for_ours(generate, own_loop):
+    code, out, err = generate(*own_loop)
+    assert code == 0 and "10 responses, 100.0% cut, " in out
+    assert "every response was cut, 10 before they had the 48 tokens of rollout.response_length; look at the" in err
+
+
+def test_gradient_checkpointing_stays_off(generate, monkeypatch):
+    def load(model, *_args):
+        raise AssertionError(f"checkpointing: {model.enable_gradient_checkpointing}")
+
+    monkeypatch.setattr(generation, "load_engine", load)
+    _, _, err = generate("model.enable_gradient_checkpointing=true")
+    assert "AssertionError: checkpointing: False" in err and "no effect: model.enable_gradient_checkpointing" in err
+
+
+def test_a_json_file_is_parsed_once(made, place, monkeypatch):
+    """And its objects reach an agent loop with the fields they have, not with those of their neighbours."""
+    (place / "rows.json").write_text(json.dumps([{"prompt": "1+1=?", "extra_info": {name: 1}} for name in "ab"]))
+    read, count = Path.read_bytes, []
+    monkeypatch.setattr(Path, "read_bytes", lambda self: count.append(self.name) or read(self))
+    seen, run = [], TrajectoryRunner.run
+    noted = lambda self, rows, *args, **keys: seen.extend(rows) or run(self, rows, *args, **keys)  # noqa: E731
+    monkeypatch.setattr(TrajectoryRunner, "run", noted)
+    made("data.path=rows.json")
+    assert count.count("rows.json") == 1
+    assert [row["extra_info"] for row in seen] == [{"a": 1}, {"b": 1}] and [row["index"] for row in seen] == [0, 1]
+
+
+def test_prompts_are_checked_some_at_a_time(refuses, monkeypatch):
+    counts, count = [], ChatRenderer.token_counts
+    monkeypatch.setattr(ChatRenderer, "token_counts", lambda self, t: counts.append(len(t)) or count(self, t))
+    write_parquet([{"prompt": "1+1=?" * (1 + 9 * (i == 2500))} for i in range(2600)], "rows.parquet")
+    said = refuses("data.path=rows.parquet")
+    assert "row 2500 (the first is 0): the prompt has" in said and "(1 of 2600 prompts are, the longest has" in said
+    assert sum(counts) == 2600 and max(counts) < 2000
+
+
 def test_the_same_command_again_does_nothing(made, generate, monkeypatch):
     made("data.n_samples=2")
     before = Path("out.parquet").read_bytes()
     monkeypatch.setattr(generation, "Generation", None)  # nothing is read or loaded
-    code, out, err = generate("data.n_samples=2", "data.batch_size=1", "data.overwrite=true")
+    speed = ["data.batch_size=1", "rollout.max_num_seqs=2", "rollout.timeout=60", "rollout.enforce_eager=true"]
+    code, out, err = generate("data.n_samples=2", *speed)
     assert code == 0 and "out.parquet is complete" in err and out == ""
     assert Path("out.parquet").read_bytes() == before
+
+
+def test_overwrite_makes_a_complete_file_anew(made, answered):
+    assert made() == made("data.overwrite=true")
+    assert answered == 2 * list(range(10))
 
 
 def test_another_command_does_not_replace_the_file_unless_told(made, generate):
@@ -188,6 +236,61 @@ def test_another_command_does_not_replace_the_file_unless_told(made, generate):
     assert code == 2 and "data.path had other contents" in err and "data.overwrite=true" in err
     rows = made("data.overwrite=true")
     assert [row["prompt"] for row in rows] == [row["prompt"] for row in read_rows("test.parquet")]
+
+
+@pytest.fixture
+def own_loop(place, monkeypatch):
+    """An agent loop whose limit comes from a file that it imports."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (place / "limit_of_own_loop.py").write_text("LIMIT = 3\n")
+    (place / "own_loop.py").write_text(
+        "from limit_of_own_loop import LIMIT\n"
+        "from burnish.agents.base import AgentLoopBase, AgentLoopOutput\n"
+        "class Short(AgentLoopBase):\n"
+        "    def __init__(self, more=0, **rest):\n"
+        "        super().__init__(**rest)\n"
+        "        self.limit = LIMIT + more\n"
+        "    async def run(self, sampling_params, **row):\n"
+        "        ids = self.prompt_ids(row['messages'])\n"
+        "        sampling_params['max_tokens'] = self.limit\n"
+        "        said = await self.server_manager.generate(prompt_ids=ids, sampling_params=sampling_params)\n"
+        "        return AgentLoopOutput(prompt_ids=ids, response_ids=said.token_ids,\n"
+        "                               response_mask=[1] * len(said.token_ids))\n"
+    )
+    (place / "loops.yaml").write_text(f"- {{name: {place.name}, _target_: 'own_loop.py:Short', more: 0}}\n")
+    yield ["rollout.agent.agent_loop_config_path=loops.yaml", f"rollout.agent.default_agent_loop={place.name}"]
+    sys.modules.pop("limit_of_own_loop", None)
+
+
+EDITS = {"loops.yaml": ("0", "4"), "own_loop.py": ("LIMIT +", "7 +"), "limit_of_own_loop.py": ("3", "7")}
+
+
+@pytest.mark.parametrize("file", EDITS)
+def test_an_edited_agent_loop_does_not_go_on_where_the_old_one_stopped(generate, place, monkeypatch, own_loop, file):
+    def stop(*_args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(generation.GenerationOutput, "merge", stop)
+        assert generate(*own_loop)[0] == 130
+    (place / file).write_text((place / file).read_text().replace(*EDITS[file]))
+    code, _, err = generate(*own_loop)
+    assert code == 2 and "parts holds 10 rows of an unfinished output" in err
+    assert "was made by another command (rollout.agent.agent_loop_config_path had other contents);" in err
+
+
+def test_code_and_attention_of_the_model_decide_too(made, generate, place):
+    (place / "own_attention.py").write_text("SCALE = 1\n")
+    made("model.external_lib=own_attention")
+    code, _, err = generate("model.external_lib=own_attention", "model.attn_implementation=eager")
+    assert code == 2 and "(model.attn_implementation was auto and is eager)" in err
+    (place / "own_attention.py").write_text("SCALE = 2\n")
+    code, _, err = generate("model.external_lib=own_attention")
+    assert code == 2 and "(model.external_lib had other contents)" in err
+
+
+def test_the_keys_that_may_change_are_keys():
+    assert set(NEUTRAL) < set(keys_of(GenerationConfig))
 
 
 @pytest.fixture
@@ -266,7 +369,7 @@ def test_rows_choose_their_agent_loop(made, place):
         "        parts = [(first.token_ids, 1), (heard, 0), (again.token_ids, 1)]\n"
         "        return AgentLoopOutput(\n"
         "            prompt_ids=ids, response_ids=[i for part, _ in parts for i in part],\n"
-        "            response_mask=[mask for part, mask in parts for _ in part])\n"
+        "            response_mask=[mask for part, mask in parts for _ in part], num_turns=4)\n"
     )
     (place / "loops.yaml").write_text("- {name: twice, _target_: 'loops.py:Twice'}\n")
     prompts = [{"prompt": "347+586=?", "agent_name": name} for name in ("single_turn_agent", "twice")]
@@ -275,6 +378,7 @@ def test_rows_choose_their_agent_loop(made, place):
     one, two = made(*keys, "rollout.response_length=100")
     assert two["responses"][0].startswith(one["responses"][0]) and "ok" not in two["responses"][0]
     assert two["response_lengths"][0] > one["response_lengths"][0] > 0
+    assert (one["num_turns"], two["num_turns"]) == ([2], [4]), "what eval tells reward functions"
 
 
 @pytest.mark.parametrize(
@@ -293,7 +397,7 @@ def test_rows_choose_their_agent_loop(made, place):
         (["rollout.agent.default_agent_loop=mine"], "rollout.agent.default_agent_loop=mine: there is no such agent"),
         (["data.output_path=out.json"], "the output is a parquet file; end it with .parquet"),
         (["data.output_path=test.parquet"], "is the file of data.path"),
-        (["data.output_path=test.parquet/out.parquet"], "name another data.output_path"),
+        (["data.output_path=test.parquet/out.parquet"], "name another place with data.output_path"),
         (["--plan"], "--plan is about training steps"),
     ],
 )
@@ -310,6 +414,8 @@ def write_bad_files(place):
     (place / "huge.json").write_text('[{"prompt": "1+1=?", "x": 1180591620717411303424}]')
     (place / "hollow.json").write_text('[{"prompt": "1+1=?", "x": {}}]')
     (place / "done.json").write_text('[{"prompt": "1+1=?", "responses": ["2"]}]')
+    (place / "half.json").write_text('[{"prompt": "1+1=?"}, {"prompt": "\\ud800"}]')
+    pq.write_table(pa.table({"prompt": ["1+1=?"], "at": pa.array([1], pa.timestamp("ns"))}), place / "ns.parquet")
     (place / "null.json").write_text('[{"prompt": "1+1=?"}, {"prompt": null}]')
 
 
@@ -318,13 +424,12 @@ def write_bad_files(place):
     [
         ("cut.parquet", "not a readable parquet file"),
         ("cut.jsonl.gz", "cut.jsonl.gz: cannot be read"),
-        (
-            "mixed.jsonl",
-            "column 'x' holds a number in row 0 and text in row 1",
-        ),
+        ("mixed.jsonl", "'x' holds integer"),
         ("huge.json", "huge.json: column 'x': "),
         ("hollow.json", "hollow.json: the output, a parquet file, cannot hold a column"),
         ("done.json", "done.json: there is a column 'responses' already"),
+        ("half.json", "half.json, row 1 (the first is 0): the text has a lone surrogate"),
+        ("ns.parquet", "ns.parquet: column 'at' (timestamp[ns])"),
         ("null.json", "row 1 (the first is 0): field 'prompt' is missing or null"),
     ],
 )

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from burnish.errors import ConfigError, DataError
+from burnish.errors import CheckpointError, ConfigError, DataError
 from burnish.trainer import parts
-from burnish.trainer.parts import ResumableParquet
+from burnish.trainer.parts import GenerationOutput
 
 TOTAL = 10
 SCHEMA = pa.schema({"number": pa.int64(), "words": pa.list_(pa.string())}, metadata={b"from": b"the input"})
@@ -32,7 +32,7 @@ def table(rows):
 
 def make(path, size=3, *, stop_after=None, made=None, facts=FACTS, overwrite=False):
     """The job: every missing row, then the file. `made` collects the rows that were made."""
-    with ResumableParquet(path, facts, overwrite=overwrite) as output:
+    with GenerationOutput(path, facts, overwrite=overwrite) as output:
         if output.is_complete():
             return
         output.begin(SCHEMA, TOTAL)
@@ -113,7 +113,7 @@ def kill_at(monkeypatch):
             output._lock._file.close()  # the kernel lets go of the lock; files stay as they are
 
     def attempt(job, number, *, after):
-        monkeypatch.setattr(ResumableParquet, "_leave", leave_as_a_dead_process_does)
+        monkeypatch.setattr(GenerationOutput, "_leave", leave_as_a_dead_process_does)
         arm(number, after=after)
         try:
             job()
@@ -132,7 +132,7 @@ def test_killed_at_any_instant_no_row_is_lost_or_made_twice(tmp_path, kill_at, a
         path, made = tmp_path / str(number) / "out.parquet", []
         if not kill_at(lambda path=path, made=made: make(path, made=made), number, after=after):
             break
-        saved = [i for rows, _ in ResumableParquet(path, FACTS)._parts() for i in rows]
+        saved = [i for rows, _ in GenerationOutput(path, FACTS)._parts() for i in rows]
         is_whole, again = path.exists(), []
         assert is_whole or saved[: len(made)] == made, "what was said to be saved is"
         make(path, 4, made=again)
@@ -145,8 +145,17 @@ def test_a_file_that_is_complete_is_left_alone(path):
     make(path)
     before, made = path.read_bytes(), []
     make(path, made=made)
-    make(path, made=made, overwrite=True)
     assert made == [] and path.read_bytes() == before
+    assert_whole(path)
+
+
+def test_overwrite_makes_even_a_complete_file_anew(path):
+    make(path)
+    before, made = path.read_bytes(), []
+    make(path, stop_after=2, made=made, overwrite=True)
+    assert path.read_bytes() == before, "the old file stays until the new one is whole"
+    make(path, made=made, overwrite=True)
+    assert made == list(range(TOTAL)), "and the parts of the new one are not made twice"
     assert_whole(path)
 
 
@@ -220,10 +229,46 @@ def test_a_damaged_part_is_made_again(path, caplog):
     assert_whole(path)
 
 
-def test_two_processes_do_not_write_the_same_file(path):
-    with ResumableParquet(path, FACTS) as output:
+@pytest.fixture
+def spoilt():
+    """Change one byte of a part's rows, which leaves what the file says of itself as it was; returns the part."""
+
+    def spoil(path):
+        part = min(path.parent.glob("out.parquet.parts/rows-*"))
+        content = bytearray(part.read_bytes())
+        content[content.index(b"row 0")] ^= 1
+        part.write_bytes(content)
+        return part
+
+    return spoil
+
+
+def test_a_part_whose_rows_are_damaged_is_made_again(path, spoilt, caplog):
+    make(path, stop_after=1)
+    part, made = spoilt(path), []
+    make(path, made=made)
+    assert made == list(range(TOTAL)) and f"{part} is damaged; its rows are made again" in caplog.text
+    assert_whole(path)
+
+
+def test_a_part_that_is_damaged_before_it_is_merged_bars_nothing(path, spoilt):
+    with pytest.raises(DataError) as error, GenerationOutput(path, FACTS) as output:
         output.begin(SCHEMA, TOTAL)
-        with pytest.raises(ConfigError, match=rf"out.parquet: process {os.getpid()} on .* is writing this file. Wait"):
+        output.write(range(4), table(range(4)))
+        output.write(range(4, TOTAL), table(range(4, TOTAL)))
+        part = spoilt(path)
+        output.merge()
+    assert str(error.value) == f"{part} was damaged since it was written; the same command makes its rows again"
+    made = []
+    make(path, made=made)
+    assert made == list(range(4))
+    assert_whole(path)
+
+
+def test_two_processes_do_not_write_the_same_file(path):
+    with GenerationOutput(path, FACTS) as output:
+        output.begin(SCHEMA, TOTAL)
+        with pytest.raises(ConfigError, match=rf"data.output_path={path}: process {os.getpid()} on .* is writing"):
             make(path)
         output.write(range(4), table(range(4)))
     made = []
@@ -233,7 +278,7 @@ def test_two_processes_do_not_write_the_same_file(path):
 
 def test_a_place_that_cannot_be_written_is_told_with_the_fix(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"cannot write in .*: Not a directory; name another data.output_path"):
+    with pytest.raises(CheckpointError, match=r"cannot write .*: part of the path is a file.*data\.output_path$"):
         make(tmp_path / "file" / "out.parquet")
 
 
@@ -244,7 +289,7 @@ def test_a_full_disk_keeps_what_was_saved(path, monkeypatch):
     make(path, stop_after=1)
     with monkeypatch.context() as patch:
         patch.setattr(parts.pq, "write_table", full)
-        with pytest.raises(DataError, match="No space left on device. What was saved before is kept"):
+        with pytest.raises(DataError, match=r"the disk is full: .* data\.output_path\. What was saved before is kept"):
             make(path)
     made = []
     make(path, made=made)

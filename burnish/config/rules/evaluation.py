@@ -1,26 +1,16 @@
-"""`finalise_eval`: the last step from keys to a configuration that `burnish eval` can run."""
+"""Evaluation: a file for the figures that is not the one that is read."""
 
 import os
 from pathlib import Path
 
 from burnish.config.evaluation import EvalConfig
-from burnish.config.rules import run
+from burnish.config.rules.given import Given
 from burnish.errors import ConfigError
 
-EXAMPLES = {
-    "data.path": "out.parquet",
-    "data.prompt_key": "prompt",
-    "data.response_key": "responses",
-    "data.data_source_key": "data_source",
-    "data.reward_model_key": "reward_model",
-}
 
-
-def finalise_eval(config: EvalConfig, explicit: frozenset[str]) -> list[str]:
-    """Fill where the figures go, refuse what cannot work; returns notices."""
+def files(config: EvalConfig, given: Given) -> None:
+    """The figures go beside the responses where nothing else is said."""
     data = config.data
-    run.require(config, EXAMPLES)
-    run.expand_paths(config)
     if not data.output_path:
         data.output_path = str(beside(Path(data.path)))
     if os.path.realpath(data.output_path) == os.path.realpath(data.path):
@@ -28,7 +18,10 @@ def finalise_eval(config: EvalConfig, explicit: frozenset[str]) -> list[str]:
             f"data.output_path={data.output_path} is the file of responses itself, which the figures would replace; "
             f"name another, for example data.output_path={beside(Path(data.path))}"
         )
-    return []
+    if data.scored_path and os.path.realpath(data.scored_path) == os.path.realpath(data.path):
+        raise ConfigError(f"data.scored_path={data.scored_path} is the file of responses itself; name another")
+    if data.scored_path and not data.scored_path.endswith(".parquet"):
+        raise ConfigError(f"data.scored_path={data.scored_path}: it becomes a parquet file; name it so, ….parquet")
 
 
 def beside(path: Path) -> Path:

@@ -19,18 +19,16 @@ is never trained on, whatever the seed, nor is 586+347 where 347+586 is held out
 the larger one, so no result is negative.
 """
 
-import hashlib
 import random
 from typing import Any
 
+from burnish.data.tasks import held_out
 from burnish.data.tasks.task import GeneratedTask, Options
 from burnish.errors import DataError
 
 DATA_SOURCE = "burnish/arithmetic"
 OPERATIONS = ("+", "-")
-SPLITS = ("train", "test")
 LOW, HIGH = 100, 999
-TEST_ONE_IN = 10
 # Half of what there is (all ordered pairs as sums, half of them as differences), so that drawing stays quick.
 MOST = {"train": 500_000, "test": 50_000}
 
@@ -50,14 +48,12 @@ def split_of(a: int, op: str, b: int) -> str:
     """The split a question belongs to: by its hash, the same in every run."""
     _check(a, op, b)
     first, second = (max(a, b), min(a, b)) if op == "+" else (a, b)
-    digest = hashlib.sha256(f"{first}{op}{second}".encode()).digest()
-    return "test" if int.from_bytes(digest[:8], "big") % TEST_ONE_IN == 0 else "train"
+    return held_out.split_of(f"{first}{op}{second}")
 
 
 def questions(split: str, count: int, seed: int) -> list[tuple[int, str, int]]:
     """`count` different questions of a split as (a, op, b)."""
-    if split not in SPLITS:
-        raise DataError(f"split '{split}' does not exist; use one of {', '.join(SPLITS)}")
+    held_out.check_split(split)
     if count > MOST[split]:
         raise DataError(f"{count} different questions of the {split} split are asked for; at most {MOST[split]} can be")
     draw = random.Random(f"{DATA_SOURCE}/{split}/{seed}")

@@ -21,7 +21,7 @@ COUNTS = (2, 8)
 
 def generate(split: str, count: int, seed: int, options: Options) -> list[Row]:
     counts = parse_counts(options["numbers"])
-    return distinct(split, count, _draw(random.Random(f"{DATA_SOURCE}/{split}/{seed}"), counts))
+    return list(distinct(split, count, _draw(random.Random(f"{DATA_SOURCE}/{split}/{seed}"), counts)))
 
 
 def parse_counts(typed: str) -> list[int]:

@@ -1,12 +1,12 @@
 """Which questions are kept apart as the test split: by a hash of the question, so that none is in both splits.
 
-`distinct` serves tasks that make their questions: a question belongs to one split for good, whatever the seed and the
-sizes. `keep_apart` serves a file that has no test split: it takes as many questions as were asked for, whichever order
-they stand in; equal questions fall on the same side.
+`split_of` and `distinct` serve tasks that make their questions: a question belongs to one split for good, whatever the
+seed and the sizes. `keep_apart` serves a file that has no test split: it takes as many questions as were asked for,
+whichever order they stand in; equal questions fall on the same side.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from burnish.data.files import Row
@@ -24,25 +24,29 @@ def split_of(question: str) -> str:
     return "test" if int.from_bytes(_digest(question)[:8], "big") % TEST_ONE_IN == 0 else "train"
 
 
-def distinct(split: str, count: int, drawn: Iterable[tuple[str, T]]) -> list[T]:
-    """The first `count` things drawn whose questions differ and belong to the split. `drawn` is endless."""
+def check_split(split: str) -> None:
     if split not in SPLITS:
         raise DataError(f"split '{split}' does not exist; use one of {', '.join(SPLITS)}")
-    found: dict[str, T] = {}
+
+
+def distinct(split: str, count: int, drawn: Iterable[tuple[str, T]]) -> Iterator[T]:
+    """The first `count` things drawn whose questions differ and belong to the split. `drawn` is endless."""
+    check_split(split)
+    found: set[str] = set()
     fruitless = 0
     for question, thing in drawn:
         if len(found) >= count:
             break
         fruitless += 1
         if question not in found and split_of(question) == split:
-            found[question] = thing
+            found.add(question)
             fruitless = 0
+            yield thing
         if fruitless > PATIENCE:
             raise DataError(
                 f"only {len(found)} of {count} different {split} questions could be found with these options; "
                 f"ask for fewer (--{split}-size) or widen the options"
             )
-    return list(found.values())
 
 
 def keep_apart(rows: Sequence[Row], count: int) -> tuple[list[Row], list[Row]]:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from burnish.data.files import Row, at, columns
+from burnish.data.files import Row, at, columns, no_column
 from burnish.data.sources import Origin, Part, read
 from burnish.data.tasks.held_out import keep_apart
 from burnish.data.tasks.task import FileTask, GeneratedTask, LeftOut, Options
@@ -70,10 +70,8 @@ def check_columns(task: FileTask, part: Part) -> None:
     for column in task.reads:
         if column.required and not set(column.names) & set(there):
             read = ", ".join(" or ".join(needed.names) for needed in task.reads if needed.required)
-            raise DataError(
-                f"{part.file}: no column {' or '.join(map(repr, column.names))} ({column.meaning}); the file has: "
-                f"{', '.join(there)}; the task reads: {read}. Say which one it is: --rename THEIRS={column.names[0]}"
-            )
+            fix = f"The task reads {read}; say which is {column.meaning}: --rename THEIRS={column.names[0]}"
+            raise no_column(part.file, "' or '".join(column.names), there, fix)
 
 
 def placed(rows: Sequence[Row], split: str) -> list[Row]:

@@ -17,7 +17,7 @@ DATA_SOURCE = "multiply"
 
 def generate(split: str, count: int, seed: int, options: Options) -> list[Row]:
     digits = parse_digits(options["digits"])
-    return distinct(split, count, _draw(random.Random(f"{DATA_SOURCE}/{split}/{seed}"), *digits))
+    return list(distinct(split, count, _draw(random.Random(f"{DATA_SOURCE}/{split}/{seed}"), *digits)))
 
 
 def parse_digits(typed: str) -> tuple[int, int]:

@@ -8,8 +8,9 @@ Reads three forms and hands on one: `prompt` (messages), `chosen` and `rejected`
 | chosen, rejected | conversations as messages, the answer last |
 | prompt, chosen, rejected | prompt as text, dialogue or messages; answers as text, or conversations starting with it |
 
-Both conversations must be the same up to the answer. Pairs that are not, that do not parse, or whose answers are equal
-are left out, each counted with its reason.
+Text that begins like a dialogue is read as one, whichever column it is in. Both conversations must be the same up to
+the answer. Pairs that are not, that do not parse, or whose answers are equal are left out, each counted with its
+reason.
 """
 
 import re
@@ -47,40 +48,52 @@ def row(record: Record, options: Options) -> Row:
 
 
 def _prompt(record: Record) -> list[Message]:
-    """The prompt column: messages, text, or a dialogue that breaks off where the answer begins."""
-    text = record["prompt"]
-    if isinstance(text, str) and _TURN.match(text) and text.rstrip().endswith("\n\nAssistant:"):
-        return _dialogue(text)[:-1]
-    return _messages(record, "prompt")
+    """The prompt column: messages, text, or a dialogue, which may break off where the answer begins."""
+    if not _is_dialogue(record["prompt"]):
+        return _messages(record, "prompt")
+    messages = _dialogue(record["prompt"])
+    if messages[-1] == {"role": "assistant", "content": ""}:
+        messages.pop()
+    if not messages or messages[-1]["role"] != "user":
+        raise LeftOut("the last turn of 'prompt' is not the user's")
+    return messages
 
 
 def _side(record: Record, name: str, given: list[Message] | None) -> tuple[list[Message], str]:
     """One conversation as its prompt and its answer."""
     if not is_filled(record, name):
         raise LeftOut(f"'{name}' is empty")
-    if given is not None and isinstance(record[name], str):
-        return given, record[name].strip()
-    messages = _dialogue(record[name]) if isinstance(record[name], str) else _messages(record, name)
-    if messages[-1]["role"] != "assistant":
+    value = record[name]
+    if given is not None and isinstance(value, str) and not _is_dialogue(value):
+        if _TURN.search(value):
+            raise LeftOut(f"'{name}' is an answer with further turns behind it")
+        return given, value.strip()
+    *before, answer = _dialogue(value) if isinstance(value, str) else _messages(record, name)
+    if answer["role"] != "assistant":
         raise LeftOut(f"the last turn of '{name}' is not the assistant's")
-    if not messages[-1]["content"].strip():
+    if answer.get("tool_calls"):
+        raise LeftOut(f"the answer of '{name}' calls tools")
+    if not answer["content"].strip():
         raise LeftOut(f"the answer of '{name}' is empty")
-    before = messages[:-1]
-    if given is not None and before and before != given:
+    if given is not None and before and _stripped(before) != _stripped(given):
         raise LeftOut(f"'{name}' does not start with the prompt")
-    return given if given is not None else before, messages[-1]["content"].strip()
+    return given if given is not None else before, answer["content"].strip()
+
+
+def _is_dialogue(value: Any) -> bool:
+    return isinstance(value, str) and _TURN.match(value.lstrip()) is not None
 
 
 def _dialogue(text: str) -> list[Message]:
-    """Turns in text, begun by `Human:` and `Assistant:`."""
-    lead, *turns = _TURN.split(text)
-    if not turns or lead.strip():
+    """Turns in text, begun by `Human:` and `Assistant:`; an answer alone may have its `Assistant:` too."""
+    lead, *turns = _TURN.split(text.lstrip())
+    if not turns or lead:
         raise LeftOut("a dialogue does not start with Human: or Assistant:")
     messages = [
         {"role": _ROLES[who], "content": said.strip()} for who, said in zip(turns[::2], turns[1::2], strict=True)
     ]
     roles = [message["role"] for message in messages]
-    if roles[0] != "user" or any(one == following for one, following in pairwise(roles)):
+    if (roles[0] != "user" and len(roles) > 1) or any(one == following for one, following in pairwise(roles)):
         raise LeftOut("turns of a dialogue do not alternate, user first")
     if any(not message["content"] for message in messages[:-1]):
         raise LeftOut("a turn of a dialogue is empty")
@@ -88,12 +101,15 @@ def _dialogue(text: str) -> list[Message]:
 
 
 def _messages(record: Record, name: str) -> list[Message]:
-    """A column of messages (or, for a prompt, text) with role and content alone."""
+    """A column of messages, or, for a prompt, text."""
     try:
-        messages = to_messages(record[name])
+        return to_messages(record[name])
     except DataError as exc:
         raise DataError(f"column '{name}': {exc}") from exc
-    return [{"role": message["role"], "content": message["content"]} for message in messages]
+
+
+def _stripped(messages: list[Message]) -> list[Message]:
+    return [{**message, "content": message["content"].strip()} for message in messages]
 
 
 TASK = FileTask(

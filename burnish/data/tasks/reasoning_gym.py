@@ -22,6 +22,7 @@ from burnish.errors import ConfigError, DataError
 
 INSTRUCTION = "Think first; then write the answer alone, in the form asked for, between <answer> and </answer>."
 CHUNK = 500
+Puzzle = tuple[Any, dict[str, Any]]  # the package's dataset, which can verify, and one entry of it
 _NEEDS_MORE = {"composite"}  # mixes other tasks, and asks for their configurations
 
 
@@ -31,7 +32,11 @@ def generate(split: str, count: int, seed: int, options: Options) -> list[Row]:
     shares = [count // len(names) + (i < count % len(names)) for i in range(len(names))]
     # Some puzzles run programs that print.
     with contextlib.redirect_stdout(io.StringIO()):
-        drawn = [distinct(split, share, _draw(name, seed)) for name, share in zip(names, shares, strict=True) if share]
+        drawn = [
+            [_row(name, *puzzle) for puzzle in distinct(split, share, _draw(name, seed))]
+            for name, share in zip(names, shares, strict=True)
+            if share
+        ]
     return [row for turn in itertools.zip_longest(*drawn) for row in turn if row is not None]
 
 
@@ -61,7 +66,7 @@ def _factory() -> Any:
         ) from exc
 
 
-def _draw(name: str, seed: int) -> Iterator[tuple[str, Row]]:
+def _draw(name: str, seed: int) -> Iterator[tuple[str, Puzzle]]:
     """Puzzles without end. The package seeds item i with seed + i, so seeds must lie far apart to differ."""
     factory = _factory()
     for chunk in itertools.count():
@@ -69,7 +74,7 @@ def _draw(name: str, seed: int) -> Iterator[tuple[str, Row]]:
         dataset = factory.create_dataset(name, seed=int.from_bytes(digest[:4], "big") >> 1, size=CHUNK)
         for i in range(CHUNK):
             entry = dataset[i]
-            yield entry["question"], _row(name, entry, verified_metadata(name, dataset, entry))
+            yield entry["question"], (dataset, entry)
 
 
 def verified_metadata(name: str, dataset: Any, entry: dict[str, Any]) -> str:
@@ -84,8 +89,8 @@ def verified_metadata(name: str, dataset: Any, entry: dict[str, Any]) -> str:
     return stored
 
 
-def _row(name: str, entry: dict[str, Any], metadata: str) -> Row:
-    question, answer = entry["question"], entry["answer"]
+def _row(name: str, dataset: Any, entry: dict[str, Any]) -> Row:
+    question, answer, metadata = entry["question"], entry["answer"], verified_metadata(name, dataset, entry)
     worked = None if answer is None else f"<answer>{answer}</answer>"
     prompt = f"{question}\n\n{INSTRUCTION}"
     return rl_row(f"reasoning_gym/{name}", "logic", prompt, answer, question, worked, task=name, metadata=metadata)

@@ -65,13 +65,13 @@ def test_one_made_question_in_ten_is_a_test_question_for_good():
 def test_distinct_takes_the_first_of_each_question():
     drawn = [(str(i % 50), i) for i in range(10_000)]
     found = distinct("train", 20, drawn)
-    assert found == [i for i in range(50) if split_of(str(i)) == "train"][:20]
+    assert list(found) == [i for i in range(50) if split_of(str(i)) == "train"][:20]
 
 
 def test_distinct_stops_where_nothing_new_comes():
     with pytest.raises(
         DataError, match=r"only 1 of 2 different train questions .*ask for fewer \(--train-size\) or widen"
     ):
-        distinct("train", 2, itertools.repeat(("1", 1)))
+        list(distinct("train", 2, itertools.repeat(("1", 1))))
     with pytest.raises(DataError, match="split 'dev' does not exist; use one of train, test"):
-        distinct("dev", 2, itertools.repeat(("1", 1)))
+        list(distinct("dev", 2, itertools.repeat(("1", 1))))

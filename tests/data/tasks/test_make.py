@@ -69,15 +69,15 @@ def test_a_missing_column_is_told_with_those_that_are_there(write):
     with pytest.raises(DataError) as caught:
         make(Origin(train=[file]))
     assert str(caught.value) == (
-        f"{file}: no column 'question' (the problem); the file has: problem, answer; the task reads: question, answer. "
-        "Say which one it is: --rename THEIRS=question"
+        f"{file}: no column 'question'; the columns are problem, answer. The task reads question, answer; say which is "
+        "the problem: --rename THEIRS=question"
     )
     assert make(Origin(train=[file], rename={"problem": "question"}))["train"].rows
 
 
 def test_one_of_several_names_is_enough(write):
     with pytest.raises(
-        DataError, match="no column 'golden_answers' or 'answers' or 'answer' .*the task reads: question, gol"
+        DataError, match="no column 'golden_answers' or 'answers' or 'answer'; .*The task reads question, gol"
     ):
         make(Origin(train=[write("a.jsonl", [{"question": "q"}])]), "search_qa", {"data_source": None})
 

@@ -41,12 +41,49 @@ def test_dialogues_become_messages_and_two_answers():
             "chosen": [{"role": "assistant", "content": "Because."}],
             "rejected": [{"role": "assistant", "content": "No."}],
         },
+        {
+            "prompt": "Why?",
+            "chosen": "Human: Why?\n\nAssistant: Because.",
+            "rejected": "\n\nHuman: Why?\n\nAssistant: No.",
+        },
+        {"prompt": "\n\nHuman: Why?", "chosen": "\n\nAssistant: Because.", "rejected": "Assistant: No."},
+        {"prompt": "Human: Why?\n\nAssistant:", "chosen": said("Why?", "Because."), "rejected": "No."},
     ],
-    ids=["text", "messages", "dialogue", "conversations", "both", "answers"],
+    ids=["text", "messages", "dialogue", "conversations", "both", "answers", "dialogues", "human", "mixed"],
 )
 def test_every_form_becomes_the_same_row(record):
     made = row(record, OPTIONS)
     assert (made["prompt"], made["chosen"], made["rejected"]) == (said("Why?"), "Because.", "No.")
+
+
+def test_a_dialogue_as_prompt_becomes_its_messages():
+    made = row({"prompt": START, "chosen": "One of 366 days.", "rejected": "No."}, OPTIONS)
+    assert made == row(DIALOGUES, OPTIONS)
+
+
+def test_the_fields_of_messages_are_kept():
+    call = {"function": {"name": "add", "arguments": {"a": 1}}}
+    prompt = [
+        {"role": "user", "name": "Ann", "content": "1+1?", "tool_calls": None},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "2", "tool_call_id": "7"},
+    ]
+    without_null = [{k: v for k, v in message.items() if v is not None} for message in prompt]
+    for record in ({"prompt": prompt, "chosen": "2", "rejected": "3"}, conversations(prompt, "2", "3")):
+        assert row(record, OPTIONS)["prompt"] == without_null
+    with pytest.raises(LeftOut, match="do not share their prompt"):
+        row(
+            {**conversations(prompt, "2", "3"), "rejected": [*prompt[:2], prompt[2] | {"tool_call_id": "8"}, *ANSWER]},
+            OPTIONS,
+        )
+
+
+def conversations(prompt, *answers):
+    sides = [[*prompt, {"role": "assistant", "content": answer}] for answer in answers]
+    return dict(zip(("chosen", "rejected"), sides, strict=True))
+
+
+ANSWER = [{"role": "assistant", "content": "3"}]
 
 
 @pytest.mark.parametrize(
@@ -65,6 +102,20 @@ def test_every_form_becomes_the_same_row(record):
         (DIALOGUES | {"rejected": START}, "the last turn of 'rejected' is not the assistant's"),
         (DIALOGUES | {"chosen": None}, "'chosen' is empty"),
         ({"prompt": "A?", "chosen": said("B?", "b"), "rejected": "c"}, "'chosen' does not start with the prompt"),
+        (
+            {"prompt": "A?", "chosen": "b", "rejected": "Human: B?\n\nAssistant: c"},
+            "'rejected' does not start with the p",
+        ),
+        ({"prompt": "A?", "chosen": "b\n\nHuman: And?", "rejected": "c"}, "'chosen' is an answer with further turns"),
+        (
+            {"prompt": f"{START}\n\nAssistant: W", "chosen": "a", "rejected": "b"},
+            "last turn of 'prompt' is not the user",
+        ),
+        ({"prompt": "Assistant:", "chosen": "a", "rejected": "b"}, "the last turn of 'prompt' is not the user's"),
+        (
+            {"prompt": "A?", "chosen": [{"role": "assistant", "tool_calls": [{"name": "f"}]}], "rejected": "b"},
+            "the answer of 'chosen' calls tools",
+        ),
         ({"chosen": said("Q", "a")[1:], "rejected": said("Q", "b")[1:]}, "there is no prompt before the answers"),
     ],
 )

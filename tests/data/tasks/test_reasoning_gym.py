@@ -3,6 +3,7 @@ import sys
 
 import pytest
 
+from burnish.data.tasks import reasoning_gym
 from burnish.data.tasks.reasoning_gym import INSTRUCTION, TASK
 from burnish.errors import ConfigError, DataError
 
@@ -33,6 +34,14 @@ def test_the_package_verifies_an_answer_from_what_the_row_holds(gym):
         assert verifier(row["reward_model"]["ground_truth"], entry) == 1 > verifier("no idea", entry)
         assert info["answer"] == f"<answer>{entry['answer']}</answer>" and info["task"] == name
         assert row["prompt"][0]["content"] == f"{info['question']}\n\n{INSTRUCTION}"
+
+
+@pytest.mark.usefixtures("gym")
+def test_only_puzzles_of_the_split_are_verified(monkeypatch):
+    verified = []
+    real = reasoning_gym.verified_metadata
+    monkeypatch.setattr(reasoning_gym, "verified_metadata", lambda *puzzle: verified.append(1) or real(*puzzle))
+    assert len(made("test", 5)) == len(verified) == 5
 
 
 @pytest.mark.usefixtures("gym")
