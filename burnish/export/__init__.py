@@ -1,27 +1,30 @@
 """`burnish export`: from a checkpoint, an adapter or any model folder to a clean Hugging Face folder that is proven.
 
-    request.py      what the user asked for
-    source.py       where the model lies, whether it is whole, what it is (no torch)
+    source.py       what was asked for; where the model lies, whether it is whole, what it is (no torch)
     place.py        the folder that appears whole or not at all (no torch)
-    model.py        a whole model: load, measure, merge an adapter, write, read back, compare
+    model.py        a whole model: measure, load, merge an adapter, write, read back, compare
     adapter.py      an adapter alone
-    write.py        the files; generation.py: the settings of generation
     check.py        log-probs of fixed token sequences, weights and tokenizers: equal or an error
-    report.py       what the user is told
 
 `export` consumes a `Request` and hands on a `Report`; the source is only ever read. torch is imported once everything
 that can be told without it is known to be right.
 """
 
-from burnish.export.place import check_apart, check_out, new_folder
-from burnish.export.report import Report
-from burnish.export.request import Request, Tell
-from burnish.export.source import find_source
+from dataclasses import dataclass, field
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
 
-__all__ = ["Report", "Request", "export"]
+from burnish.export.place import as_size, check_apart, check_out, new_folder
+from burnish.export.source import Request, Source, Tell, find_source
+
+if TYPE_CHECKING:
+    from burnish.export.check import Difference
+
+__all__ = ["Facts", "Report", "Request", "export"]
 
 
-def export(request: Request, tell: Tell) -> Report:
+def export(request: Request, tell: Tell) -> "Report":
     """Write what `request` asks for and put it in place once it is proven equal to its source."""
     out = check_out(request.out, overwrite=request.overwrite)
     source = find_source(request, tell)
@@ -36,3 +39,75 @@ def export(request: Request, tell: Tell) -> Report:
 
             facts = export_model(request, source, folder, tell)
     return Report.of(request, source, out, facts)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What `export_model` and `export_adapter` found out."""
+
+    kind: str  # the class of the model, or what the adapter belongs to
+    parameters: int
+    dtype: str
+    tokens: int  # compared
+    found: "Difference"  # between what was written and what was read again
+    allowed: "Difference"
+    from_float32: "Difference | None" = None  # of a cast or merged model from its source, both run in float32
+    effect: "Difference | None" = None  # of a merged adapter on its base
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Report:
+    """An export that is in place."""
+
+    out: Path
+    request: Request
+    source: Source
+    facts: Facts
+    files: dict[str, int]  # name → bytes
+
+    @classmethod
+    def of(cls, request: Request, source: Source, out: Path, facts: Facts) -> "Report":
+        files = {str(p.relative_to(out)): p.stat().st_size for p in sorted(out.rglob("*")) if p.is_file()}
+        return cls(out, request, source, facts, files)
+
+    def __str__(self) -> str:
+        facts, what = self.facts, "values" if self.source.values else "log-probs"
+        weights = [name for name in self.files if name.endswith(".safetensors")]
+        lines = [
+            f"exported {self.request.out}",
+            f"  from     {self.source.folder}",
+            f"  model    {facts.kind}, {_count(facts.parameters)} parameters, {facts.dtype}",
+            f"  files    {len(self.files)} ({len(weights)} of weights), {as_size(sum(self.files.values()))}",
+            f"  check    {what} of {facts.tokens} tokens: max difference {facts.found.largest:.3g}, "
+            f"mean {facts.found.mean:.3g} ({self._allowed()})",
+        ]
+        if facts.from_float32:
+            gap = facts.from_float32
+            lines.append(f"           from the source in float32: max {gap.largest:.3g}, mean {gap.mean:.3g}")
+        if facts.effect:
+            lines.append(
+                f"           what the adapter changes: max {facts.effect.largest:.3g}, mean {facts.effect.mean:.3g}"
+            )
+        lines.append("           weights and tokenizer read again from disk: the same")
+        lines += [f"  note     {note}" for note in facts.notes]
+        return "\n".join([*lines, *self._next()])
+
+    def _allowed(self) -> str:
+        allowed = self.facts.allowed
+        return f"allowed: {allowed.largest:g} and {allowed.mean:g}" if allowed.largest else "must be 0"
+
+    def _next(self) -> list[str]:
+        folder = quote(str(self.request.out))
+        if self.source.values:
+            return []
+        if self.request.adapter_only:
+            return ["next:", f"  burnish export {folder} --out FOLDER   # merged, to chat with and to serve"]
+        return ["next:", f"  burnish chat {folder}", f"  burnish serve {folder}"]
+
+
+def _count(parameters: int) -> str:
+    for unit, width in (("B", 10**9), ("M", 10**6)):
+        if parameters >= width / 10:
+            return f"{parameters / width:.2f}{unit}"
+    return f"{parameters:,}"

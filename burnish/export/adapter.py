@@ -1,18 +1,27 @@
 """An adapter alone: its settings, weights and tokenizer, checked on its base."""
 
+import json
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from burnish.errors import ModelError
-from burnish.export.bench import Bench
-from burnish.export.check import difference, require_near, require_same_tokenizer
-from burnish.export.place import writing
-from burnish.export.report import Facts
-from burnish.export.request import Request, Tell
-from burnish.export.source import DTYPES, Source
-from burnish.export.write import adapter_tensors, copy_tokenizer, write_adapter
-from burnish.models.adapters import Adapter, read_adapter
+from burnish.export import Facts
+from burnish.export.check import (
+    Bench,
+    count_zeros,
+    difference,
+    note_on_zeros,
+    require_finite,
+    require_near,
+    require_same_tokenizer,
+)
+from burnish.export.place import copy_tokenizer, writing
+from burnish.export.source import DTYPES, Request, Source, Tell
+from burnish.models.adapters import ADAPTER_WEIGHTS, Adapter, read_adapter
+from burnish.models.folder import ADAPTER_CONFIG
 from burnish.models.loading import named
 
 
@@ -23,42 +32,62 @@ def export_adapter(request: Request, source: Source, adapter: Adapter, folder: P
     model, _ = bench.load(source.model, source.dtype, adapter)
     before = bench.measure(model, adapter.folder)
     del model
+    tensors = adapter_tensors(adapter, request.dtype)
+    require_finite(tensors.items(), adapter.folder)
     tell("writing")
     with writing(request.out):
-        write_adapter(adapter, _name_of_base(request, source, adapter), request.dtype, folder)
+        write_adapter(tensors, _settings(request, source, adapter), folder)
         copy_tokenizer(source.tokenizer, bench.tokenizer, folder)
     tell("reading the export again")
     written = read_adapter(folder)
-    _require_same_tensors(adapter, written, request.dtype)
+    _require_same_tensors(tensors, adapter_tensors(written, None))
     model, _ = bench.load(source.model, source.dtype, written)
     found = difference(before, bench.measure(model, folder))
     allowed = bench.allowed(request.dtype or source.dtype, same_sums=request.dtype is None)
-    require_near(found, allowed, f"the {'values' if source.values else 'log-probs'} of source and export")
+    require_near(found, allowed, f"the {bench.what} of source and export")
     require_same_tokenizer(bench.tokenizer, bench.read_tokenizer(folder))
-    tensors = written.tensors.values()
+    dtype = ", ".join(sorted({DTYPES.get(tensor.dtype, tensor.dtype) for tensor in written.tensors.values()}))
+    parameters = sum(tensor.numel() for tensor in tensors.values())
+    zeros = count_zeros(tensors.values()) - count_zeros(adapter_tensors(adapter, None).values())
     return Facts(
         kind=f"LoRA adapter of {written.base}",
-        parameters=sum(torch.Size(tensor.shape).numel() for tensor in tensors),
-        dtype=", ".join(sorted({DTYPES.get(tensor.dtype, tensor.dtype) for tensor in tensors})),
+        parameters=parameters,
+        dtype=dtype,
         tokens=bench.tokens,
         found=found,
         allowed=allowed,
+        notes=note_on_zeros(zeros, parameters, dtype),
     )
 
 
-def _name_of_base(request: Request, source: Source, adapter: Adapter) -> str | None:
-    """The name stays; a base given with --base is named in its place, a folder by its full path."""
-    if request.base is None:
-        return adapter.base
-    return str(source.model.resolve()) if Path(request.base).expanduser().is_dir() else request.base
+def adapter_tensors(adapter: Adapter, dtype: str | None) -> dict[str, Tensor]:
+    """Its weights, as they are or as `dtype`."""
+    tensors = load_file(adapter.folder / ADAPTER_WEIGHTS)
+    if dtype is None:
+        return tensors
+    return {name: t.to(getattr(torch, dtype)) if t.is_floating_point() else t for name, t in tensors.items()}
 
 
-def _require_same_tensors(adapter: Adapter, written: Adapter, dtype: str | None) -> None:
-    before, after = adapter_tensors(adapter, dtype), adapter_tensors(written, None)
+def write_adapter(tensors: dict[str, Tensor], settings: dict[str, object], folder: Path) -> None:
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    save_file(tensors, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+
+
+def _settings(request: Request, source: Source, adapter: Adapter) -> dict[str, object]:
+    """As they are; a base given with --base is named in place of theirs, a folder by its full path."""
+    settings = adapter.settings | {"inference_mode": True}
+    if request.base is not None:
+        is_folder = Path(request.base).expanduser().is_dir()
+        base = str(source.model.resolve()) if is_folder else request.base
+        settings |= {"base_model_name_or_path": base, "revision": None}
+    return settings
+
+
+def _require_same_tensors(before: dict[str, Tensor], after: dict[str, Tensor]) -> None:
     different = [name for name in before.keys() | after.keys() if not _same(before.get(name), after.get(name))]
     if different:
         raise ModelError(f"the export was not put in place: {named(sorted(different))} is not what was written")
 
 
-def _same(left: torch.Tensor | None, right: torch.Tensor | None) -> bool:
+def _same(left: Tensor | None, right: Tensor | None) -> bool:
     return left is not None and right is not None and left.dtype == right.dtype and torch.equal(left, right)

@@ -2,26 +2,36 @@
 
 `make_probes` gives fixed sequences (a rendered chat and seeded random tokens of several lengths), `measure` the
 log-prob of every token in them (of a value model: the values), `fingerprints` a hash of every weight, `behaviour` what
-a tokenizer makes of some texts. The `require_*` functions compare two of each and raise a ModelError.
+a tokenizer makes of some texts. The `require_*` functions compare two of each and raise a ModelError. A `Bench` loads
+models and measures them: one device, one set of probes, one model at a time.
 """
 
+import gc
 import hashlib
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from jinja2.exceptions import TemplateError
-from torch import Tensor
+from torch import Tensor, nn
 
-from burnish.errors import ModelError
-from burnish.models.loading import named
+from burnish.errors import ConfigError, ModelError
+from burnish.export.source import Request, Source
+from burnish.models.adapters import Adapter, apply_adapter
+from burnish.models.device import pick_device
+from burnish.models.facts import read_model_facts
+from burnish.models.loading import load_unchanged, named, read_tokenizer
 
 if TYPE_CHECKING:
-    from torch import nn
     from transformers import PreTrainedTokenizerBase
 
 LENGTHS = (2, 17, 64, 160)  # of the random sequences
 SEED = 0
+HEAD_PREFIX = "base_model.model."  # of the names of whole modules in an adapter
 CHAT = [
     {"role": "user", "content": "What is 347+586? Think step by step."},
     {"role": "assistant", "content": "7+6=13, 4+8+1=13, 3+5+1=9, so the answer is 933."},
@@ -39,12 +49,70 @@ class Difference:
 
 
 EXACT = Difference(0.0, 0.0)
-# How far a merged adapter may be from base and adapter: the sums are rounded in another order.
+# How far the rounding of weights to a type may take what the model says. On a GPU, whose sums may be rounded in another
+# order, also how far two runs may be apart.
 ROUNDING = {
     "float32": Difference(1e-4, 1e-3),
     "float16": Difference(0.02, 0.2),
     "bfloat16": Difference(0.1, 1.0),
 }
+
+
+class Bench:
+    """Loads models of one export and measures them. Whoever calls `load` keeps the only reference."""
+
+    def __init__(self, request: Request, source: Source):
+        self.values, self.trust_remote_code = source.values, request.trust_remote_code
+        self.what = "values" if source.values else "log-probs"
+        self.device = pick_device(request.device, key="--device")
+        self._last: Callable[[], nn.Module | None] = lambda: None
+        self.tokenizer = self.read_tokenizer(source.tokenizer)
+        sizes = read_model_facts(source.model)
+        self.probes = make_probes(self.tokenizer, sizes.vocab, sizes.context)
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.probes)) - (0 if self.values else len(self.probes))
+
+    def read_tokenizer(self, folder: Path) -> "PreTrainedTokenizerBase":
+        return read_tokenizer(folder, self.trust_remote_code)
+
+    def load(self, folder: Path, dtype: str | None, adapter: Adapter | None = None) -> tuple[Any, list[str]]:
+        """The model in `folder`, with an adapter on it, and the stored weights that it has no use for."""
+        self._free()
+        loaded = load_unchanged(folder, values=self.values, dtype=dtype, trust_remote_code=self.trust_remote_code)
+        brought = adapter.tensors if adapter else {}
+        if lacking := [name for name in loaded.missing if f"{HEAD_PREFIX}{name}" not in brought]:
+            raise ModelError(
+                f"{folder}: the weights lack {named(lacking)}; the folder is incomplete or of another model"
+            )
+        with self._memory():
+            module = nn.Module.to(loaded.module, self.device)
+            self._last = weakref.ref(module)
+            return (apply_adapter(module, adapter) if adapter else module), loaded.unused
+
+    def measure(self, module: nn.Module, what: Path, *, widen: bool = False) -> list[Tensor]:
+        """What the model says about the probes; with `widen` it becomes float32 first."""
+        with self._memory():
+            return measure(module.float() if widen else module, self.probes, values=self.values, what=what)
+
+    def allowed(self, dtype: str, *, same_sums: bool) -> Difference:
+        """How far apart two measurements may be. The same sums give the same bits, but for the order of a GPU's."""
+        return EXACT if same_sums and self.device.type == "cpu" else ROUNDING[dtype]
+
+    def _free(self) -> None:
+        """See the model before out of memory: one that refers to itself stays until it is collected."""
+        if self._last() is not None:
+            gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    @contextmanager
+    def _memory(self) -> Iterator[None]:
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            raise ConfigError(f"--device {self.device.type}: the GPU has too little memory free; use cpu") from error
 
 
 def make_probes(tokenizer: "PreTrainedTokenizerBase", vocabulary: int, context: int | None) -> list[list[int]]:
@@ -60,7 +128,7 @@ def make_probes(tokenizer: "PreTrainedTokenizerBase", vocabulary: int, context: 
 
 
 @torch.no_grad()
-def measure(module: "nn.Module", probes: list[list[int]], *, values: bool, what: str) -> list[Tensor]:
+def measure(module: nn.Module, probes: list[list[int]], *, values: bool, what: Path) -> list[Tensor]:
     """For each probe the log-prob of every token after the first (T-1,), or of a value model the values (T,)."""
     device = next(module.parameters()).device
     found = []
@@ -69,15 +137,12 @@ def measure(module: "nn.Module", probes: list[list[int]], *, values: bool, what:
         logits = module(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[0].float()  # (T, V)
         chosen = logits[:, 0] if values else logits[:-1].log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
         if not chosen.isfinite().all():
-            raise ModelError(
-                f"{what}: its log-probs are not finite, so training diverged, the weights are damaged, or they are too "
-                "large for the dtype; export an earlier checkpoint, or another --dtype"
-            )
+            raise _not_finite(what, "its log-probs")
         found.append(chosen.cpu())
     return found
 
 
-def fingerprints(module: "nn.Module") -> dict[str, str]:
+def fingerprints(module: nn.Module) -> dict[str, str]:
     """A hash of every weight with its type and shape."""
     return {name: _hash(tensor) for name, tensor in module.state_dict().items()}
 
@@ -99,6 +164,22 @@ def difference(left: list[Tensor], right: list[Tensor]) -> Difference:
     return Difference(float(apart.mean()), float(apart.max()))
 
 
+def count_zeros(tensors: Iterable[Tensor]) -> int:
+    return sum(int((tensor == 0).sum()) for tensor in tensors)
+
+
+def note_on_zeros(count: int, total: int, dtype: str) -> list[str]:
+    """What to say of weights that a cast made 0."""
+    if count <= 0:
+        return []
+    return [f"{count:,} weights ({100 * count / total:.2g}%) are too small for {dtype} and became 0"]
+
+
+def require_finite(tensors: Iterable[tuple[str, Tensor]], what: Path) -> None:
+    if wrong := [name for name, tensor in tensors if not tensor.isfinite().all()]:
+        raise _not_finite(what, f"weights of {named(wrong)}")
+
+
 def require_near(found: Difference, allowed: Difference, what: str) -> None:
     if found.mean > allowed.mean or found.largest > allowed.largest:
         raise ModelError(
@@ -116,6 +197,13 @@ def require_same_tokenizer(source: "PreTrainedTokenizerBase", export: "PreTraine
     before, after = behaviour(source), behaviour(export)
     if different := [name for name in before if before[name] != after[name]]:
         raise ModelError(f"the export was not put in place: its tokenizer gives other {', '.join(different)}")
+
+
+def _not_finite(what: Path, which: str) -> ModelError:
+    return ModelError(
+        f"{what}: {which} are not finite, so training diverged, the weights are damaged, or they are too large for the "
+        "dtype; export an earlier checkpoint, or another --dtype"
+    )
 
 
 def _hash(tensor: Tensor) -> str:

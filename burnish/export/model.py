@@ -1,36 +1,54 @@
-"""A whole model: load, measure, merge its adapter, write, read back, compare.
+"""A whole model: measure it, load it, merge its adapter, write, read back, compare.
 
-Source and export are never in memory together: `_write` and `_read_back` each load one model, and hand on only what
-they found out about it.
+Two questions are asked of every export. Is what lies on the disk what was written? All weights and log-probs are the
+same. Is what was written the source? Where weights were cast or an adapter merged, `_measure_source` and the export are
+run in float32, so that only the rounding of the weights tells them apart.
+
+Source and export are never in memory together: `_measure_source`, `_write` and `_read_back` each load one model, and
+hand on only what they found out about it.
 """
 
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import Tensor
+from transformers import GenerationConfig
 
 from burnish.errors import ModelError
-from burnish.export.bench import Bench
+from burnish.export import Facts
 from burnish.export.check import (
+    ROUNDING,
+    Bench,
     Difference,
+    count_zeros,
     difference,
     fingerprints,
+    note_on_zeros,
+    require_finite,
     require_near,
     require_same_tokenizer,
     require_same_weights,
 )
-from burnish.export.generation import generation_config
-from burnish.export.place import as_size, writing
-from burnish.export.report import Facts
-from burnish.export.request import Request, Tell
-from burnish.export.source import Source
-from burnish.export.write import copy_tokenizer, write_model
+from burnish.export.place import as_size, copy_tokenizer, writing
+from burnish.export.source import Request, Source, Tell
 from burnish.models.adapters import merge
-from burnish.models.loading import named
+from burnish.models.loading import named, quiet_transformers, reading
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+GENERATION = "generation_config.json"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The source in float32, its adapter not merged."""
+
+    outputs: list[Tensor]  # log-probs, or values, of each probe
+    effect: Difference | None  # of an adapter on its base
+    zeros: int  # weights that are 0
 
 
 @dataclass(frozen=True)
@@ -40,9 +58,10 @@ class Findings:
     kind: str
     parameters: int
     dtype: str
-    outputs: list[Tensor]  # log-probs, or values, of each probe
+    zeros: int
+    outputs: list[Tensor]
     weights: dict[str, str]  # hashes
-    effect: Difference | None = None  # of an adapter on its base
+    in_float32: list[Tensor] = field(default_factory=list)  # outputs, where they were asked for
     notes: list[str] = field(default_factory=list)
 
 
@@ -50,19 +69,18 @@ def export_model(request: Request, source: Source, folder: Path, tell: Tell) -> 
     """Write the model of `source`, its adapter merged, into `folder`; a ModelError unless it proves to be the same."""
     bench = Bench(request, source)
     dtype = request.dtype or source.dtype
-    in_float32 = None
-    if dtype != source.dtype and dtype != "float32":
+    reference = None
+    if source.adapter or not source.is_exact_in(dtype):
         tell(f"measuring {source.folder} in float32, for comparison")
-        model, _ = bench.load(source.model, "float32", source.adapter)
-        in_float32 = bench.measure(model, source.folder)
-        del model
+        reference = _measure_source(bench, source)
     before = _write(bench, request, source, dtype, folder, tell)
     tell("reading the export again")
-    after = _read_back(bench, folder)
-    found, allowed = difference(before.outputs, after.outputs), bench.allowed(dtype, same_sums=not source.adapter)
+    after = _read_back(bench, folder, in_float32=reference is not None)
+    found, allowed = difference(before.outputs, after.outputs), bench.allowed(dtype, same_sums=True)
     _require_same(before, after)
-    require_near(found, allowed, f"the {'values' if source.values else 'log-probs'} of source and export")
+    require_near(found, allowed, f"the {bench.what} of what was written and what was read again")
     require_same_tokenizer(bench.tokenizer, bench.read_tokenizer(folder))
+    from_float32, notes = _require_close(bench, reference, after) if reference else (None, [])
     return Facts(
         kind=after.kind,
         parameters=after.parameters,
@@ -70,25 +88,34 @@ def export_model(request: Request, source: Source, folder: Path, tell: Tell) -> 
         tokens=bench.tokens,
         found=found,
         allowed=allowed,
-        from_float32=difference(in_float32, after.outputs) if in_float32 else None,
-        effect=before.effect,
-        notes=before.notes + _lost_in_rounding(before.effect, found, after.dtype),
+        from_float32=from_float32,
+        effect=reference.effect if reference else None,
+        notes=before.notes + notes,
     )
 
 
-def _write(bench: Bench, request: Request, source: Source, dtype: str, folder: Path, tell: Tell) -> Findings:
-    """Load the source in the type of the export, measure it unmerged, merge it and write it."""
-    tell(f"reading {source.model} ({as_size(source.bytes_as(request))} as {dtype})")
-    model, unused = bench.load(source.model, dtype, source.adapter)
-    notes = [f"left out, because the architecture has no place for it: {named(unused)}"] if unused else []
+def _measure_source(bench: Bench, source: Source) -> Reference:
+    model, _ = bench.load(source.model, "float32", source.adapter)
     outputs, effect = bench.measure(model, source.folder), None
     if source.adapter:
         if not source.values:  # a base that was no value model has no head to compare with
             with model.disable_adapter():
                 effect = difference(outputs, bench.measure(model, source.model))
+        model = merge(model, source.adapter)
+    require_finite(model.named_parameters(), source.folder)
+    return Reference(outputs, effect, count_zeros(model.parameters()))
+
+
+def _write(bench: Bench, request: Request, source: Source, dtype: str, folder: Path, tell: Tell) -> Findings:
+    """Load the source in the type of the export, merge it, measure it and write it."""
+    tell(f"reading {source.model} ({as_size(source.bytes_as(request))} as {dtype})")
+    model, unused = bench.load(source.model, dtype, source.adapter)
+    notes = [f"left out, because the architecture has no place for it: {named(unused)}"] if unused else []
+    if source.adapter:
         tell("merging the adapter")
         model = merge(model, source.adapter)
-    generation = None
+    require_finite(model.named_parameters(), source.folder)
+    outputs, generation = bench.measure(model, source.folder), None
     if model.can_generate():
         generation, changed = generation_config(source, model.config, bench.tokenizer)
         notes += changed
@@ -96,27 +123,41 @@ def _write(bench: Bench, request: Request, source: Source, dtype: str, folder: P
     with writing(request.out):
         write_model(model, generation, folder, request, source)
         copy_tokenizer(source.tokenizer, bench.tokenizer, folder)
-    return _findings(model, outputs, effect, notes)
+    return _findings(model, outputs, notes=notes)
 
 
-def _read_back(bench: Bench, folder: Path) -> Findings:
-    """Load the export as anyone would, in the type that its config.json names."""
+def write_model(
+    module: "PreTrainedModel", generation: GenerationConfig | None, folder: Path, request: Request, source: Source
+) -> None:
+    """Configuration and weights, cut into files of `max_shard_bytes`; with remote code, that code."""
+    if generation is not None:
+        module.generation_config = generation
+    with quiet_transformers():
+        module.save_pretrained(folder, max_shard_size=request.max_shard_bytes)
+    if request.trust_remote_code:
+        for file in source.model.glob("*.py"):
+            shutil.copyfile(file, folder / file.name)
+
+
+def _read_back(bench: Bench, folder: Path, *, in_float32: bool) -> Findings:
+    """Load the export as anyone would, in the type that its config.json names; then, if asked, widen and measure it."""
     model, unused = bench.load(folder, None)
     if unused:
         raise ModelError(f"the export was not put in place: nothing reads its {named(unused)}")
-    return _findings(model, bench.measure(model, folder))
+    findings = _findings(model, bench.measure(model, folder))
+    if in_float32:
+        findings.in_float32.extend(bench.measure(model, folder, widen=True))
+    return findings
 
 
-def _findings(
-    model: "PreTrainedModel", outputs: list[Tensor], effect: Difference | None = None, notes: list[str] | None = None
-) -> Findings:
+def _findings(model: "PreTrainedModel", outputs: list[Tensor], notes: list[str] | None = None) -> Findings:
     return Findings(
         kind=type(model).__name__,
         parameters=sum(parameter.numel() for parameter in model.parameters()),  # tied ones once
         dtype=str(model.dtype).removeprefix("torch."),
+        zeros=count_zeros(model.parameters()),
         outputs=outputs,
         weights=fingerprints(model),
-        effect=effect,
         notes=notes or [],
     )
 
@@ -129,13 +170,72 @@ def _require_same(before: Findings, after: Findings) -> None:
     require_same_weights(before.weights, after.weights)
 
 
-def _lost_in_rounding(effect: Difference | None, found: Difference, dtype: str) -> list[str]:
-    if effect is None:
-        return []
-    if effect.largest == 0:
-        return ["the adapter changes nothing: the merged model is its base"]
-    if found.mean <= effect.mean / 2:
-        return []
-    return [
-        f"{dtype} rounds away much of what the adapter changes; use --dtype float32, or keep it with --adapter-only"
-    ]
+def _require_close(bench: Bench, reference: Reference, after: Findings) -> tuple[Difference, list[str]]:
+    """How far rounding took the export from the source, and what to say about it; too far is a ModelError."""
+    gap, effect = difference(reference.outputs, after.in_float32), reference.effect
+    require_near(gap, ROUNDING[after.dtype], f"the {bench.what} of source and export, both in float32,")
+    notes = note_on_zeros(after.zeros - reference.zeros, after.parameters, after.dtype)
+    if effect and effect.largest == 0:
+        return gap, [*notes, "the adapter changes nothing: the merged model is its base"]
+    if effect and gap.mean > effect.mean / 2:
+        raise ModelError(
+            f"the export was not put in place: {after.dtype} rounds away what the adapter changes: it moves the "
+            f"{bench.what} by {effect.mean:.3g} on average, and the export is {gap.mean:.3g} from that; use "
+            "--dtype float32, or keep the adapter with --adapter-only"
+        )
+    return gap, notes
+
+
+def generation_config(
+    source: Source, config: "PreTrainedConfig", tokenizer: "PreTrainedTokenizerBase"
+) -> tuple[GenerationConfig, list[str]]:
+    """The source's settings (or its base's), made to go with the tokenizer, and what was changed in them.
+
+    Serving engines stop at `eos_token_id` of this file, so the tokenizer's end of sequence is always among them.
+    """
+    folder = next((path for path in (source.folder, source.model) if (path / GENERATION).is_file()), None)
+    with reading(folder or source.model, GENERATION), quiet_transformers():
+        settings = GenerationConfig.from_pretrained(folder) if folder else GenerationConfig.from_model_config(config)
+    vocabulary = config.get_text_config().vocab_size
+    eos, pad = settings.eos_token_id, settings.pad_token_id
+    settings.eos_token_id = _ends(eos, tokenizer.eos_token_id, vocabulary)
+    settings.pad_token_id = _padding(pad, tokenizer.pad_token_id, settings.eos_token_id, vocabulary)
+    notes = []
+    if settings.eos_token_id != eos:
+        ends = settings.eos_token_id
+        notes.append(f"{GENERATION}: eos_token_id {eos} became {ends}, to stop where the tokenizer does")
+    if settings.pad_token_id != pad:
+        notes.append(f"{GENERATION}: pad_token_id {pad} became {settings.pad_token_id}, as in the tokenizer")
+    return settings, notes + _made_valid(settings, source)
+
+
+def _ends(ids: int | list[int] | None, end: int | None, vocabulary: int) -> int | list[int] | None:
+    listed = [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
+    known = [i for i in listed if 0 <= i < vocabulary]
+    if end is not None and end not in known:
+        known.insert(0, end)
+    return (known[0] if len(known) == 1 else known) if known else None
+
+
+def _padding(pad: int | None, padding: int | None, ends: int | list[int] | None, vocabulary: int) -> int | None:
+    if padding is not None:
+        return padding
+    if pad is not None and 0 <= pad < vocabulary:
+        return pad
+    return ends[0] if isinstance(ends, list) else ends
+
+
+def _made_valid(settings: GenerationConfig, source: Source) -> list[str]:
+    """transformers refuses to save settings of sampling beside do_sample=False; engines follow them all the same."""
+    with quiet_transformers():
+        try:
+            settings.validate(strict=True)
+            return []
+        except ValueError:
+            settings.do_sample = True
+        try:
+            settings.validate(strict=True)
+        except ValueError as error:
+            reason = " ".join(str(error).split())
+            raise ModelError(f"{source.folder}: {GENERATION} is not valid: {reason}; mend it there") from error
+    return [f"{GENERATION}: do_sample became True, because it has settings of sampling"]

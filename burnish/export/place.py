@@ -1,25 +1,39 @@
-"""The folder of an export: it is there whole, or not at all.
+"""The folder of an export: what may be in it, and that it is there whole or not at all.
 
-`new_folder` gives a temporary folder beside `--out`, `.NAME.exporting`, which takes its name when the block ends well
-and is removed otherwise. A lock on it keeps two exports apart; one that a killed export left is emptied and used again.
+`new_folder` works in a locked folder beside `--out`, `.NAME.exporting`: what is written there takes its name when the
+block ends well and is removed otherwise. What it replaces steps aside into the same folder, from where the next export
+puts it back should the process be killed between the two renames.
 """
 
 import contextlib
-import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
 
 from burnish.errors import CheckpointError, ConfigError
-from burnish.models.folder import LATEST
-from burnish.tracking.lock import UNSUPPORTED
+from burnish.models.adapters import ADAPTER_WEIGHTS
+from burnish.models.folder import ADAPTER_CONFIG, INDEX, TOKENIZER_FILES
+from burnish.tracking.lock import FolderLock
 
-MODEL_FILES = ("config.json", "adapter_config.json")
-TRAINING_FILES = (LATEST, "manifest.json", "engine.json")
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MODEL_FILES = ("config.json", ADAPTER_CONFIG)
+BESIDE_TOKENIZERS = (
+    "added_tokens.json", "special_tokens_map.json", "merges.txt", "chat_template.jinja", "chat_template.json",
+)  # fmt: skip
+NAMED_TEMPLATES = "additional_chat_templates"
+# What an export writes; --overwrite removes nothing else.
+WRITTEN = (
+    *MODEL_FILES, *TOKENIZER_FILES, *BESIDE_TOKENIZERS, f"{NAMED_TEMPLATES}/*.jinja", "*.model", "*.tiktoken",
+    "generation_config.json", "model.safetensors", "model-?????-of-?????.safetensors", INDEX, ADAPTER_WEIGHTS,
+    "configuration_*.py", "modeling_*.py", "tokenization_*.py",
+)  # fmt: skip
 
 
 def check_out(out: Path, *, overwrite: bool) -> Path:
@@ -45,7 +59,8 @@ def check_apart(out: Path, folders: Iterable[Path]) -> None:
 @contextlib.contextmanager
 def new_folder(out: Path, needed: int, *, overwrite: bool) -> Iterator[Path]:
     """A folder to write to; `out` once the block has ended well. `needed` bytes must be free."""
-    folder = out.with_name(f".{out.name}.exporting")
+    workshop = out.with_name(f".{out.name}.exporting")
+    new, replaced = workshop / "new", workshop / "replaced"
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(out.parent).free
@@ -54,15 +69,24 @@ def new_folder(out: Path, needed: int, *, overwrite: bool) -> Iterator[Path]:
                 f"--out {out} needs {as_size(needed)}, and {as_size(free)} are free there; free some space, or name a "
                 "folder on another disk"
             )
-        lock = _claim(folder, out)
+    lock = FolderLock(workshop, ("--out",), out)
+    lock.take()
     try:
-        yield folder
         with writing(out):
-            _finish(folder)
-            _put_in_place(folder, out, overwrite)
+            _settle(new, replaced, out)
+            check_out(out, overwrite=overwrite)
+            new.mkdir()
+        yield new
+        with writing(out):
+            _finish(new)
+            if check_out(out, overwrite=overwrite).exists():  # again, because an export takes a while
+                out.rename(replaced)
+            new.rename(out)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # not there where all went well
-        os.close(lock)
+        _settle(new, replaced, out)
+        lock.release()
+        with contextlib.suppress(OSError):  # another export is in it already
+            workshop.rmdir()
 
 
 @contextlib.contextmanager
@@ -77,6 +101,18 @@ def writing(out: Path) -> Iterator[None]:
         ) from error
 
 
+def copy_tokenizer(source: Path, tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
+    """The tokenizer's files and chat templates byte by byte: writing it anew could change what it does elsewhere."""
+    names = {*TOKENIZER_FILES, *BESIDE_TOKENIZERS, *tokenizer.vocab_files_names.values()}
+    for name in sorted(names):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)  # what a link leads to, not the link
+    templates = sorted((source / NAMED_TEMPLATES).glob("*.jinja"))
+    for file in templates:
+        (folder / NAMED_TEMPLATES).mkdir(exist_ok=True)
+        shutil.copyfile(file, folder / NAMED_TEMPLATES / file.name)
+
+
 def as_size(count: int) -> str:
     for unit, width in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= width:
@@ -85,34 +121,27 @@ def as_size(count: int) -> str:
 
 
 def _check_replaceable(out: Path) -> None:
-    """--overwrite removes a folder with all that is in it, so it has to be a model and no more."""
-    inside = {path.name for path in out.iterdir()}
-    training = [name for name in inside if name in TRAINING_FILES or name.startswith("global_step_")]
-    if training or not inside & set(MODEL_FILES):
-        what = f"it holds {training[0]}, so it belongs to a training run" if training else "it is not a model folder"
-        raise ConfigError(f"--out {out} is not replaced: {what}; name another folder")
+    """--overwrite removes a folder with all that is in it, so it has to be an export and no more."""
+    if not any((out / name).is_file() for name in MODEL_FILES):
+        raise ConfigError(f"--out {out} is not replaced: it is not a model folder; name another folder")
+    inside = sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path != out / NAMED_TEMPLATES)
+    if others := [name for name in inside if not any(_matches(name, pattern) for pattern in WRITTEN)]:
+        raise ConfigError(
+            f"--out {out} is not replaced: it holds {others[0]}, which no export writes; move that away, or name "
+            "another folder"
+        )
 
 
-def _claim(folder: Path, out: Path) -> int:
-    """Make the temporary folder, empty and locked; returns the open lock."""
-    folder.mkdir(exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        mine = os.path.samestat(os.fstat(lock), os.stat(folder))
-    except (BlockingIOError, FileNotFoundError):  # held by another export, or just put in place by it
-        mine = False
-    except OSError as error:
-        mine = error.errno in (
-            errno.EBADF,
-            *UNSUPPORTED,
-        )  # no locks here: two exports at a time are the user's to avoid
-    if not mine:
-        os.close(lock)
-        raise ConfigError(f"--out {out}: another export is writing there; wait for it, or name another folder")
-    for path in folder.iterdir():
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    return lock
+def _matches(name: str, pattern: str) -> bool:
+    return name.count("/") == pattern.count("/") and fnmatch(name, pattern)
+
+
+def _settle(new: Path, replaced: Path, out: Path) -> None:
+    """Remove what is half done; what stepped aside comes back where nothing took its place."""
+    if replaced.exists() and not out.exists():
+        replaced.rename(out)
+    for folder in (new, replaced):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _finish(folder: Path) -> None:
@@ -127,18 +156,3 @@ def _finish(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _put_in_place(folder: Path, out: Path, overwrite: bool) -> None:
-    if not overwrite or not out.exists():
-        folder.rename(out)  # over nothing or an empty folder
-        return
-    aside = out.with_name(f".{out.name}.replaced")
-    shutil.rmtree(aside, ignore_errors=True)
-    out.rename(aside)
-    try:
-        folder.rename(out)
-    except OSError:
-        aside.rename(out)
-        raise
-    shutil.rmtree(aside)

@@ -1,23 +1,26 @@
-"""Where the model to export lies, whether it is whole, and what it is; told without torch.
+"""What was asked for, where that model lies, whether it is whole, and what it is; told without torch.
 
-Consumes a `Request`; hands on a `Source`. A path may be a model folder, a `global_step_N`, a run folder (its newest
-checkpoint), an `actor` or `critic` inside one, a hub id, or the folder of a LoRA adapter, whose base is found too.
+Consumes a `Request`, which `cli/export.py` reads off the command line; hands on a `Source`. A path may be a
+model folder, a `global_step_N`, a run folder (its newest checkpoint), an `actor` or `critic` inside one, a hub id, or
+the folder of a LoRA adapter, whose base is found too.
 """
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from burnish.errors import CheckpointError, ConfigError, ModelError
-from burnish.export.request import ROLES, Request, Tell
 from burnish.models.adapters import ADAPTER_WEIGHTS, Adapter, is_adapter, need_peft, read_adapter
 from burnish.models.folder import (
     ADAPTER_CONFIG,
+    MANIFEST,
+    STEP_FOLDER,
     TOKENIZER_FILES,
-    TRAINING_STATE,
     check_model,
+    check_whole,
     local_folder,
     newest_checkpoint,
     read_json,
@@ -26,10 +29,28 @@ from burnish.models.folder import (
     stored_tensors,
 )
 
-MANIFEST = "manifest.json"  # written by trainer/checkpoint.py: every file of a checkpoint and its size
+Tell = Callable[[str], None]  # a line on what is happening, for whoever waits
+
+ROLES = ("actor", "critic")
 DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}  # as safetensors writes them
 WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
 VALUE_MODEL = "ForTokenClassification"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One export. `dtype=None` keeps the type of the stored weights."""
+
+    source: str
+    out: Path
+    role: str = "actor"
+    dtype: str | None = None
+    max_shard_bytes: int = 5 * 10**9
+    adapter_only: bool = False
+    base: str | None = None
+    device: str = "cpu"
+    trust_remote_code: bool = False
+    overwrite: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,9 +62,14 @@ class Source:
     tokenizer: Path
     values: bool  # a value model: a token classifier with one label
     dtype: str  # of most stored weights
+    types: frozenset[str]  # of all of them
     elements: int  # stored weights, tied ones once
     within: frozenset[Path]  # folders that an export must stay out of
     adapter: Adapter | None = None
+
+    def is_exact_in(self, dtype: str) -> bool:
+        """Whether no weight is rounded when it becomes `dtype`."""
+        return dtype == "float32" or self.types <= {dtype}
 
     def bytes_as(self, request: Request) -> int:
         """The space that the weights of the export take."""
@@ -55,9 +81,9 @@ class Source:
 def find_source(request: Request, tell: Tell) -> Source:
     top = local_folder(request.source)
     folder = _folder_of_role(top, request)
-    checkpoint = _checkpoint(folder)
+    checkpoint = _checkpoint(folder.absolute())
     if checkpoint:
-        _check_whole(checkpoint, folder)
+        check_whole(checkpoint, "export an earlier one", part=folder.absolute())  # training state is not exported
     adapter = None
     if is_adapter(folder):
         adapter = _adapter_in(folder)
@@ -81,6 +107,7 @@ def find_source(request: Request, tell: Tell) -> Source:
         tokenizer=_tokenizer_folder([folder, model]),
         values=request.role == "critic",
         dtype=dtype,
+        types=frozenset(count.keys() & WIDTH.keys()),
         elements=count.total(),
         within=frozenset(path.resolve() for path in (top, folder, checkpoint or folder, model)),
         adapter=adapter,
@@ -101,24 +128,9 @@ def _folder_of_role(top: Path, request: Request) -> Path:
 
 
 def _checkpoint(folder: Path) -> Path | None:
-    """The checkpoint that a folder is or is a part of."""
+    """The checkpoint that a folder is or is a part of: it has the name of one, or a manifest."""
     candidates = [folder, folder.parent] if folder.name in ROLES else [folder]
-    return next((path for path in candidates if (path / MANIFEST).is_file()), None)
-
-
-def _check_whole(checkpoint: Path, folder: Path) -> None:
-    """CheckpointError where a file of the model is not as the manifest has it. Training state is not exported."""
-    files = read_json(checkpoint / MANIFEST).get("files")
-    for name, size in files.items() if isinstance(files, dict) else ():
-        path = checkpoint / name
-        if not path.is_relative_to(folder) or path.name in TRAINING_STATE:
-            continue
-        found = path.stat().st_size if path.is_file() else None
-        if found != size:
-            state = "is missing" if found is None else f"has {found} bytes instead of {size}"
-            raise CheckpointError(
-                f"checkpoint {checkpoint} is truncated: {name} {state}. Copy it again, or export an earlier one"
-            )
+    return next((p for p in candidates if STEP_FOLDER.fullmatch(p.name) or (p / MANIFEST).is_file()), None)
 
 
 def _adapter_in(folder: Path) -> Adapter:
@@ -140,13 +152,17 @@ def _refuse_adapter_flags(request: Request, folder: Path) -> None:
 
 
 def _base_of(adapter: Adapter, request: Request, tell: Tell) -> Path:
-    named_by = "--base" if request.base else str(adapter.folder / ADAPTER_CONFIG)
-    base = request.base or adapter.base
+    named_by, base, revision = str(adapter.folder / ADAPTER_CONFIG), adapter.base, adapter.revision
+    if request.base:
+        named_by, base, revision = "--base", request.base, None
     if base is None:
         raise ModelError(f"{named_by} names no base model; give its folder with --base")
-    tell(f"base model: {base} (named by {named_by})")
+    at = f" at revision {revision}" if revision else ""
+    tell(f"base model: {base}{at} (named by {named_by})")
+    if revision and Path(base).expanduser().is_dir():
+        tell(f"{base}: a folder has no revisions, so it is taken as it is")
     try:
-        return resolve_path(base)
+        return resolve_path(base, revision=revision)
     except ModelError as error:
         raise ModelError(f"the adapter's base, named by {named_by}: {error}; or give its folder with --base") from error
 

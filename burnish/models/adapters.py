@@ -19,10 +19,13 @@ from burnish.models.loading import named
 
 if TYPE_CHECKING:
     from peft import PeftModel
+    from torch import Tensor
     from transformers import PreTrainedModel
 
 ADAPTER_WEIGHTS, PICKLED_WEIGHTS = "adapter_model.safetensors", "adapter_model.bin"
 NAME = "default"  # peft's own name for an adapter that has none
+PROBES = 16  # random inputs of a layer: two matrices that agree on all of them are the same
+TOLERANCE = 1e-5  # of a layer's output, merged and unmerged in float32
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,11 @@ class Adapter:
         """The base model that adapter_config.json names: a folder or a hub id, wherever it was trained."""
         return self.settings.get("base_model_name_or_path") or None
 
+    @property
+    def revision(self) -> str | None:
+        """The branch, tag or commit of that base on the hub."""
+        return self.settings.get("revision") or None
+
 
 def is_adapter(folder: Path) -> bool:
     return (folder / ADAPTER_CONFIG).is_file()
@@ -46,11 +54,12 @@ def is_adapter(folder: Path) -> bool:
 def read_adapter(folder: Path) -> Adapter:
     """The adapter in `folder`; ModelError where it is not one that is safe to read and known here."""
     settings = read_json(folder / ADAPTER_CONFIG)
-    kind, base = settings.get("peft_type"), settings.get("base_model_name_or_path")
+    kind = settings.get("peft_type")
     if kind != "LORA":
         raise ModelError(f"{folder / ADAPTER_CONFIG}: peft_type={kind} is not supported; LORA is")
-    if base is not None and not isinstance(base, str):
-        raise ModelError(f"{folder / ADAPTER_CONFIG}: base_model_name_or_path={base!r} should be the name of a model")
+    for name, what in (("base_model_name_or_path", "the name of a model"), ("revision", "a branch, tag or commit")):
+        if not isinstance(value := settings.get(name), str | None):
+            raise ModelError(f"{folder / ADAPTER_CONFIG}: {name}={value!r} should be {what}")
     if settings.get("megatron_config"):
         raise ModelError(
             f"{folder / ADAPTER_CONFIG}: megatron_config is not supported; it asks for code to be imported"
@@ -83,10 +92,19 @@ def apply_adapter(module: "PreTrainedModel", adapter: Adapter) -> "PeftModel":
 
 
 def merge(model: "PeftModel", adapter: Adapter) -> "PreTrainedModel":
-    """The base with the adapter added to its weights. Embeddings stay tied unless the adapter changes one of them."""
+    """The base with the adapter added to its weights. Embeddings stay tied unless the adapter changes one of them.
+
+    Linear layers and embeddings are merged one by one in float32, where each must do what it did unmerged, and take
+    their own type again. Layers of other kinds, which peft merges as they are, show in what the model says.
+    """
+    from peft.tuners.lora import Embedding, Linear
+
     _untie_adapted_embeddings(model)
     with _peft_errors(adapter):
         tuner: Any = model.base_model
+        for name, layer in model.get_base_model().named_modules():
+            if isinstance(layer, Linear | Embedding):
+                _merge_layer(name, layer)
         merged: PreTrainedModel = tuner.merge_and_unload(safe_merge=True)
     inner, outer = merged.get_input_embeddings(), merged.get_output_embeddings()
     if outer is not None and inner.weight is not outer.weight:
@@ -109,6 +127,33 @@ def _untie_adapted_embeddings(model: "PeftModel") -> None:
     adapted = inner is not pair[0] or outer is not pair[1]
     if adapted and getattr(outer, "weight", None) is not None and outer.weight is inner.weight:
         outer.weight = torch.nn.Parameter(outer.weight.detach().clone(), requires_grad=False)
+
+
+def _merge_layer(name: str, layer: Any) -> None:
+    import torch
+
+    base = layer.get_base_layer()
+    dtype = base.weight.dtype
+    layer.float()
+    inputs = _probes_of(layer)
+    with torch.no_grad():
+        unmerged = [layer(part) for part in inputs]
+        layer.merge(safe_merge=True)
+        gaps = [torch.dist(base(part), before) for part, before in zip(inputs, unmerged, strict=True)]
+    if any(not gap <= TOLERANCE * before.norm() for gap, before in zip(gaps, unmerged, strict=True)):
+        raise ModelError(f"{name}: merged with the adapter it computes something else than the two do unmerged")
+    base.to(dtype)
+
+
+def _probes_of(layer: Any) -> "tuple[Tensor, ...]":
+    """Inputs that tell a layer's weights: every row of an embedding, random vectors for a matrix."""
+    import torch
+
+    base = layer.get_base_layer()
+    if isinstance(base, torch.nn.Embedding):
+        return torch.arange(base.num_embeddings, device=base.weight.device).split(8192)
+    generator = torch.Generator().manual_seed(0)
+    return (torch.randn(PROBES, layer.in_features, generator=generator).to(base.weight.device),)
 
 
 def _check_settings(adapter: Adapter, config: Any) -> None:

@@ -2,10 +2,13 @@
 
 A path is a folder of ours or of anyone's, a `global_step_N` (or the run folder that holds them), a hub id, or
 `hdfs://…`, which is copied first. What comes out holds a config.json and, unless only the facts are wanted, weights.
+`check_whole` holds a checkpoint against its manifest.
 """
 
+import functools
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -14,9 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from burnish.errors import ModelError
+from burnish.errors import CheckpointError, ModelError
+
+logger = logging.getLogger(__name__)
 
 LATEST = "latest_checkpointed_iteration.txt"
+MANIFEST = "manifest.json"  # every file of a checkpoint and its size (trainer/checkpoint.py)
 STEP_FOLDER = re.compile(r"global_step_(\d+)")
 LEFT_BY_A_RUN = ("recipe.yaml", "metrics.jsonl")
 ADAPTER_CONFIG = "adapter_config.json"
@@ -35,29 +41,62 @@ HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HDFS_DEADLINE_S = 3600
 
 
-def resolve_path(path: str | Path, *, weights: bool = True) -> Path:
-    """The local folder behind `path`. With `weights=False` a folder with only a configuration will do."""
-    folder = _model_inside(local_folder(path, weights=weights))
+def resolve_path(path: str | Path, *, weights: bool = True, revision: str | None = None) -> Path:
+    """The local folder behind `path`. With `weights=False` a folder with only a configuration will do.
+
+    `revision` is the branch, tag or commit of a hub id; a folder has none.
+    """
+    folder = _model_inside(local_folder(path, weights=weights, revision=revision))
     check_model(folder, str(path), weights=weights)
     return folder
 
 
-def local_folder(path: str | Path, *, weights: bool = True) -> Path:
+def local_folder(path: str | Path, *, weights: bool = True, revision: str | None = None) -> Path:
     """The folder that `path` names, fetched where it lies elsewhere; the model may be somewhere inside."""
     text = str(path)
     if text.startswith("hdfs://"):
         return _copied_from_hdfs(text)
     folder = Path(text).expanduser()
-    return folder if folder.is_dir() else _from_hub(text, weights)
+    return folder if folder.is_dir() else _from_hub(text, weights, revision)
 
 
 def newest_checkpoint(run: Path) -> Path | None:
-    """The checkpoint that a run folder's pointer names; without a pointer the newest. None: there is none."""
+    """The checkpoint that a run folder's pointer names; without a pointer, and with a warning, the newest."""
     pointer = run / LATEST
     if pointer.is_file():
         return run / f"global_step_{pointer.read_text().strip()}"
     steps = [(int(match[1]), path) for path in run.glob("*/") if (match := STEP_FOLDER.fullmatch(path.name))]
-    return max(steps)[1] if steps else None
+    if not steps:
+        return None
+    newest = max(steps)[1]
+    _warn_of_guess(run, newest, is_whole=(newest / MANIFEST).is_file())
+    return newest
+
+
+def check_whole(checkpoint: Path, instead: str, *, part: Path | None = None) -> None:
+    """CheckpointError unless every file of the manifest is there with its size; `instead` is what else can be done.
+
+    With `part`, a folder of it, only the model's files in there are looked at, and the manifest must name some.
+    """
+    try:
+        listed = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
+        files = {checkpoint / name: size for name, size in listed.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        files = {}
+    if part:
+        files = {p: size for p, size in files.items() if p.is_relative_to(part) and p.name not in TRAINING_STATE}
+    if not files:
+        raise CheckpointError(
+            f"{checkpoint} is not a complete checkpoint: {MANIFEST} is missing or damaged. Copy it again, or {instead}"
+        )
+    for path, size in files.items():
+        found = path.stat().st_size if path.is_file() else None
+        if found != size:
+            state = "is missing" if found is None else f"has {found} bytes instead of {size}"
+            raise CheckpointError(
+                f"checkpoint {checkpoint} is truncated: {path.relative_to(checkpoint)} {state}. Copy it again, or "
+                f"{instead}"
+            )
 
 
 @dataclass(frozen=True)
@@ -151,7 +190,13 @@ def _model_inside(folder: Path) -> Path:
     return folder if (folder / "config.json").is_file() or not (folder / "actor").is_dir() else folder / "actor"
 
 
-def _from_hub(text: str, weights: bool) -> Path:
+@functools.cache  # a path is resolved several times in a run
+def _warn_of_guess(run: Path, newest: Path, *, is_whole: bool) -> None:
+    doubt = "" if is_whole else f"; it has no {MANIFEST}, so it may be the half of one"
+    logger.warning("%s: no %s; %s is taken, the newest there%s", run, LATEST, newest.name, doubt)
+
+
+def _from_hub(text: str, weights: bool, revision: str | None) -> Path:
     if not HUB_ID.fullmatch(text) or text in (".", ".."):
         raise ModelError(
             f"the model path {text}: there is no such folder; name a model folder or a hub id such as Qwen/Qwen2.5-0.5B"
@@ -162,7 +207,7 @@ def _from_hub(text: str, weights: bool) -> Path:
     wanted = None if weights else ["*.json", "*.model", "*.txt", "*.jinja"]
     ignored = ["*.msgpack", "*.h5", "*.onnx", "*.gguf", "original/*"]
     try:
-        return Path(snapshot_download(text, allow_patterns=wanted, ignore_patterns=ignored))
+        return Path(snapshot_download(text, revision=revision, allow_patterns=wanted, ignore_patterns=ignored))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(

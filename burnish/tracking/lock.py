@@ -49,6 +49,7 @@ class FolderLock:
             if error.errno not in UNSUPPORTED:
                 raise CheckpointError(f"cannot write {self.path}: {disk_problem(error, self.keys[0])}") from error
             self._impossible = True
+            self.path.unlink(missing_ok=True)
             log.warning(
                 "%s: this file system knows no locks (%s), so nothing stops a second run from writing in the folder",
                 self.path.parent, error.strerror,

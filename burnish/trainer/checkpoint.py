@@ -11,7 +11,6 @@ import contextlib
 import json
 import logging
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,12 +18,9 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from burnish.errors import CheckpointError, ConfigError, WorkerError
+from burnish.models.folder import LATEST, MANIFEST, STEP_FOLDER, check_whole
 
 log = logging.getLogger(__name__)
-
-LATEST = "latest_checkpointed_iteration.txt"
-MANIFEST = "manifest.json"
-STEP_FOLDER = re.compile(r"global_step_(\d+)")
 
 
 class CheckpointStore:
@@ -128,20 +124,7 @@ def verify(folder: Path) -> None:
     """Raise a CheckpointError unless every file of the manifest is there with its size."""
     if not folder.is_dir():
         raise CheckpointError(f"no checkpoint at {folder}: trainer.resume_from_path should name a global_step_N folder")
-    manifest = folder / MANIFEST
-    try:
-        files = json.loads(manifest.read_text())["files"]
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{folder} is not a complete checkpoint: {MANIFEST} is missing or damaged") from error
-    for name, size in files.items():
-        path = folder / name
-        found = path.stat().st_size if path.is_file() else None
-        if found != size:
-            state = "is missing" if found is None else f"has {found} bytes instead of {size}"
-            raise CheckpointError(
-                f"checkpoint {folder} is truncated: {name} {state}. Copy it again, or resume from an earlier step "
-                f"with trainer.resume_mode=resume_path trainer.resume_from_path=…"
-            )
+    check_whole(folder, "resume from an earlier step with trainer.resume_mode=resume_path trainer.resume_from_path=…")
 
 
 def link_model_files(folder: Path, source: str) -> None:

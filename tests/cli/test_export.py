@@ -9,7 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from burnish.cli.export import parser
 from burnish.cli.main import main
+from burnish.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,6 +42,17 @@ def test_an_adapter_from_the_command_line(tiny_model, tmp_path, capsys):
     assert f"base model: {moved} (named by --base)" in told
     assert main([*words, str(tmp_path / "merged"), "--device", "auto"]) == 0
     assert "what the adapter changes: max" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("text", "size"), [("5GB", 5 * 10**9), ("500 mb", 5 * 10**8), ("2GiB", 2**31), ("1000", 1000)])
+def test_sizes(text, size):
+    assert parser().parse_args(["m", "--out", "x", "--max-shard-size", text]).max_shard_bytes == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "5 apples", "-1GB", "0", "0.2"])
+def test_sizes_that_are_none(text):
+    with pytest.raises(ConfigError, match="--max-shard-size: .*is not a size; write for example 5GB"):
+        parser().parse_args(["m", "--out", "x", f"--max-shard-size={text}"])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The proof itself: probes that are fixed and fit the model, measures that tell models apart."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -9,10 +11,13 @@ from burnish.export.check import (
     ROUNDING,
     Difference,
     behaviour,
+    count_zeros,
     difference,
     fingerprints,
     make_probes,
     measure,
+    note_on_zeros,
+    require_finite,
     require_near,
 )
 from burnish.models.loading import load_causal_lm, read_tokenizer
@@ -44,7 +49,7 @@ def test_probes_fit_the_model(tokenizer):
 
 def test_log_probs_are_those_of_the_next_tokens(module):
     probe = [5, 9, 200, 7]
-    (found,) = measure(module, [probe], values=False, what="m")
+    (found,) = measure(module, [probe], values=False, what=Path("m"))
     with torch.no_grad():
         everything = module(torch.tensor([probe])).logits[0].log_softmax(-1)
     assert torch.allclose(found, everything[[0, 1, 2], probe[1:]], atol=1e-6)
@@ -75,3 +80,14 @@ def test_differences():
         with pytest.raises(ModelError, match=r"x differ by 0\.25 on average and 0\.5 at most, where"):
             require_near(found, allowed, "x")
     assert ROUNDING["float32"].mean < ROUNDING["float16"].mean < ROUNDING["bfloat16"].mean
+
+
+def test_weights_that_a_type_cannot_hold():
+    before = torch.tensor([0.0, 1e-9, 3.0, 1.0])
+    after = before.half()
+    assert count_zeros([after]) - count_zeros([before]) == 1
+    assert note_on_zeros(1, 4, "float16") == ["1 weights (25%) are too small for float16 and became 0"]
+    assert note_on_zeros(0, 4, "float16") == []
+    require_finite([("w", after)], Path("m"))
+    with pytest.raises(ModelError, match=r"m: weights of v are not finite, .*too large for the dtype; .*--dtype"):
+        require_finite([("w", after), ("v", torch.tensor([1e9]).half())], Path("m"))

@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoConfig
 
 from burnish.errors import ModelError
-from burnish.export.generation import generation_config
+from burnish.export.model import generation_config
 from burnish.models.loading import read_tokenizer
 
 

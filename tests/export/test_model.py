@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,8 +11,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer, GenerationConfig
 
 from burnish.errors import ModelError
-from burnish.export import model, write
-from burnish.export.bench import Bench
+from burnish.export import check, model
+from burnish.export.check import Bench
+from burnish.export.model import write_model
+from burnish.export.place import copy_tokenizer
+from burnish.export.source import Request
 from burnish.models.tiny import write_tiny_model
 
 CLEAN = {
@@ -159,6 +164,12 @@ def spoil(folder, change):
     save_file(tensors, file, metadata={"format": "pt"})
 
 
+def untie(folder, **settings):
+    config = json.loads((folder / "config.json").read_text()) | {"tie_word_embeddings": False} | settings
+    (folder / "config.json").write_text(json.dumps(config))
+    spoil(folder, lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -169,7 +180,7 @@ def spoil(folder, change):
 )
 def test_a_corrupted_export_is_caught_and_not_put_in_place(run, go, tmp_path, monkeypatch, change, words):
     def corrupt(module, generation, folder, *rest):
-        write.write_model(module, generation, folder, *rest)
+        write_model(module, generation, folder, *rest)
         spoil(folder, change)
 
     monkeypatch.setattr(model, "write_model", corrupt)
@@ -180,7 +191,7 @@ def test_a_corrupted_export_is_caught_and_not_put_in_place(run, go, tmp_path, mo
 
 def test_log_probs_that_differ_are_an_error_even_where_all_weights_are_the_same(run, go, tmp_path, monkeypatch):
     def corrupt(module, generation, folder, *rest):
-        write.write_model(module, generation, folder, *rest)
+        write_model(module, generation, folder, *rest)
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.1}))
 
@@ -192,7 +203,7 @@ def test_log_probs_that_differ_are_an_error_even_where_all_weights_are_the_same(
 
 def test_a_tokenizer_that_changed_is_an_error(run, go, tmp_path, monkeypatch):
     def corrupt(source, tokenizer, folder):
-        write.copy_tokenizer(source, tokenizer, folder)
+        copy_tokenizer(source, tokenizer, folder)
         (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
 
     monkeypatch.setattr(model, "copy_tokenizer", corrupt)
@@ -204,8 +215,38 @@ def test_a_tokenizer_that_changed_is_an_error(run, go, tmp_path, monkeypatch):
 def test_a_model_that_diverged_is_not_exported(tiny_model, go, tmp_path):
     source = shutil.copytree(tiny_model, tmp_path / "source")
     spoil(source, lambda tensors: tensors["model.norm.weight"].fill_(float("nan")))
-    with pytest.raises(ModelError, match=r"source: its log-probs are not finite, so training diverged"):
+    with pytest.raises(ModelError, match=r"source: weights of model\.norm\.weight are not finite, so training div"):
         go(source)
+
+
+def test_a_cast_that_overflows_where_no_probe_looks(tiny_model, go, tmp_path):
+    source = shutil.copytree(tiny_model, tmp_path / "source")
+    bench = Bench(Request(str(source), tmp_path), SimpleNamespace(values=False, tokenizer=source, model=source))
+    unseen = max(set(range(259)) - {token for probe in bench.probes for token in probe})
+    untie(source)
+    spoil(source, lambda tensors: tensors["model.embed_tokens.weight"][unseen].mul_(1e9))
+    with pytest.raises(ModelError, match=r"weights of model\.embed_tokens\.weight are not finite, .*too large for"):
+        go(source, dtype="float16")
+    assert names(tmp_path) == {"source"}
+    go(source, dtype="bfloat16")
+
+
+def test_weights_that_a_cast_makes_0_are_counted(tiny_model, go, tmp_path):
+    source = shutil.copytree(tiny_model, tmp_path / "source")
+    spoil(source, lambda t: t["model.layers.0.mlp.down_proj.weight"].clamp_(-1e-9, 1e-9))
+    assert "4,096 weights (9.9%) are too small for float16" in str(go(source, dtype="float16"))
+    assert not go(source, "other", dtype="bfloat16").facts.notes
+
+
+def test_a_cast_that_changes_the_model_is_an_error(tiny_model, go, tmp_path):
+    source = shutil.copytree(tiny_model, tmp_path / "source")
+
+    untie(source, rms_norm_eps=1e-20)
+    spoil(source, lambda tensors: tensors["lm_head.weight"].mul_(50))
+    spoil(source, lambda tensors: tensors["model.embed_tokens.weight"].mul_(1e-7))  # all 0 in float16
+    with pytest.raises(ModelError, match=r"not put in place: the log-probs of source and export, both in float32, dif"):
+        go(source, dtype="float16")
+    assert names(tmp_path) == {"source"}
 
 
 def test_a_source_that_lacks_weights(tiny_model, go, tmp_path):
@@ -215,13 +256,16 @@ def test_a_source_that_lacks_weights(tiny_model, go, tmp_path):
         go(source)
 
 
-def test_source_and_export_are_not_in_memory_together(run, go, monkeypatch):
-    load, alive = Bench.load, []
+@pytest.mark.parametrize("kind", ["cast", "merged"])
+def test_source_and_export_are_not_in_memory_together(run, make_adapter, go, monkeypatch, kind):
+    load, models, alive = check.load_unchanged, [], []
 
-    def watched(self, *rest):
-        alive.append(self._last() is not None)
-        return load(self, *rest)
+    def watched(*args, **options):
+        alive.append(any(model() is not None for model in models))
+        loaded = load(*args, **options)
+        models.append(weakref.ref(loaded.module))
+        return loaded
 
-    monkeypatch.setattr(Bench, "load", watched)
-    go(run / "global_step_10", dtype="bfloat16")
+    monkeypatch.setattr(check, "load_unchanged", watched)
+    go(run / "global_step_10" if kind == "cast" else make_adapter(), dtype="bfloat16")
     assert alive == [False, False, False]

@@ -1,6 +1,8 @@
 """The folder appears whole or not at all; what may be replaced, and what a full disk says."""
 
+import contextlib
 import errno
+import fcntl
 import os
 from pathlib import Path
 
@@ -8,7 +10,6 @@ import pytest
 from safetensors import SafetensorError
 
 from burnish.errors import CheckpointError, ConfigError
-from burnish.export import place
 from burnish.export.place import check_apart, check_out, new_folder, writing
 
 
@@ -49,7 +50,7 @@ def test_nothing_is_left_of_one_that_failed(tmp_path, error):
 
 
 def test_what_a_killed_export_left_is_used_again(tmp_path):
-    left = tmp_path / ".mine.exporting"
+    left = tmp_path / ".mine.exporting" / "new"
     (left / "deep").mkdir(parents=True)
     (left / "deep" / "model-00001.safetensors").write_text("half")
     write(tmp_path / "mine")
@@ -60,7 +61,7 @@ def test_two_exports_at_a_time(tmp_path):
     out = tmp_path / "mine"
     with new_folder(out, 0, overwrite=False) as folder:
         (folder / "config.json").write_text("first")
-        with pytest.raises(ConfigError, match=r"mine: another export is writing there; wait for it"):
+        with pytest.raises(ConfigError, match=rf"--out={out}: process {os.getpid()} on .* is writing there\. Wait"):
             write(out, "second")
         assert (folder / "config.json").read_text() == "first"
     assert (out / "config.json").read_text() == "first"
@@ -69,7 +70,7 @@ def test_two_exports_at_a_time(tmp_path):
 def test_a_folder_that_is_there_is_replaced_only_when_asked(tmp_path):
     out = tmp_path / "mine"
     write(out, "old")
-    (out / "model-00002.safetensors").write_text("of the old one")
+    (out / "model-00002-of-00002.safetensors").write_text("of the old one")
     with pytest.raises(ConfigError, match=r"--out .*/mine is there and not empty; .* replace it with --overwrite"):
         check_out(out, overwrite=False)
     write(check_out(out, overwrite=True), "new", overwrite=True)
@@ -82,7 +83,7 @@ def test_a_failed_replacement_leaves_the_old_one(tmp_path, monkeypatch):
     rename = Path.rename
 
     def fail(self, target):
-        if self.name.endswith(".exporting"):
+        if self.name == "new":
             raise OSError(errno.EIO, "Input/output error")
         return rename(self, target)
 
@@ -96,15 +97,62 @@ def test_a_failed_replacement_leaves_the_old_one(tmp_path, monkeypatch):
     ("inside", "words"),
     [
         (["notes.txt"], "it is not a model folder"),
-        (["config.json", "global_step_3"], "it holds global_step_3, so it belongs to a training run"),
+        (["config.json", "global_step_3/manifest.json"], "it holds global_step_3, which no export writes; move that"),
         (["config.json", "engine.json"], "it holds engine.json"),
+        (["config.json", "notes.txt", "data/y"], "it holds data, which no export writes"),
+        (["config.json", "model.safetensors", "optimizer.safetensors"], "it holds optimizer.safetensors"),
+        (["config.json", "additional_chat_templates/mine.txt"], "it holds additional_chat_templates/mine.txt"),
+        (["config.json", "additional_chat_templates/deep/x.jinja"], "it holds additional_chat_templates/deep"),
+        (["config.json", "train.py"], "it holds train.py"),
     ],
 )
 def test_overwriting_takes_no_other_folders(tmp_path, inside, words):
     for name in inside:
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text("")
     with pytest.raises(ConfigError, match=f"is not replaced: {words}"):
         check_out(tmp_path, overwrite=True)
+
+
+def test_overwriting_takes_what_an_export_writes(tmp_path):
+    for name in (
+        "config.json",
+        "model-00001-of-00010.safetensors",
+        "additional_chat_templates/x.jinja",
+        "modeling_x.py",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    assert check_out(tmp_path, overwrite=True) == tmp_path
+
+
+def test_what_is_put_there_while_an_export_runs_is_not_removed(tmp_path):
+    out = tmp_path / "mine"
+    write(out, "old")
+    with pytest.raises(ConfigError, match=r"it holds notes\.txt"), new_folder(out, 0, overwrite=True) as folder:
+        (folder / "config.json").write_text("new")
+        (out / "notes.txt").write_text("mine")
+    assert (out / "config.json").read_text() == "old" and names(tmp_path) == {"mine"}
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_an_export_killed_while_it_replaces_another(tmp_path, overwrite):
+    """Killed between the two renames: the old folder stepped aside, and nothing has its name."""
+    out, aside = tmp_path / "mine", tmp_path / ".mine.exporting"
+    write(out, "old")
+    aside.mkdir()
+    out.rename(aside / "replaced")
+    (aside / "new").mkdir()
+    (aside / "new" / "config.json").write_text("killed")
+    with contextlib.ExitStack() as stack:
+        if overwrite:
+            stack.enter_context(pytest.raises(RuntimeError))
+        else:
+            stack.enter_context(pytest.raises(ConfigError, match="mine is there and not empty"))
+        with new_folder(out, 0, overwrite=overwrite) as folder:
+            assert not names(folder)
+            raise RuntimeError
+    assert (out / "config.json").read_text() == "old" and names(tmp_path) == {"mine"}
 
 
 def test_a_file_in_its_place(tmp_path):
@@ -145,10 +193,10 @@ def test_a_disk_that_fills_up(tmp_path, error):
         raise error
 
 
-def test_a_file_system_without_locks(tmp_path, monkeypatch):
+def test_a_file_system_without_locks(tmp_path, monkeypatch, caplog):
     def no_locks(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(place.fcntl, "flock", no_locks)
+    monkeypatch.setattr(fcntl, "flock", no_locks)
     write(tmp_path / "mine")
-    assert names(tmp_path) == {"mine"}
+    assert names(tmp_path / "mine") == {"config.json"} and "this file system knows no locks" in caplog.text

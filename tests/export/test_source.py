@@ -9,8 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from burnish.errors import CheckpointError, ModelError
-from burnish.export.request import Request, size_in_bytes
-from burnish.export.source import find_source
+from burnish.export.source import Request, find_source
 
 
 @pytest.fixture
@@ -57,8 +56,25 @@ def test_a_checkpoint_of_sft_has_no_actor(copy, find):
     (step / "manifest.json").write_text(json.dumps({"step": 10, "files": {"model.safetensors": 1}}))
     with pytest.raises(CheckpointError, match=r"truncated: model\.safetensors has \d+ bytes instead of 1\. Copy it"):
         find(step)
-    (step / "manifest.json").unlink()
+    size = (step / "model.safetensors").stat().st_size
+    (step / "manifest.json").write_text(json.dumps({"step": 10, "files": {"model.safetensors": size}}))
     assert find(step).folder == step
+
+
+@pytest.mark.parametrize("typed", [".", "global_step_20", "global_step_20/actor"])
+@pytest.mark.parametrize(
+    "text", [None, "{", "[]", '{"files": {}}', '{"files": {"data/trainer.json": 2}}', '{"files": ["actor"]}']
+)
+def test_a_checkpoint_without_a_manifest_of_its_model(copy, find, typed, text, monkeypatch):
+    (copy / "latest_checkpointed_iteration.txt").unlink()
+    manifest = copy / "global_step_20" / "manifest.json"
+    manifest.unlink() if text is None else manifest.write_text(text)
+    damaged = r"global_step_20 is not a complete checkpoint: manifest\.json is missing or damaged\. Copy it again, or"
+    with pytest.raises(CheckpointError, match=damaged):
+        find(copy / typed)
+    monkeypatch.chdir(copy / typed)
+    with pytest.raises(CheckpointError, match=damaged):
+        find(".")
 
 
 @pytest.mark.parametrize("typed", [".", "global_step_20", "global_step_20/actor"])
@@ -138,15 +154,13 @@ def test_mixed_types_are_said(tiny_model, find, tmp_path):
     assert not find.told
 
 
-@pytest.mark.parametrize(("text", "size"), [("5GB", 5 * 10**9), ("500 mb", 5 * 10**8), ("2GiB", 2**31), ("1000", 1000)])
-def test_sizes(text, size):
-    assert size_in_bytes(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "GB", "5 apples", "-1GB", "0", "0.2"])
-def test_sizes_that_are_none(text):
-    with pytest.raises(ValueError, match="is not a size; write for example 5GB"):
-        size_in_bytes(text)
+def test_a_cast_of_some_weights_is_not_exact(tiny_model, find, tmp_path):
+    folder = shutil.copytree(tiny_model, tmp_path / "m")
+    assert find(folder).is_exact_in("float32") and not find(folder).is_exact_in("float16")
+    tensors = load_file(folder / "model.safetensors")
+    mixed = {name: array if "norm" in name else array.astype("float16") for name, array in tensors.items()}
+    save_file(mixed, folder / "model.safetensors")
+    assert find(folder).dtype == "float16" and not find(folder).is_exact_in("float16")
 
 
 def test_the_source_is_found_without_torch(tiny_model, tmp_path):

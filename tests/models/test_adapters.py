@@ -83,6 +83,7 @@ def test_on_its_base_and_merged(written, tiny_model):
     [
         ({"peft_type": "IA3"}, r"adapter_config\.json: peft_type=IA3 is not supported; LORA is"),
         ({"base_model_name_or_path": ["a"]}, r"base_model_name_or_path=\['a'\] should be the name of a model"),
+        ({"revision": 3}, r"revision=3 should be a branch, tag or commit"),
         ({"megatron_config": {"x": 1}, "megatron_core": "os"}, "megatron_config is not supported; it asks for code"),
     ],
 )

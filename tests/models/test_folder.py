@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from burnish.errors import ModelError
+from burnish.errors import CheckpointError, ModelError
+from burnish.models.folder import check_whole
 from burnish.models.loading import resolve_path
 
 
@@ -36,13 +37,36 @@ def test_checkpoints_of_ours(tmp_path):
     assert resolve_path(actor.parent) == actor.parent
 
 
-def test_run_folders_without_a_pointer_or_without_a_checkpoint(tmp_path):
+def test_run_folders_without_a_pointer_or_without_a_checkpoint(tmp_path, caplog):
     run = folder_with(tmp_path / "run", "config.yaml", "metrics.jsonl")
     with pytest.raises(ModelError, match=r"run: a run folder without a checkpoint; .*trainer\.save_freq"):
         resolve_path(run)
     for step in (9, 10):
         folder_with(run / f"global_step_{step}" / "actor", "config.json", "model.safetensors")
-    assert resolve_path(run) == run / "global_step_10" / "actor"
+    assert resolve_path(run) == resolve_path(run) == run / "global_step_10" / "actor"
+    assert caplog.messages == [
+        f"{run}: no latest_checkpointed_iteration.txt; global_step_10 is taken, the newest there; it has no "
+        "manifest.json, so it may be the half of one"
+    ]
+    caplog.clear()
+    folder_with(run / "global_step_11", "config.json", "model.safetensors", "manifest.json")
+    assert resolve_path(run) == run / "global_step_11"
+    assert caplog.messages == [
+        f"{run}: no latest_checkpointed_iteration.txt; global_step_11 is taken, the newest there"
+    ]
+
+
+def test_a_part_of_a_checkpoint_against_the_manifest(tmp_path):
+    actor = folder_with(tmp_path / "actor", "model.safetensors", "optimizer.safetensors")
+    sizes = {"actor/model.safetensors": 2, "actor/optimizer.safetensors": 9, "data/x": 1}
+    (tmp_path / "manifest.json").write_text(json.dumps({"files": sizes}))
+    check_whole(tmp_path, "leave it", part=actor)
+    with pytest.raises(
+        CheckpointError, match=r"actor/optimizer\.safetensors has 2 bytes instead of 9\. Copy .* or leave"
+    ):
+        check_whole(tmp_path, "leave it")
+    with pytest.raises(CheckpointError, match=r"manifest\.json is missing or damaged\. Copy it again, or leave it"):
+        check_whole(tmp_path, "leave it", part=tmp_path / "critic")
 
 
 @pytest.mark.parametrize("path", ["/no/such/folder", "outputs/stage1/checkpoint-7", "./m", "~/nothing here", ".."])
@@ -73,8 +97,9 @@ def test_a_hub_id_that_is_there(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     assert resolve_path("Qwen/Qwen2.5-0.5B-Instruct") == tmp_path / "snapshot"
     assert (asked["name"], asked["allow_patterns"]) == ("Qwen/Qwen2.5-0.5B-Instruct", None)
-    resolve_path("gpt2", weights=False)
-    assert asked["name"] == "gpt2" and "*.json" in asked["allow_patterns"]
+    assert asked["revision"] is None
+    resolve_path("gpt2", weights=False, revision="v2")
+    assert (asked["name"], asked["revision"]) == ("gpt2", "v2") and "*.json" in asked["allow_patterns"]
 
 
 def test_folders_that_lack_a_part(tmp_path):

@@ -96,6 +96,16 @@ def test_truncated_file_is_named(tmp_path):
         verify(folder)
 
 
+@pytest.mark.parametrize("text", ["", "[]", '{"files": {}}', '{"files": 3}'])
+def test_a_damaged_manifest(tmp_path, text):
+    folder = CheckpointStore(tmp_path).save(1, write_something("x"))
+    (folder / "manifest.json").write_text(text)
+    with pytest.raises(
+        CheckpointError, match=r"not a complete checkpoint: manifest\.json is missing or damaged.*resume"
+    ):
+        verify(folder)
+
+
 def test_auto_skips_a_damaged_newest_checkpoint(tmp_path):
     store = CheckpointStore(tmp_path)
     good = store.save(1, write_something("one"))
