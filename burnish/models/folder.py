@@ -160,7 +160,10 @@ def check_model(folder: Path, text: str, *, weights: bool = True) -> None:
             "or a model folder"
         )
     if not (folder / "config.json").is_file():
-        raise ModelError(f"{where}: no config.json; the model path must name a Hugging Face model folder")
+        raise ModelError(
+            f"{where}: no config.json; the model path must name a Hugging Face model folder, a checkpoint or a run"
+            f"{_there(folder)}"
+        )
     if not weights or any(folder.glob("pytorch_model*.bin")):
         return
     files = safetensors_files(folder)
@@ -171,6 +174,14 @@ def check_model(folder: Path, text: str, *, weights: bool = True) -> None:
             f"{where}: config.json is there but no weights (looked for {WEIGHTS}); copy them there, or name "
             "another folder"
         )
+
+
+def _there(folder: Path) -> str:
+    """The models, checkpoints and runs in a folder, for those who meant one of them."""
+    named = ("config.json", LATEST, MANIFEST)
+    inside = folder.iterdir() if folder.is_dir() else ()
+    found = sorted(path.name for path in inside if any((path / name).is_file() for name in named))
+    return f" ({folder} has {', '.join(found[:5])}{', …' if len(found) > 5 else ''})" if found else ""
 
 
 def check_tokenizer(folder: Path) -> None:
@@ -199,7 +210,8 @@ def _warn_of_guess(run: Path, newest: Path, *, is_whole: bool) -> None:
 def _from_hub(text: str, weights: bool, revision: str | None) -> Path:
     if not HUB_ID.fullmatch(text) or text in (".", ".."):
         raise ModelError(
-            f"the model path {text}: there is no such folder; name a model folder or a hub id such as Qwen/Qwen2.5-0.5B"
+            f"the model path {text}: there is no such folder{_there(Path(text).expanduser().parent)}; name a model "
+            "folder or a hub id such as Qwen/Qwen2.5-0.5B"
         )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError

@@ -164,3 +164,14 @@ def test_hdfs_failures(hdfs, tmp_path, monkeypatch):
 def test_paths_and_facts_need_no_torch():
     code = "import sys, burnish.models.loading; sys.exit(any(m in sys.modules for m in ('torch', 'transformers')))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_what_was_probably_meant_is_named(tmp_path):
+    run = tmp_path / "outputs" / "sums"
+    (run / "global_step_30").mkdir(parents=True)
+    (run / "global_step_30" / "config.json").write_text("{}")
+    (run / "latest_checkpointed_iteration.txt").write_text("30")
+    with pytest.raises(ModelError, match=r"a checkpoint or a run \(.*outputs has sums\)"):
+        resolve_path(tmp_path / "outputs")
+    with pytest.raises(ModelError, match=r"no such folder \(.*sums has global_step_30\)"):
+        resolve_path(run / "global_step_29")
