@@ -11,10 +11,11 @@ import json
 import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib.util import find_spec
 
 from burnish.rollout.base import Sampling
+from burnish.serving.answers import Generation
 from burnish.serving.engine_thread import EngineThread
-from burnish.serving.generation import Generation
 from burnish.serving.loading import ModelOptions, ServedModel, load
 from burnish.serving.requests import Asked
 
@@ -31,6 +32,8 @@ def main() -> None:
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--http", action="store_true", help="through the real server")
     options = parser.parse_args()
+    if options.http and find_spec("httpx") is None:
+        parser.error("--http needs the package httpx: pip install httpx")
     model = load(ModelOptions(options.folder, device=options.device, max_num_seqs=max(options.clients)))
     print(model.facts(), "through HTTP" if options.http else "behind the engine's thread")
     asyncio.run((through_http if options.http else behind_the_thread)(model, options))

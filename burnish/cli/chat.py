@@ -1,7 +1,6 @@
 """`burnish chat FOLDER`: talk to a model or checkpoint in the terminal. The flags; what talks is `burnish/serving`."""
 
-from burnish.cli.arguments import Parser
-from burnish.cli.serve import add_model_flags, model_options, positive
+from burnish.cli.arguments import Parser, add_model_flags, model_options, positive
 
 
 def main(argv: list[str]) -> int:
@@ -16,7 +15,7 @@ def main(argv: list[str]) -> int:
         min_p=flags.min_p,
         max_tokens=flags.max_tokens,
     )
-    return chat(model_options(flags), sampling, flags.seed, flags.system)
+    return chat(model_options(flags, max_num_seqs=1), sampling, flags.seed, flags.system)
 
 
 def parser() -> Parser:

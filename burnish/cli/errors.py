@@ -31,7 +31,7 @@ def guard(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
         report(error, debug=DEBUG in argv)
         return error.exit_code
     except KeyboardInterrupt:
-        say("stopped by Ctrl-C")
+        say("stopped")
         return 130
     except BrokenPipeError:
         # The reader of our output has gone (`burnish --help | head`). Nothing more can be said, not even at exit.

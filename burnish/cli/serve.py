@@ -1,16 +1,12 @@
 """`burnish serve FOLDER`: an OpenAI-compatible endpoint over a model or checkpoint.
 
-The flags are here; what serves is `burnish/serving`, imported when the flags are right. `burnish chat` shares
-`add_model_flags`.
+The flags are here; what serves is `burnish/serving`, imported when the flags are right.
 """
 
-import argparse
 import os
 from importlib.util import find_spec
-from typing import Any
 
-from burnish.cli.arguments import Parser
-from burnish.config.model import DTYPE_SPELLINGS, DTYPES
+from burnish.cli.arguments import Parser, add_model_flags, model_options, not_negative, positive
 from burnish.errors import ConfigError
 
 KEY_VARIABLE = "BURNISH_API_KEY"
@@ -21,6 +17,7 @@ def main(argv: list[str]) -> int:
     flags = parser().parse_args(argv)
     if not 0 <= flags.port <= 65535:
         raise ConfigError(f"--port {flags.port}: ports go from 1 to 65535; 0 takes any that is free")
+    key = api_key(flags.api_key)
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise ConfigError(
@@ -30,14 +27,22 @@ def main(argv: list[str]) -> int:
 
     return serve(
         ServeOptions(
-            model=model_options(flags),
+            model=model_options(flags, flags.max_num_seqs),
             host=flags.host,
             port=flags.port,
             name=flags.served_model_name,
-            api_key=flags.api_key or os.environ.get(KEY_VARIABLE) or None,
+            api_key=key,
             max_waiting=flags.max_waiting,
         )
     )
+
+
+def api_key(flag: str | None) -> str | None:
+    """What clients must send. An empty one is a variable that was never set, and would let everyone in."""
+    name, key = ("--api-key", flag) if flag is not None else (KEY_VARIABLE, os.environ.get(KEY_VARIABLE))
+    if key == "":
+        raise ConfigError(f"{name} is empty; give a key, or leave it out to serve without one")
+    return key
 
 
 def parser() -> Parser:
@@ -60,50 +65,3 @@ def parser() -> Parser:
         "--max-waiting", type=not_negative, default=256, metavar="N", help="answers that may wait for a place [256]"
     )
     return found
-
-
-def add_model_flags(to: argparse.ArgumentParser) -> None:
-    """Which model, and how it is loaded."""
-    to.add_argument("folder", metavar="FOLDER", help="model folder, global_step_N, run folder, or hub id")
-    to.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto: a GPU where there is one")
-    to.add_argument(
-        "--dtype",
-        choices=(*DTYPES, *DTYPE_SPELLINGS),
-        default="auto",
-        metavar="TYPE",
-        help=f"type of the weights: {', '.join(DTYPES)} [auto: the folder's own on a GPU, float32 on a CPU]",
-    )
-    to.add_argument(
-        "--max-model-len", type=positive, metavar="N", help="tokens of prompt and answer together [the model's context]"
-    )
-    to.add_argument("--engine", default="hf", metavar="NAME", help="rollout engine [hf]")
-    to.add_argument("--trust-remote-code", action="store_true", help="run Python code that comes with the model")
-
-
-def model_options(flags: argparse.Namespace) -> Any:
-    """The flags of `add_model_flags` as the `ModelOptions` of `burnish/serving`."""
-    from burnish.serving.loading import ModelOptions
-
-    return ModelOptions(
-        folder=flags.folder,
-        device=flags.device,
-        dtype=DTYPE_SPELLINGS.get(flags.dtype, flags.dtype),
-        max_model_len=flags.max_model_len,
-        max_num_seqs=getattr(flags, "max_num_seqs", 1),
-        engine=flags.engine,
-        trust_remote_code=flags.trust_remote_code,
-    )
-
-
-def positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return number
-
-
-def not_negative(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
-    return number

@@ -85,6 +85,12 @@ def truncate(ids: Sequence[T], max_length: int, mode: str) -> list[T]:
     return [*ids[:cut], *ids[cut + excess :]]
 
 
+def special_ids(tokenizer: "PreTrainedTokenizerBase") -> frozenset[int]:
+    """The ids of special tokens; some vocabularies mark their end-of-turn token so without giving it a role."""
+    added = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return frozenset(added | set(tokenizer.all_special_ids))
+
+
 class ChatRenderer:
     """Renders messages with a tokenizer's chat template, or the plain one where it has none."""
 
@@ -97,9 +103,7 @@ class ChatRenderer:
         self.plain = not tokenizer.chat_template and not self.kwargs.get("chat_template")
         if self.plain:
             self.kwargs |= {"chat_template": PLAIN_TEMPLATE, "plain_start": _start_of_text(tokenizer)}
-        # Some vocabularies mark their end-of-turn token as special without giving it a role.
-        added = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-        self._special_ids = added | set(tokenizer.all_special_ids)
+        self._special_ids = special_ids(tokenizer)
 
     def text(
         self, messages: Sequence[Message], tools: list[Any] | None = None, *, generation_prompt: bool = True

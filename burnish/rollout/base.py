@@ -24,6 +24,7 @@ from burnish.errors import ConfigError
 
 FinishReason = Literal["stop", "length", "abort"]
 OnToken = Callable[[int, float], None]  # a sampled token id and its log-prob
+LEAST_TEMPERATURE = 1e-3  # but for 0: logits divided by less leave the range of float32
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class Sampling:
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()))
         object.__setattr__(self, "stop_token_ids", tuple(int(i) for i in self.stop_token_ids or ()))
-        self._require(self.temperature >= 0, "temperature", "0 (greedy) or above")
+        right = self.temperature == 0 or self.temperature >= LEAST_TEMPERATURE
+        self._require(right, "temperature", f"0 (greedy), or at least {LEAST_TEMPERATURE:g}")
         self._require(self.top_k >= -1, "top_k", "-1 (off) or a number of tokens")
         self._require(0 < self.top_p <= 1, "top_p", "above 0, at most 1")
         self._require(0 <= self.min_p <= 1, "min_p", "from 0 to 1")
@@ -124,6 +126,20 @@ class RolloutEngine(ABC):
 
         `on_token` is called for every token as it is sampled, the last one included, in the loop that awaits.
         """
+
+    def prompt_problem(self, prompt_ids: Sequence[int]) -> str | None:
+        """Why `generate` cannot go on from a prompt, if so."""
+        if len(prompt_ids) == 0:
+            return "the prompt is empty; a model needs at least one token to go on"
+        if len(prompt_ids) >= self.context:
+            return (
+                f"the prompt has {len(prompt_ids)} tokens and the context holds {self.context}, which leaves no room "
+                "for a new one; shorten it, or raise max_model_len"
+            )
+        wrong = next((i for i in prompt_ids if not 0 <= i < self.vocabulary), None)
+        if wrong is not None:
+            return f"token id {wrong} is outside the model's vocabulary of {self.vocabulary}; it is another tokenizer's"
+        return None
 
     @abstractmethod
     def publish(self, weights: Mapping[str, Any] | None, version: int) -> None:

@@ -5,10 +5,13 @@ request has its own seed, sampling parameters and stops. The loop is ours, the f
 
 One driver task per event loop consumes the waiting requests. It waits until no coroutine adds another, admits up to
 `max_num_seqs` of them in (uid, sample, turn) order, runs that batch to its end, and starts again; a request that
-arrives meanwhile waits for the next batch, so what is batched with what does not depend on how fast steps are. After
-`admit_any_time`, which serving asks for, it joins the running batch before its next step instead; models with a sliding
-window go on as before. Between two steps the event loop runs, so a finished request's caller goes on at once. The
-driver ends when nothing waits, and nothing bound to an event loop outlives it.
+arrives meanwhile waits for the next batch, so what is batched with what does not depend on how fast steps are. Between
+two steps the event loop runs, so a finished request's caller goes on at once. The driver ends when nothing waits, and
+nothing bound to an event loop outlives it.
+
+After `admit_any_time`, which serving asks for, a request starts before the next step, as soon as fewer than
+`max_num_seqs` run. It joins those of about its length; the others, for which it would be padding or be padded, run in
+batches of their own that take turns. Models with a sliding window admit as before.
 """
 
 import asyncio
@@ -23,7 +26,7 @@ from torch import nn
 from burnish.config.rollout import RolloutConfig
 from burnish.errors import BurnishError, ConfigError, NotAvailable, RolloutError
 from burnish.rollout.base import Completion, OnToken, RolloutEngine, RolloutStats, Sampling
-from burnish.rollout.hf_batch import LeftPaddedBatch
+from burnish.rollout.hf_batch import LeftPaddedBatch, grouped
 from burnish.rollout.request import Request
 from burnish.rollout.stops import StopMatcher
 
@@ -90,7 +93,9 @@ class HFEngine(RolloutEngine):
         self._ensure_driver()
         if request_id in self._active and not self._active[request_id].done:
             raise RolloutError(f"request {request_id} is already running; request ids must differ")
-        self._check_prompt(prompt_ids, request_id)
+        problem = self.prompt_problem(prompt_ids)
+        if problem is not None:
+            raise RolloutError(f"request {request_id}: {problem}")
         room = self.context - len(prompt_ids)
         request = Request(
             request_id=request_id,
@@ -112,21 +117,8 @@ class HFEngine(RolloutEngine):
         finally:
             if self._active.get(request_id) is request:
                 del self._active[request_id]
-
-    def _check_prompt(self, prompt_ids: Sequence[int], request_id: str) -> None:
-        if len(prompt_ids) == 0:
-            raise RolloutError(f"request {request_id}: the prompt is empty; a model needs at least one token to go on")
-        if len(prompt_ids) >= self.context:
-            raise RolloutError(
-                f"request {request_id}: the prompt has {len(prompt_ids)} tokens and the context holds {self.context}, "
-                "which leaves no room for a new one; shorten data.max_prompt_length or raise rollout.max_model_len"
-            )
-        wrong = [i for i in prompt_ids if not 0 <= i < self.vocabulary]
-        if wrong:
-            raise RolloutError(
-                f"request {request_id}: token id {wrong[0]} is outside the model's vocabulary of {self.vocabulary}; "
-                "the tokenizer belongs to another model"
-            )
+            if request in self._waiting:  # aborted or given up before it was admitted
+                self._waiting.remove(request)
 
     def _ensure_driver(self) -> None:
         loop = asyncio.get_running_loop()
@@ -136,12 +128,14 @@ class HFEngine(RolloutEngine):
             self._driver, self._active, self._waiting = None, {}, []  # what a dead loop left
         if self._driver is None or self._driver.done():
             self._driver = loop.create_task(self._drive(), name="hf-rollout-driver")
+            # What ends the driver itself is an interrupt, which rises from the loop too: asyncio need not tell it.
+            self._driver.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _drive(self) -> None:
         try:
             await self._settle()
             while self._waiting:
-                await self._run_batch(self._admit(self.max_num_seqs))
+                await self._run()
                 await self._settle()
         finally:  # only a cancelled driver leaves requests behind; their callers are being cancelled too
             for request in self._active.values():
@@ -161,28 +155,32 @@ class HFEngine(RolloutEngine):
         admitted, self._waiting = ready[:room], ready[room:]
         return admitted
 
-    async def _run_batch(self, requests: list[Request]) -> None:
-        if not requests:
-            return
+    async def _run(self) -> None:
+        """Step what is admitted until all of it is done."""
         with _evaluating(self.module):
-            batch = self._start(requests)
-            while batch.rows:
+            batches = self._begin(self.max_num_seqs)
+            while batches:
                 await asyncio.sleep(0)
-                if self._joins and batch.joinable and len(batch.rows) < self.max_num_seqs:
-                    self._let_in(batch)
-                self._step(batch)
+                if self._joins:
+                    batches = self._let_in(batches)
+                for batch in batches:
+                    self._step(batch)
+                batches = [batch for batch in batches if batch.rows]
 
-    def _let_in(self, batch: LeftPaddedBatch) -> None:
-        """Those that wait join the batch, as far as there is room."""
-        newcomers = self._admit(self.max_num_seqs - len(batch.rows))
-        if not newcomers:
-            return
-        fresh = self._start(newcomers)
-        try:
-            batch.join(fresh)
-        except Exception as error:  # noqa: BLE001 (as in `_step`; half joined, neither can go on)
-            _fail([*batch.rows, *fresh.rows], error)
-            batch.rows = []
+    def _begin(self, room: int) -> list[LeftPaddedBatch]:
+        """Start those that wait, as far as there is room."""
+        requests = self._admit(room)
+        groups = grouped(requests, lambda request: [request]) if self._joins else [requests]
+        return [self._start(group) for group in groups if group]
+
+    def _let_in(self, batches: list[LeftPaddedBatch]) -> list[LeftPaddedBatch]:
+        """The batches with those that waited, joined where that wastes little."""
+        batches = [batch for batch in batches if batch.live]
+        if not all(batch.joinable for batch in batches):
+            return batches
+        batches += self._begin(self.max_num_seqs - sum(len(batch.live) for batch in batches))
+        groups = grouped((batch for batch in batches if batch.live), lambda batch: batch.live)
+        return [_joined(group) for group in groups]
 
     def _start(self, requests: list[Request]) -> LeftPaddedBatch:
         """A batch of their own, one step old: their prompts are read and their first tokens sampled."""
@@ -229,6 +227,18 @@ class HFEngine(RolloutEngine):
 
     def stats(self) -> dict[str, int]:
         return asdict(self._stats)
+
+
+def _joined(batches: list[LeftPaddedBatch]) -> LeftPaddedBatch:
+    """All of them in the first."""
+    first, *others = batches
+    try:
+        for other in others:
+            first.join(other)
+    except Exception as error:  # noqa: BLE001 (as in `_step`; half joined, none can go on)
+        _fail([request for batch in batches for request in batch.rows], error)
+        first.rows = []
+    return first
 
 
 @contextmanager

@@ -3,13 +3,14 @@
 Consumes admitted requests and writes sampled tokens into them; `rollout/hf.py` decides which requests and when. Equal
 prompts are prefilled once and their cache rows copied. Rows that are done keep their place until half of the batch is
 done, then the cache is cut to the rest: cache rows are selected, never recomputed. Another batch may join between two
-steps: its cache rows are put below these, the narrower ones padded on the left.
+steps: its cache rows are put below these, the narrower ones padded on the left. `grouped` says which rows are better
+kept apart, because most of what they have together would be padding.
 """
 
 import inspect
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,9 @@ from burnish.errors import NotAvailable, RolloutError
 from burnish.rollout.base import uniforms
 from burnish.rollout.request import Request
 from burnish.rollout.sampler import sample
+
+T = TypeVar("T")
+SMALL = 1 << 14  # rows × width that are never worth a step of their own
 
 
 class LeftPaddedBatch:
@@ -55,16 +59,21 @@ class LeftPaddedBatch:
         return len(live)
 
     @property
+    def live(self) -> list[Request]:
+        """The rows that are not done."""
+        return [request for request in self.rows if not request.done]
+
+    @property
     def joinable(self) -> bool:
         """Whether rows of another width can be put beside these: not where a layer keeps only a window of them."""
         return self._cache is not None and all(type(layer) is DynamicLayer for layer in self._cache.layers)
 
     def join(self, other: "LeftPaddedBatch") -> None:
-        """Take over the rows of a batch that has made its first step."""
-        if not other.rows:
-            return
+        """Take over the rows of another batch; both have made a step."""
         assert self._cache is not None and other._cache is not None
-        self._cut_empty_columns()
+        for batch in (self, other):
+            batch._drop_done_rows(all_of_them=True)
+            batch._cut_empty_columns()
         width = max(self._mask.shape[1], other._mask.shape[1])
         self._mask = torch.cat([_widened(batch._mask, width, dim=1) for batch in (self, other)])
         for own, new in zip(self._cache.layers, other._cache.layers, strict=True):
@@ -75,14 +84,14 @@ class LeftPaddedBatch:
     def _cut_empty_columns(self) -> None:
         """Drop the columns on the left that only rows which have gone needed: a batch that is joined may never end."""
         assert self._cache is not None
-        empty = int(self._mask.any(dim=0).int().argmax())  # columns before the first that any row reads
+        empty = self._mask.shape[1] - max(request.width for request in self.rows) + 1  # the newest token has none yet
         self._mask = self._mask[:, empty:]
         for layer in self._cache.layers:
             layer.keys, layer.values = layer.keys[:, :, empty:], layer.values[:, :, empty:]
 
-    def _drop_done_rows(self) -> None:
+    def _drop_done_rows(self, all_of_them: bool = False) -> None:
         keep = [i for i, request in enumerate(self.rows) if not request.done]
-        if self._cache is None or 2 * len(keep) <= len(self.rows):
+        if self._cache is None or all_of_them or 2 * len(keep) <= len(self.rows):
             self._select(keep)
             self.rows = [self.rows[i] for i in keep]
 
@@ -132,6 +141,21 @@ class LeftPaddedBatch:
             input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, **where, **self._last_logits_only
         )
         return out.logits[:, -1], _ordinary(getattr(out, "past_key_values", None), self.module)
+
+
+def grouped(items: Iterable[T], rows: Callable[[T], list[Request]]) -> list[list[T]]:
+    """Items, each with some rows, in groups that may share a batch: small, or at most half of it padding."""
+    groups: list[list[T]] = []
+    together: list[Request] = []
+    for item in sorted(items, key=lambda item: max(request.width for request in rows(item))):
+        together = [*together, *rows(item)]
+        widths = [request.width for request in together]
+        if groups and max(widths) * len(widths) <= max(SMALL, 2 * sum(widths)):
+            groups[-1].append(item)
+        else:
+            groups.append([item])
+            together = rows(item)
+    return groups
 
 
 def _ordinary(cache: Any, module: nn.Module) -> DynamicCache:

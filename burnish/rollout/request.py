@@ -31,6 +31,11 @@ class Request:
         """Answered, aborted, failed, or given up by its caller."""
         return self.future.done()
 
+    @property
+    def width(self) -> int:
+        """Tokens of prompt and completion so far."""
+        return len(self.prompt_ids) + len(self.token_ids)
+
     def accept(self, token_id: int, log_prob: float, version: int) -> None:
         self.token_ids.append(token_id)
         self.log_probs.append(log_prob)

@@ -3,14 +3,11 @@
 loading.py        a model folder → `ServedModel`: tokenizer, engine, chat renderer, and what to say about it
 text.py           sampled token ids → text as it may be shown, piece by piece
 engine_thread.py  the rollout engine in a thread of its own
-fields.py         one JSON object, read field by field and refused where it is wrong
-parameters.py     the fields of a request, their limits, and what is not done here
-requests.py       a request's JSON → `Asked`: prompts, sampling, what to return
-answers.py        sampled tokens → the JSON of an answer, whole or in chunks
-generation.py     the sequences of one request, from admission to their end
-problems.py       what a client did wrong, or the server cannot do, in OpenAI's shape
-app.py            the HTTP routes
+fields.py         one JSON object, read field by field; what is wrong with it as a `Problem` in OpenAI's shape
+requests.py       a request's JSON → `Asked`: prompts, sampling, what to return; what is not done here
+answers.py        the sequences of a request, and their tokens → the JSON of an answer, whole or in chunks
+wire.py           bytes ↔ JSON: bodies with bounds, event streams, the access log
+app.py            the HTTP routes, and how much the server takes on
 server.py         socket, signals, shutdown: `serve`
-conversation.py   the turns of a terminal chat and its commands
-terminal.py       reading, showing and interrupting them: `chat`
+terminal.py       a talk in the terminal, its turns and commands: `chat`
 """

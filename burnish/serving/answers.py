@@ -1,19 +1,26 @@
 """Sampled tokens to the JSON of an answer: whole, or in the chunks of a stream. The chunks add up to the whole.
 
-A `Choice` follows one sequence: it consumes the engine's events and hands out `Delta`s. A shape, `ChatAnswer` or
-`CompletionAnswer`, writes them down as /v1/chat/completions or /v1/completions does. Log-probs are the engine's, one
+A `Generation` is the sequences of one request, from the moment they are admitted to their last token or the client's
+leaving. A `Choice` follows one of them: it consumes the engine's events and hands out `Delta`s. A shape, `ChatAnswer`
+or `CompletionAnswer`, writes them down as /v1/chat/completions or /v1/completions does. Log-probs are the engine's, one
 for each sampled token, those that ended the answer included; so they are as many as `completion_tokens`.
 """
 
+import asyncio
 import time
 import uuid
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from burnish.rollout.base import Completion, Sampling
-from burnish.serving.engine_thread import Token
+from burnish.rollout.stops import UNFINISHED, decode
+from burnish.serving.engine_thread import EngineThread, Event, Token
+from burnish.serving.fields import stopping
 from burnish.serving.loading import ServedModel
-from burnish.serving.text import UNFINISHED, TextStream, decode
+from burnish.serving.requests import Asked
+from burnish.serving.text import TextStream
 
 
 @dataclass(frozen=True)
@@ -49,20 +56,26 @@ class Choice:
         self._stream = TextStream(model.tokenizer, model.special_ids, sampling.stop)
         self._log_probs = log_probs
         self._before: list[int] = []  # the token before, for the spaces that decoders strip
-        self._newest: list[TokenEntry] = []  # goes out with the text of its token, which comes with the next one
+        self._entries: list[TokenEntry] = []  # one goes out when the text before it has, a token late
 
     def take(self, event: Token | Completion) -> Delta:
-        entries = self._newest
         if isinstance(event, Completion):
-            delta = Delta(self.index, self._stream.finish(event.stop), entries, event.finish_reason)
-        else:
-            self.tokens += 1
-            delta = Delta(self.index, self._stream.push(event.id), entries)
-            self._newest = [self._entry(event)] if self._log_probs else []
-        self.whole.text += delta.text
-        self.whole.entries += delta.entries
-        self.whole.finish_reason = delta.finish_reason
+            return self._delta(self._stream.finish(event.stop), event.finish_reason)
+        self.tokens += 1
+        delta = self._delta(self._stream.push(event.id))
+        self._entries += [self._entry(event)] if self._log_probs else []
         return delta
+
+    def _delta(self, text: str, finish_reason: str | None = None) -> Delta:
+        self.whole.text += text
+        self.whole.finish_reason = finish_reason
+        length = len(self.whole.text)
+        ready = [entry for entry in self._entries if finish_reason or entry.offset <= length]
+        self._entries = self._entries[len(ready) :]
+        # Tokens of a stop string begin where the text ends.
+        entries = [replace(entry, offset=min(entry.offset, length)) for entry in ready]
+        self.whole.entries += entries
+        return Delta(self.index, text, entries, finish_reason)
 
     def _entry(self, token: Token) -> TokenEntry:
         """After `push`, which has decoded all tokens before this one."""
@@ -145,6 +158,50 @@ class CompletionAnswer(Answer):
 
     def part(self, delta: Delta) -> dict[str, Any]:
         return self.choice(delta)
+
+
+class Generation:
+    """Starts generating when it is made. Read `deltas` to their end; `abort` where nobody reads any more."""
+
+    def __init__(self, asked: Asked, model: ServedModel, engine: EngineThread, request_id: str):
+        self.asked = asked
+        self.choices: list[Choice] = []
+        self._engine = engine
+        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        self._running: dict[int, str] = {}  # index of a choice → the engine's request
+        for index, (prompt, sampling) in enumerate(asked.sequences()):
+            self.choices.append(Choice(index, model, sampling, asked.log_probs))
+            self._running[index] = f"{request_id}/{index}"
+            engine.submit(self._running[index], prompt, sampling, partial(self._take, index))
+
+    def _take(self, index: int, event: Event) -> None:
+        # Never full: it holds no more than the request's tokens, however slowly it is read.
+        self._events.put_nowait((index, event))
+
+    async def deltas(self) -> AsyncIterator[Delta]:
+        """What is new, as it comes; waits for the engine, which always ends a sequence with a last event."""
+        while self._running:
+            index, event = await self._events.get()
+            if isinstance(event, Exception):
+                raise event
+            if isinstance(event, Completion):
+                del self._running[index]
+                if event.finish_reason == "abort":  # not by this reader, which would have gone
+                    raise stopping()
+            delta = self.choices[index].take(event)
+            if delta:
+                yield delta
+
+    async def finish(self) -> None:
+        async for _ in self.deltas():
+            pass
+
+    def usage(self) -> dict[str, int]:
+        return usage(self.asked.prompts, self.choices)
+
+    def abort(self) -> None:
+        """End what still runs."""
+        self._engine.abort(list(self._running.values()))
 
 
 def usage(prompts: list[list[int]], choices: list[Choice]) -> dict[str, int]:

@@ -1,8 +1,8 @@
 """The HTTP routes: a request in, an answer of `answers.py` or a `Problem` out.
 
 Every /v1 route asks for the key where there is one. A body is read (parsed, rendered, tokenised) in a thread, so that a
-long prompt does not hold up other requests. Whatever ends a request early (the client leaves, the server stops) aborts
-its sequences.
+long prompt does not hold up answers; what would wait long for that thread, or for the engine, is refused before. What
+ends a request early (the client leaves, the server stops) aborts its sequences.
 """
 
 import asyncio
@@ -16,15 +16,44 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from burnish.serving.answers import Answer, ChatAnswer, CompletionAnswer
+from burnish.serving.answers import Answer, ChatAnswer, CompletionAnswer, Generation
 from burnish.serving.engine_thread import EngineThread
-from burnish.serving.generation import Generation, Limits
+from burnish.serving.fields import Problem, bad, overloaded, stopping
 from burnish.serving.loading import ServedModel
-from burnish.serving.problems import Problem, stopping
 from burnish.serving.requests import Asked, check_model, read_chat, read_completion
-from burnish.serving.wire import GONE, USAGE, AccessLog, EventStream, parse_json, problem_response, read_body
+from burnish.serving.wire import (
+    GONE,
+    MAX_BODY_BYTES,
+    USAGE,
+    AccessLog,
+    EventStream,
+    parse_json,
+    problem_response,
+    read_body,
+)
 
 ROUTES = "there are POST /v1/chat/completions, POST /v1/completions, GET /v1/models and GET /health"
+
+MAX_RECEIVED = 512  # bodies that may be on their way at the same time
+MAX_UNREAD_BYTES = 4 * MAX_BODY_BYTES  # of bodies that wait for the thread that reads them
+
+
+class Limits:
+    """How many sequences the server holds: `running` at once, and `waiting` for their turn."""
+
+    def __init__(self, running: int, waiting: int):
+        self.running, self.waiting = running, waiting
+
+    def check(self, wanted: int, in_flight: int) -> None:
+        """Refuse what would have to wait behind too many others, or could never be held."""
+        most = self.running + self.waiting
+        if wanted > most:
+            raise bad(f"{wanted} answers in one request; this server holds at most {most} at a time", code="too_many")
+        if in_flight + wanted > most:
+            raise overloaded(
+                f"{in_flight} answers are being generated or wait for it, and this server holds at most {most}; "
+                "try again later"
+            )
 
 
 class Service:
@@ -34,6 +63,7 @@ class Service:
         self.model, self.engine, self.limits = model, engine, limits
         self.created = int(time.time())
         self._api_key = api_key
+        self._received, self._unread_bytes = 0, 0
         # One thread: tokenizers do not promise to be safe in several.
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="request-reader")
 
@@ -55,13 +85,10 @@ class Service:
     ) -> Response:
         """Read a request, generate, and answer whole or as a stream."""
         self.authorise(request)
-        body = await read_body(request)
-        asked = await asyncio.get_running_loop().run_in_executor(
-            self._reader, lambda: read(parse_json(body), self.model)
-        )
-        if not self.engine.alive:
-            raise stopping()
-        self.limits.check(asked.count, self.engine.in_flight)
+        body = await self._receive(request)
+        self._check(1)
+        asked = await self._read(body, read)
+        self._check(asked.count)
         answer = shape(self.model.name)
         generation = Generation(asked, self.model, self.engine, answer.id)
         if asked.stream:
@@ -70,6 +97,31 @@ class Service:
             return Response(status_code=GONE)
         request.scope[USAGE] = generation.usage()
         return JSONResponse(answer.whole(generation.choices, generation.usage()))
+
+    async def _receive(self, request: Request) -> bytes:
+        if self._received >= MAX_RECEIVED:
+            raise overloaded(f"{self._received} requests are on their way to this server; try again later")
+        self._received += 1
+        try:
+            return await read_body(request)
+        finally:
+            self._received -= 1
+
+    def _check(self, wanted: int) -> None:
+        """Refuse so many answers where the engine has stopped or has too much to do."""
+        if not self.engine.alive:
+            raise stopping()
+        self.limits.check(wanted, self.engine.in_flight)
+
+    async def _read(self, body: bytes, read: Callable[[Any, ServedModel], Asked]) -> Asked:
+        if self._unread_bytes + len(body) > MAX_UNREAD_BYTES:
+            raise overloaded("too many long prompts wait to be read; try again later")
+        self._unread_bytes += len(body)
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._reader, lambda: read(parse_json(body), self.model))
+        finally:
+            self._unread_bytes -= len(body)
 
 
 def make_app(service: Service) -> FastAPI:

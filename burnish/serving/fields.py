@@ -1,15 +1,58 @@
-"""One JSON object of a client's, read field by field. Whatever is wrong with it is a `Problem` that names the field.
+"""What a client sent, read field by field, and what is wrong with it in OpenAI's words.
 
-Each method reads one field: it checks type and range, and gives the default where the field is absent or null. The
-names that are read anywhere are declared first; any other name is refused, with the nearest one that there is.
+Everything that reads a request raises a `Problem`, a status and a body `{"error": {message, type, param, code}}`;
+`app.py` is the boundary that turns it into a response. Nothing of the server's inside (a traceback, a path) is part of
+one.
+
+`Fields` is one JSON object. Each of its methods reads one field: it checks type and range, and gives the default where
+the field is absent or null. The names that are read anywhere are declared first; any other name is refused, with the
+nearest one that there is.
 """
 
-import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from burnish.config.nearest import nearest
-from burnish.serving.problems import bad, shown
+
+NOT_A_REQUEST = "invalid_request_error"
+
+
+class Problem(Exception):
+    """One error response."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = NOT_A_REQUEST,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ):
+        super().__init__(message)
+        self.status = status
+        self.headers = headers
+        self.body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def bad(message: str, param: str | None = None, code: str | None = None) -> Problem:
+    """400: the request says something that is wrong, or that this server does not do."""
+    return Problem(400, message, param=param, code=code)
+
+
+def overloaded(message: str) -> Problem:
+    """503: a right request at the wrong moment; clients try again."""
+    return Problem(503, message, kind="server_error", code="overloaded", headers={"Retry-After": "1"})
+
+
+def stopping() -> Problem:
+    return Problem(503, "the server is shutting down", kind="server_error", code="shutting_down")
+
+
+def broken() -> Problem:
+    """500: the cause is in the server's log."""
+    return Problem(500, "the server could not finish this request; its log says why", kind="server_error")
 
 
 class Fields:
@@ -49,8 +92,7 @@ class Fields:
 
     def number(self, name: str, default: float, low: float, high: float) -> float:
         value = self._values.get(name, default)
-        right = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not right or not low <= value <= high:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             raise self.wrong(name, f"a number from {low:g} to {high:g}")
         return float(value)
 
@@ -70,10 +112,10 @@ class Fields:
             raise bad(f"{name}: at most {most} strings of at most {longest} characters", param=name)
         return tuple(value)
 
-    def integers(self, name: str, most: int) -> tuple[int, ...]:
+    def integers(self, name: str, most: int, below: int) -> tuple[int, ...]:
         value = self._values.get(name, [])
-        if not is_ids(value) and value != []:
-            raise self.wrong(name, "a list of whole numbers")
+        if value != [] and (not is_ids(value) or not all(0 <= number < below for number in value)):
+            raise self.wrong(name, f"a list of whole numbers from 0 to {below - 1}")
         if len(value) > most:
             raise bad(f"{name}: at most {most} of them", param=name)
         return tuple(value)
@@ -85,3 +127,9 @@ class Fields:
 def is_ids(value: Any) -> bool:
     """Whether a value is a list of whole numbers with at least one in it."""
     return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
+
+
+def shown(value: Any, limit: int = 60) -> str:
+    """A value of the client's as it may stand in a message: ASCII, on one line, not long."""
+    text = ascii(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."

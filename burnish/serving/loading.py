@@ -45,6 +45,7 @@ class ServedModel:
     engine: "RolloutEngine"
     renderer: "ChatRenderer"
     special_ids: frozenset[int]
+    longest_token: int  # characters
     device: str
     dtype: str
 
@@ -73,10 +74,9 @@ def check(options: ModelOptions) -> None:
 def load(options: ModelOptions, name: str | None = None) -> ServedModel:
     """The model behind `options`, called `name` or else after its folder."""
     check(options)
-    from burnish.data.chat import ChatRenderer
+    from burnish.data.chat import ChatRenderer, special_ids
     from burnish.models.device import pick_device
     from burnish.models.loading import load_tokenizer
-    from burnish.serving.text import special_ids
 
     device = pick_device(options.device, key="--device")
     dtype = pick_dtype(options, device)
@@ -92,6 +92,8 @@ def load(options: ModelOptions, name: str | None = None) -> ServedModel:
         engine=engine,
         renderer=ChatRenderer(tokenizer),
         special_ids=special_ids(tokenizer),
+        # As the vocabulary writes them: no shorter than the text they stand for.
+        longest_token=max(map(len, tokenizer.get_vocab())),
         device=str(device),
         dtype=dtype,
     )

@@ -1,24 +1,95 @@
 """The body of a request to `Asked`: what to generate, how, and what to send back.
 
-Consumes JSON as a client sent it, and nothing of it is trusted: every number has a range, every list a length
-(`parameters.py`), and what this server does not do is refused by name, never ignored. Hands on token ids and a
-`Sampling` that the engine takes.
+Consumes JSON as a client sent it, and nothing of it is trusted: every number has a range, every list a length, and what
+this server does not do is refused by name, never ignored. The tables below say which fields there are; one that is in
+none of them is unknown. Hands on token ids and a `Sampling` that the engine takes. Prompts are tokenised last, when
+everything else is right, and one by one.
 """
 
 import inspect
+import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jinja2 import Environment
+from jinja2.defaults import DEFAULT_NAMESPACE
+from jinja2.meta import find_undeclared_variables
+
 from burnish.data.chat import ChatRenderer, Message, to_messages
-from burnish.errors import UserError
+from burnish.errors import ConfigError, UserError
 from burnish.rollout.base import Sampling, request_seed
-from burnish.serving import parameters
-from burnish.serving.fields import Fields, is_ids
+from burnish.rollout.stops import UNFINISHED
+from burnish.serving.fields import Fields, Problem, bad, is_ids, shown
 from burnish.serving.loading import ServedModel
-from burnish.serving.problems import Problem, bad, shown
-from burnish.serving.text import UNFINISHED
+
+MAX_N = 128
+MAX_SEQUENCES = 256  # prompts × n of one request
+MAX_MESSAGES = 4096
+MAX_STOPS = 16
+MAX_STOP_CHARACTERS = 256
+MAX_TEMPLATE_KWARGS = 16
+MAX_TEMPERATURE = 2.0
+COMPLETION_TOKENS = 16  # of /v1/completions without max_tokens
+LARGEST = 2**31 - 1
+TOO_LONG = "context_length_exceeded"
+GENERATION_TAG = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")  # transformers' own, around assistants' text
+
+ROLES = ("system", "user", "assistant")
+COMMON = (
+    "model", "temperature", "top_p", "top_k", "min_p", "max_tokens", "n", "stop", "stop_token_ids", "ignore_eos",
+    "seed", "logprobs", "stream", "stream_options",
+)  # fmt: skip
+LABELS = ("user", "safety_identifier", "prompt_cache_key")  # say who asks, and change no answer
+
+# Not done here: the values that ask for nothing and are taken, and what any other value asks for.
+Unsupported = dict[str, tuple[tuple[Any, ...], str]]
+TOOLS = "tools and function calls"
+OTHER_THAN_TEXT = "answers that are not text"
+_UNSUPPORTED: Unsupported = {
+    "frequency_penalty": ((0,), "penalties"),
+    "presence_penalty": ((0,), "penalties"),
+    "logit_bias": (({},), "biases on tokens"),
+    "service_tier": (("auto", "default"), "service tiers"),
+}
+UNSUPPORTED_CHAT: Unsupported = _UNSUPPORTED | {
+    "top_logprobs": ((0,), "log-probs of tokens that were not sampled"),
+    "tools": (([],), TOOLS),
+    "tool_choice": (("none", "auto"), TOOLS),
+    "functions": (([],), TOOLS),
+    "function_call": (("none", "auto"), TOOLS),
+    "parallel_tool_calls": ((True, False), TOOLS),
+    "response_format": (({"type": "text"},), "structured answers"),
+    "modalities": ((["text"],), OTHER_THAN_TEXT),
+    "audio": ((), OTHER_THAN_TEXT),
+    "prediction": ((), "predicted answers"),
+    "reasoning_effort": ((), "degrees of reasoning"),
+    "verbosity": ((), "degrees of verbosity"),
+    "web_search_options": ((), "web search"),
+    "store": ((False,), "stored answers"),
+    "metadata": (({},), "stored answers"),
+}
+UNSUPPORTED_COMPLETION: Unsupported = _UNSUPPORTED | {
+    "echo": ((False,), "the prompt in the answer"),
+    "suffix": (("",), "text after the completion"),
+    "best_of": ((1,), "choosing among more samples than are returned (ask for them with n)"),
+}
+UNSUPPORTED_IN_MESSAGE: Unsupported = {
+    "name": ((), "names of participants"),
+    "tool_calls": (([],), TOOLS),
+    "function_call": ((), TOOLS),
+    "tool_call_id": ((), TOOLS),
+    "refusal": (("",), "refusals"),
+    "audio": ((), "audio"),
+    "annotations": (([],), "annotations"),
+}
+UNSUPPORTED_STREAM_OPTIONS: Unsupported = {"include_obfuscation": ((False,), "padding against eavesdroppers")}
+
+CHAT_FIELDS = {*COMMON, *LABELS, *UNSUPPORTED_CHAT, "messages", "max_completion_tokens", "chat_template_kwargs"}
+COMPLETION_FIELDS = {*COMMON, *LABELS, *UNSUPPORTED_COMPLETION, "prompt"}
+MESSAGE_FIELDS = {"role", "content", *UNSUPPORTED_IN_MESSAGE}
+STREAM_OPTIONS = {"include_usage", *UNSUPPORTED_STREAM_OPTIONS}
 
 
 @dataclass(frozen=True)
@@ -45,9 +116,9 @@ class Asked:
 
 def read_chat(body: Any, model: ServedModel) -> Asked:
     """The body of /v1/chat/completions."""
-    fields = _fields(body, parameters.CHAT_FIELDS, parameters.UNSUPPORTED_CHAT, model)
-    limit = fields.integer("max_tokens", None, 1, parameters.LARGEST)
-    newer = fields.integer("max_completion_tokens", limit, 1, parameters.LARGEST)
+    fields = _fields(body, CHAT_FIELDS, UNSUPPORTED_CHAT, model)
+    limit = fields.integer("max_tokens", None, 1, LARGEST)
+    newer = fields.integer("max_completion_tokens", limit, 1, LARGEST)
     if limit is not None and newer != limit:
         raise bad(f"max_tokens={limit} and max_completion_tokens={newer} differ; give one", param="max_tokens")
     messages = _messages(fields)
@@ -55,25 +126,27 @@ def read_chat(body: Any, model: ServedModel) -> Asked:
     if "chat_template_kwargs" in fields:
         renderer = ChatRenderer(model.tokenizer, _template_kwargs(fields, model))
     try:
-        prompt = renderer.prompt_ids(messages)
+        text = renderer.text(messages)
     except UserError as error:
         raise bad(str(error), param="messages") from error
-    return _asked(fields, [prompt], "messages", newer, fields.flag("logprobs"), model)
+    asked = _asked(fields, 1, "messages", newer, fields.flag("logprobs"), model)
+    return replace(asked, prompts=[_prompt(text, "messages", model, add_special_tokens=False)])
 
 
 def read_completion(body: Any, model: ServedModel) -> Asked:
     """The body of /v1/completions."""
-    fields = _fields(body, parameters.COMPLETION_FIELDS, parameters.UNSUPPORTED_COMPLETION, model)
-    prompts = [_encoded(prompt, model) for prompt in _prompts(fields)]
-    if fields.integer("logprobs", 0, 0, parameters.LARGEST) not in (0, 1):
+    fields = _fields(body, COMPLETION_FIELDS, UNSUPPORTED_COMPLETION, model)
+    prompts = _prompts(fields)
+    if fields.integer("logprobs", 0, 0, LARGEST) not in (0, 1):
         raise bad(
             f"logprobs={fields.get('logprobs')}: not supported here: log-probs of tokens that were not sampled; "
             "use 0 or 1",
             param="logprobs",
             code="unsupported",
         )
-    limit = fields.integer("max_tokens", parameters.COMPLETION_TOKENS, 1, parameters.LARGEST)
-    return _asked(fields, prompts, "prompt", limit, "logprobs" in fields, model)
+    limit = fields.integer("max_tokens", COMPLETION_TOKENS, 1, LARGEST)
+    asked = _asked(fields, len(prompts), "prompt", limit, "logprobs" in fields, model)
+    return replace(asked, prompts=[_prompt(prompt, "prompt", model) for prompt in prompts])
 
 
 def check_model(name: Any, model: ServedModel) -> None:
@@ -83,65 +156,57 @@ def check_model(name: Any, model: ServedModel) -> None:
 
 
 def _asked(
-    fields: Fields, prompts: list[list[int]], source: str, max_tokens: int | None, log_probs: bool, model: ServedModel
+    fields: Fields, prompts: int, source: str, max_tokens: int | None, log_probs: bool, model: ServedModel
 ) -> Asked:
-    for prompt in prompts:
-        _check_prompt(prompt, source, model)
-    n = fields.integer("n", 1, 1, parameters.MAX_N)
+    """All of it but the prompts, of which only the number is known."""
+    n = fields.integer("n", 1, 1, MAX_N)
+    assert n is not None
+    if prompts * n > MAX_SEQUENCES:
+        raise bad(
+            f"{prompts} prompts with n={n} are {prompts * n} answers; at most {MAX_SEQUENCES} in one request",
+            param=source,
+        )
     stream = fields.flag("stream")
     if not stream and "stream_options" in fields:
         raise bad("stream_options: only with stream=true", param="stream_options")
-    options = Fields(fields.get("stream_options") or {}, parameters.STREAM_OPTIONS, "stream_options")
-    _refuse_unsupported(options, parameters.UNSUPPORTED_STREAM_OPTIONS)
-    assert n is not None
-    asked = Asked(
-        prompts, n, _sampling(fields, max_tokens), log_probs, stream, include_usage=options.flag("include_usage")
-    )
-    if asked.count > parameters.MAX_SEQUENCES:
-        raise bad(
-            f"{len(prompts)} prompts with n={n} are {asked.count} answers; at most {parameters.MAX_SEQUENCES} in one "
-            "request",
-            param=source,
-        )
-    return asked
+    options = Fields(fields.get("stream_options") or {}, STREAM_OPTIONS, "stream_options")
+    _refuse_unsupported(options, UNSUPPORTED_STREAM_OPTIONS)
+    return Asked([], n, _sampling(fields, max_tokens, model), log_probs, stream, options.flag("include_usage"))
 
 
-def _sampling(fields: Fields, max_tokens: int | None) -> Sampling:
-    temperature = fields.number("temperature", 1.0, 0, parameters.MAX_TEMPERATURE)
-    if 0 < temperature < parameters.MIN_TEMPERATURE:
-        raise fields.wrong("temperature", f"0 (greedy), or at least {parameters.MIN_TEMPERATURE:g}")
-    stop = fields.texts("stop", parameters.MAX_STOPS, parameters.MAX_STOP_CHARACTERS)
+def _sampling(fields: Fields, max_tokens: int | None, model: ServedModel) -> Sampling:
+    stop = fields.texts("stop", MAX_STOPS, MAX_STOP_CHARACTERS)
     if any(UNFINISHED in text for text in stop):
         raise fields.wrong("stop", "text without U+FFFD, which stands for half a character")
     seed = fields.integer("seed", None, -(2**63), 2**63 - 1)
-    top_p = fields.number("top_p", 1.0, 0, 1)
-    if top_p == 0:
-        raise fields.wrong("top_p", "a number above 0, at most 1")
-    return Sampling(
-        temperature=temperature,
-        top_p=top_p,
-        top_k=fields.integer("top_k", -1, -1, parameters.LARGEST) or -1,
-        min_p=fields.number("min_p", 0.0, 0, 1),
-        max_tokens=max_tokens,
-        stop=stop,
-        stop_token_ids=fields.integers("stop_token_ids", parameters.MAX_STOPS),
-        ignore_eos=fields.flag("ignore_eos"),
-        seed=secrets.randbits(63) if seed is None else seed,
-    )
+    try:
+        return Sampling(
+            temperature=fields.number("temperature", 1.0, 0, MAX_TEMPERATURE),
+            top_p=fields.number("top_p", 1.0, 0, 1),
+            top_k=fields.integer("top_k", -1, -1, LARGEST) or -1,
+            min_p=fields.number("min_p", 0.0, 0, 1),
+            max_tokens=max_tokens,
+            stop=stop,
+            stop_token_ids=fields.integers("stop_token_ids", MAX_STOPS, below=model.engine.vocabulary),
+            ignore_eos=fields.flag("ignore_eos"),
+            seed=secrets.randbits(63) if seed is None else seed,
+        )
+    except ConfigError as error:
+        raise bad(str(error)) from error
 
 
-def _fields(body: Any, known: set[str], unsupported: parameters.Unsupported, model: ServedModel) -> Fields:
+def _fields(body: Any, known: set[str], unsupported: Unsupported, model: ServedModel) -> Fields:
     fields = Fields(body, known)
     if "model" not in fields:
         raise bad(f"model is missing; this server has {model.name!r}", param="model")
     check_model(fields.text("model"), model)
     _refuse_unsupported(fields, unsupported)
-    for name in parameters.LABELS:
+    for name in LABELS:
         fields.text(name)
     return fields
 
 
-def _refuse_unsupported(fields: Fields, unsupported: parameters.Unsupported, where: str = "") -> None:
+def _refuse_unsupported(fields: Fields, unsupported: Unsupported, where: str = "") -> None:
     for name, (neutral, what) in unsupported.items():
         value = fields.get(name)
         # Not just as 0 equals False.
@@ -152,15 +217,13 @@ def _refuse_unsupported(fields: Fields, unsupported: parameters.Unsupported, whe
 
 def _messages(fields: Fields) -> list[Message]:
     messages = fields.get("messages")
-    if not isinstance(messages, list) or not 1 <= len(messages) <= parameters.MAX_MESSAGES:
-        most = parameters.MAX_MESSAGES
-        raise bad(f"messages: expected a list of 1 to {most} messages with role and content", param="messages")
+    if not isinstance(messages, list) or not 1 <= len(messages) <= MAX_MESSAGES:
+        raise bad(f"messages: expected a list of 1 to {MAX_MESSAGES} messages with role and content", param="messages")
     for i, message in enumerate(messages):
-        one = Fields(message, parameters.MESSAGE_FIELDS, f"message {i}")
-        _refuse_unsupported(one, parameters.UNSUPPORTED_IN_MESSAGE, f"message {i}: ")
-        if one.get("role") not in parameters.ROLES:
-            known = ", ".join(parameters.ROLES)
-            raise bad(f"message {i}: role={shown(one.get('role'))}: use one of {known}", param="messages")
+        one = Fields(message, MESSAGE_FIELDS, f"message {i}")
+        _refuse_unsupported(one, UNSUPPORTED_IN_MESSAGE, f"message {i}: ")
+        if one.get("role") not in ROLES:
+            raise bad(f"message {i}: role={shown(one.get('role'))}: use one of {', '.join(ROLES)}", param="messages")
     try:
         return [{"role": m["role"], "content": m["content"]} for m in to_messages(messages)]
     except UserError as error:
@@ -168,49 +231,53 @@ def _messages(fields: Fields) -> list[Message]:
 
 
 def _template_kwargs(fields: Fields, model: ServedModel) -> dict[str, Any]:
-    """Variables for the chat template. Not its other arguments: those are the server's, a template above all."""
     kwargs = fields.get("chat_template_kwargs")
-    if not isinstance(kwargs, dict) or len(kwargs) > parameters.MAX_TEMPLATE_KWARGS:
-        raise fields.wrong("chat_template_kwargs", f"an object with at most {parameters.MAX_TEMPLATE_KWARGS} fields")
-    own = inspect.signature(model.tokenizer.apply_chat_template).parameters
+    if not isinstance(kwargs, dict) or len(kwargs) > MAX_TEMPLATE_KWARGS:
+        raise fields.wrong("chat_template_kwargs", f"an object with at most {MAX_TEMPLATE_KWARGS} fields")
+    own = template_variables(model.tokenizer)
     for name, value in kwargs.items():
-        if not name.isidentifier() or name in own or not isinstance(value, str | bool | int | float | None):
+        if name not in own or not isinstance(value, str | bool | int | float | None):
             raise bad(
-                f"chat_template_kwargs: {shown(name)}={shown(value)}: expected a variable of the template and a "
-                "string, number or boolean",
+                f"chat_template_kwargs: {shown(name)}={shown(value)}: expected a variable of the chat template "
+                f"({', '.join(sorted(own)) or 'it has none'}) and a string, number or boolean",
                 param="chat_template_kwargs",
             )
     return kwargs
 
 
+def template_variables(tokenizer: Any) -> set[str]:
+    """What the chat template leaves to its caller; not what it is given anyway, as the messages and special tokens."""
+    if not tokenizer.chat_template:
+        return set()
+    template = GENERATION_TAG.sub("", tokenizer.get_chat_template())
+    read = find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template))
+    arguments = inspect.signature(tokenizer.apply_chat_template).parameters
+    given = {"messages", "raise_exception", "strftime_now", *DEFAULT_NAMESPACE, *arguments}
+    return {name for name in read - given if not name.endswith(("_token", "_tokens"))}
+
+
 def _prompts(fields: Fields) -> list[str] | list[list[int]]:
     prompt = fields.get("prompt")
     prompts = [prompt] if isinstance(prompt, str) or is_ids(prompt) else prompt
-    if isinstance(prompts, list) and 1 <= len(prompts) <= parameters.MAX_SEQUENCES:
+    if isinstance(prompts, list) and 1 <= len(prompts) <= MAX_SEQUENCES:
         for right in (lambda one: isinstance(one, str), is_ids):
             if all(map(right, prompts)):
                 return prompts
-    raise fields.wrong(
-        "prompt", f"text, token ids, or a list of 1 to {parameters.MAX_SEQUENCES} texts or lists of token ids"
-    )
+    raise fields.wrong("prompt", f"text, token ids, or a list of 1 to {MAX_SEQUENCES} texts or lists of token ids")
 
 
-def _encoded(prompt: str | list[int], model: ServedModel) -> list[int]:
-    if isinstance(prompt, list):
-        return prompt
-    return list(model.tokenizer(prompt, verbose=False)["input_ids"])
-
-
-def _check_prompt(prompt: list[int], source: str, model: ServedModel) -> None:
-    if not prompt:
-        raise bad(f"{source}: no tokens; a model needs at least one to go on", param=source)
-    if len(prompt) >= model.context:
-        raise bad(
-            f"the prompt has {len(prompt)} tokens and the context holds {model.context}, which leaves no room for an "
-            "answer; shorten it",
-            param=source,
-            code="context_length_exceeded",
-        )
-    wrong = next((i for i in prompt if not 0 <= i < model.engine.vocabulary), None)
-    if wrong is not None:
-        raise bad(f"{source}: token id {shown(wrong)} is outside the vocabulary of {model.engine.vocabulary}", source)
+def _prompt(given: str | list[int], source: str, model: ServedModel, add_special_tokens: bool = True) -> list[int]:
+    """Token ids from which the engine can go on. Characters are counted first, as long texts take long to tokenise."""
+    if isinstance(given, str):
+        if len(given) > model.context * model.longest_token:
+            raise bad(
+                f"the prompt has {len(given)} characters, and the context holds {model.context} tokens of at most "
+                f"{model.longest_token}; shorten it",
+                param=source,
+                code=TOO_LONG,
+            )
+        given = list(model.tokenizer(given, add_special_tokens=add_special_tokens, verbose=False)["input_ids"])
+    problem = model.engine.prompt_problem(given)
+    if problem is not None:
+        raise bad(problem, param=source, code=TOO_LONG if len(given) >= model.context else None)
+    return given

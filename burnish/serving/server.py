@@ -14,22 +14,24 @@ import shlex
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
 from burnish.errors import ConfigError
-from burnish.serving.app import Service, make_app
+from burnish.serving.app import Limits, Service, make_app
 from burnish.serving.engine_thread import EngineThread
-from burnish.serving.generation import Limits
 from burnish.serving.loading import ModelOptions, ServedModel, check, load
 
 GRACE_S = 5
 BACKSTOP_S = 10  # after the grace, for responses that do not end although their sequences have
-MAX_CONNECTIONS = 4096
+SILENCE_S = 20  # how long a connection may take to say what it wants
+TICKS = 10  # in a second, of uvicorn
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 logger = logging.getLogger(__name__)
@@ -90,18 +92,35 @@ class Server(uvicorn.Server):
             log_config=None,
             log_level="warning",
             lifespan="off",
+            http="h11",
+            ws="none",
             server_header=False,
-            limit_concurrency=MAX_CONNECTIONS,
             timeout_graceful_shutdown=GRACE_S + BACKSTOP_S,
         )
         super().__init__(config)
         self.stopped_by: int | None = None
         self._service = service
         self._ready = ready
+        self._silent: dict[Any, float] = {}  # connection and its last request → since when there is no other
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._ready(self)
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % TICKS == 0:
+            self._close_silent()
+        return await super().on_tick(counter)
+
+    def _close_silent(self) -> None:
+        """Close connections whose next request does not come: uvicorn itself waits for its headers for ever."""
+        now = time.monotonic()
+        connections: list[Any] = list(self.server_state.connections)
+        idle = [c for c in connections if c.cycle is None or c.cycle.response_complete]
+        self._silent = {(c, c.cycle): self._silent.get((c, c.cycle), now) for c in idle}
+        for (connection, _), since in self._silent.items():
+            if now - since > SILENCE_S:
+                connection.transport.close()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._service.engine.in_flight:
@@ -125,7 +144,7 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.force_exit = self.force_exit or (self.should_exit and sig == signal.SIGINT)
         self.should_exit = True
         self.stopped_by = self.stopped_by or sig
 

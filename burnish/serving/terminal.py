@@ -3,33 +3,48 @@
 Answers go to stdout and nothing else does; all that is said about them goes to stderr. On a terminal there is a prompt,
 and Ctrl-C stops the current answer; from a pipe each line is a question, and what goes wrong ends the command.
 
+A line that starts with a slash and a known word is a command; `//text` says `/text` to the model.
+
 The engine is stepped by the event loop of this thread, which runs only while an answer is made. It waits for the
 engine; Ctrl-C unblocks it, by aborting the request.
 """
 
 import asyncio
 import contextlib
+import io
+import json
 import re
 import secrets
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from burnish.config.nearest import nearest
+from burnish.data.chat import Message
 from burnish.errors import BurnishError, DataError
 from burnish.rollout.base import Completion, Sampling, request_seed
-from burnish.serving.conversation import Conversation, obey, split
 from burnish.serving.loading import ModelOptions, ServedModel, load
 from burnish.serving.text import TextStream
+from burnish.tracking.literal import literal
 
 PROMPT = "you: "
-# Control characters but for tab and line feed, and the marks that turn the direction of text around.
-UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+COMMANDS = {
+    "/help": "these lines",
+    "/reset": "forget all turns and begin again; the system message stays",
+    "/system": "TEXT: set the system message, also in the middle of a conversation; without TEXT: remove it",
+    "/save": 'FILE: add the conversation to FILE, a line {"messages": […]} that `burnish sft` can learn from',
+    "/exit": "leave, as Ctrl-D does",
+}
+COMMAND = re.compile(r"/[a-z]+")
 
 
 def chat(options: ModelOptions, sampling: Sampling, seed: int | None, system: str | None) -> int:
     """Talk until the input ends; the exit code."""
     model = load(options)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a model may write what the terminal's encoding cannot
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     conversation = Conversation(system)
     talk = Talk(model, conversation, sampling, secrets.randbits(63) if seed is None else seed)
@@ -50,6 +65,65 @@ def chat(options: ModelOptions, sampling: Sampling, seed: int | None, system: st
                     raise
                 tell(str(error) or "stopped")
     return 0
+
+
+@dataclass
+class Conversation:
+    """System message and turns so far."""
+
+    system: str | None = None
+    turns: list[Message] = field(default_factory=list)
+
+    def messages(self, question: str | None = None) -> list[Message]:
+        """All of it, with a further question at its end."""
+        first = [{"role": "system", "content": self.system}] if self.system else []
+        last = [] if question is None else [{"role": "user", "content": question}]
+        return [*first, *self.turns, *last]
+
+    def add(self, question: str, answer: str) -> None:
+        self.turns += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+    def save(self, file: str) -> None:
+        """One line for the whole conversation, after what the file holds already."""
+        path = Path(file).expanduser()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as out:
+                out.write(json.dumps({"messages": self.messages()}, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise DataError(f"{path}: cannot be written ({error.strerror or error}); name another file") from error
+
+
+def split(line: str) -> tuple[str, str]:
+    """A line as (command, its argument); the command is empty where the line is for the model."""
+    word, _, rest = line.partition(" ")
+    if line.startswith("//"):
+        return "", line[1:]
+    if not COMMAND.fullmatch(word):
+        return "", line
+    if word not in COMMANDS:
+        near = nearest(word, COMMANDS)
+        hint = f"did you mean {near}?" if near else "/help lists them"
+        raise DataError(f"no such command: {word}; {hint} (`/{word}` says it to the model)")
+    return word, rest.strip()
+
+
+def obey(command: str, argument: str, conversation: Conversation) -> str:
+    """Carry out a command; what to tell the user."""
+    if command == "/reset":
+        conversation.turns.clear()
+        return "the conversation begins again"
+    if command == "/system":
+        conversation.system = argument or None
+        return "the system message is set" if argument else "there is no system message now"
+    if command == "/save":
+        if not argument:
+            raise DataError("/save needs a file: /save talk.jsonl")
+        if not conversation.turns:
+            raise DataError("/save: nothing has been said yet")
+        conversation.save(argument)
+        return f"{len(conversation.messages())} messages added to {argument}"
+    return "\n".join(f"{name:<9}{what}" for name, what in COMMANDS.items())
 
 
 @dataclass
@@ -115,7 +189,7 @@ class Shown:
         self.text += text
         if text and self._failure is None:
             try:
-                sys.stdout.write(neutralised(text))
+                sys.stdout.write(literal(text))
                 sys.stdout.flush()
             except OSError as error:
                 self._failure = error
@@ -126,18 +200,6 @@ class Shown:
         if self._failure is not None:
             raise self._failure
         print(flush=True)
-
-
-def neutralised(text: str) -> str:
-    """Text that only writes: control characters become their pictures (␛), marks of direction their numbers."""
-    return UNSAFE.sub(lambda found: _picture(found[0]), text)
-
-
-def _picture(character: str) -> str:
-    code = ord(character)
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "\u2421" if code == 0x7F else f"\\u{code:04x}"
 
 
 def lines(interactive: bool) -> Iterator[str]:

@@ -15,13 +15,13 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from burnish.serving.answers import Answer
-from burnish.serving.generation import Generation
-from burnish.serving.problems import Problem, bad, broken
+from burnish.serving.answers import Answer, Generation
+from burnish.serving.fields import Problem, bad, broken
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 READ_AT_MOST = 8 * MAX_BODY_BYTES  # of one that is too large: a client that still sends does not hear the answer
 BODY_DEADLINE_S = 60.0
+MAX_DEPTH = 32  # objects and lists in each other
 GONE = 499  # the status of a request whose client has left; nobody reads it
 USAGE = "burnish.usage"  # where in the scope of a request its token counts are left for the access log
 
@@ -56,7 +56,20 @@ def parse_json(body: bytes) -> Any:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
         raise bad(f"the body is not readable as JSON: {str(error)[:100] or type(error).__name__}") from None
+    if _deeper(value, MAX_DEPTH):
+        raise bad(f"the body has more than {MAX_DEPTH} objects and lists in each other")
     return value
+
+
+def _deeper(value: Any, depth: int) -> bool:
+    """Whether objects and lists are in each other more than `depth` times."""
+    level = [value]
+    for _ in range(depth + 1):
+        containers = [item for item in level if isinstance(item, dict | list)]
+        level = [inner for item in containers for inner in (item.values() if isinstance(item, dict) else item)]
+        if not containers:
+            return False
+    return True
 
 
 class EventStream(StreamingResponse):
@@ -91,7 +104,8 @@ class EventStream(StreamingResponse):
 
 
 def _event(data: dict[str, Any]) -> str:
-    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
+    # In ASCII: some clients take U+2028 and its like for the end of a line.
+    return f"data: {json.dumps(data)}\n\n"
 
 
 def as_problem(error: Exception) -> Problem:

@@ -59,7 +59,7 @@ def test_what_a_message_quotes_cannot_command_the_terminal(kind, words, capsys):
 
 def test_ctrl_c_is_no_traceback(capsys):
     assert ends(KeyboardInterrupt()) == 130
-    assert capsys.readouterr().err == "burnish: stopped by Ctrl-C\n"
+    assert capsys.readouterr().err == "burnish: stopped\n"
 
 
 def test_exits_of_others_pass():

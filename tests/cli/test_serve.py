@@ -51,6 +51,16 @@ def test_wrong_flags(flags, message, capsys, unloaded):
     assert message in capsys.readouterr().err
 
 
+def test_an_empty_key_is_no_key(capsys, monkeypatch, unloaded):
+    """A variable that was never set must not open the server to all."""
+    assert main(["serve", NANO, "--api-key", ""]) == 2
+    assert "--api-key is empty; give a key, or leave it out" in capsys.readouterr().err
+    monkeypatch.setenv("BURNISH_API_KEY", "")
+    assert main(["serve", NANO]) == 2
+    assert "BURNISH_API_KEY is empty" in capsys.readouterr().err
+    assert command.api_key("other") == "other"
+
+
 def test_mistakes_are_told_without_torch(tmp_path):
     program = (
         "import sys\n"

@@ -214,7 +214,7 @@ def test_the_base_has_to_be_there(make_adapter, tiny_model, go, tmp_path):
     base = shutil.copytree(tiny_model, tmp_path / "base")
     adapter = make_adapter(base=base)
     moved = base.rename(tmp_path / "moved")
-    missing = rf"named by {adapter}/adapter_config\.json: the model path {base}: there is no such folder; .*--base"
+    missing = rf"named by {adapter}/adapter_config\.json: the model path {base}: there is no such folder .*--base"
     with pytest.raises(ModelError, match=missing):
         go(adapter)
     go(adapter, base=str(moved))

@@ -63,9 +63,7 @@ def test_too_many_failures_stop_the_run_with_their_causes():
     with pytest.raises(RewardError) as error:
         apply_policy(results, range(100), False, max_failure_ratio=0.05)
     message = str(error.value)
-    assert message.startswith(
-        "10 of 100 samples could not be scored, more than reward.max_failure_ratio=0.05"
-    )
+    assert message.startswith("10 of 100 samples could not be scored, more than reward.max_failure_ratio=0.05")
     assert "8 times (data_source gsm8k; first uid 90):\n    Traceback\n      File x\n    KeyError: 0" in message
     assert "2 times (data_source math; first uid 98):\n    timed out" in message
     assert "KeyError: 1" not in message  # one text per cause is enough

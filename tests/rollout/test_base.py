@@ -35,8 +35,9 @@ def test_unknown_params_name_the_nearest():
 @pytest.mark.parametrize(
     "name,value,allowed",
     [
-        ("temperature", -0.1, "0 .greedy. or above"),
-        ("temperature", float("nan"), "0 .greedy. or above"),
+        ("temperature", -0.1, "0 .greedy., or at least 0.001"),
+        ("temperature", 1e-40, "0 .greedy., or at least 0.001"),
+        ("temperature", float("nan"), "0 .greedy., or at least 0.001"),
         ("top_k", -2, "-1 .off."),
         ("top_p", 0.0, "above 0, at most 1"),
         ("top_p", 1.5, "above 0, at most 1"),

@@ -73,6 +73,66 @@ def test_a_short_request_does_not_wait_for_a_long_one(module, tokenizer):
     assert one_after_another(HFEngine(module, tokenizer), requests)[1] == [0, 1]
 
 
+def test_a_newcomer_takes_a_place_as_soon_as_one_is_free(module, tokenizer):
+    """Places of rows that are done are free, also while fewer than half of them are."""
+    short, long = Sampling(max_tokens=2, ignore_eos=True), Sampling(max_tokens=60, ignore_eos=True)
+    engine = joining(module, tokenizer, max_num_seqs=8)
+    finished = []
+
+    async def one(name, sampling):
+        completion = await engine.generate([5, 6], sampling, request_id=name)
+        finished.append(name)
+        return completion
+
+    async def main():
+        calls = [asyncio.create_task(one(f"short {i}", short)) for i in range(3)]
+        calls += [asyncio.create_task(one(f"long {i}", long)) for i in range(5)]
+        while len(finished) < 3:
+            await asyncio.sleep(0)
+        calls.append(asyncio.create_task(one("newcomer", short)))
+        return await asyncio.gather(*calls)
+
+    completions = asyncio.run(main())
+    assert finished.index("newcomer") == 3 and {len(c.token_ids) for c in completions[3:8]} == {60}
+
+
+@pytest.mark.parametrize("steps_between", [0, 2])
+def test_a_long_prompt_does_not_widen_the_short_rows(module, tokenizer, monkeypatch, generate_all, steps_between):
+    """At most half of a batch is padding; a batch of their own where it would be more."""
+    requests = [([5 + i, 6], Sampling(max_tokens=12, ignore_eos=True, seed=i)) for i in range(8)]
+    requests.insert(4, (list(range(3, 51)), Sampling(max_tokens=12, ignore_eos=True, seed=9)))
+    expected = generate_all(HFEngine(module, tokenizer, max_num_seqs=1), requests)
+    shares = []
+
+    def watch(_, __, inputs):
+        mask = inputs["attention_mask"]
+        shares.append(mask.sum().item() / mask.numel())
+
+    hook = module.register_forward_pre_hook(watch, with_kwargs=True)
+    monkeypatch.setattr("burnish.rollout.hf_batch.SMALL", 0)
+    got, finished = one_after_another(joining(module, tokenizer), requests, steps_between)
+    hook.remove()
+    assert [c.token_ids for c in got] == [c.token_ids for c in expected]
+    assert min(shares) >= 0.4 and len(finished) == 9  # half, but for rows that are done and not yet dropped
+
+
+def test_aborted_requests_do_not_wait_for_a_place(module, tokenizer):
+    engine = joining(module, tokenizer, max_num_seqs=1)
+
+    async def main():
+        running = asyncio.create_task(engine.generate([5, 6], LONG, request_id="running"))
+        while not engine.stats()["batches"]:
+            await asyncio.sleep(0)
+        for i in range(5):
+            waiting = asyncio.create_task(engine.generate([5, 6], LONG, request_id=str(i)))
+            await asyncio.sleep(0)
+            engine.abort(str(i))
+            assert (await waiting).finish_reason == "abort" and not engine._waiting
+        return await running
+
+    assert len(asyncio.run(main()).token_ids) == 40
+
+
 def test_the_batch_does_not_grow_wider_than_its_rows_need(module, tokenizer, monkeypatch):
     """Requests follow each other without a pause, so that the batch never ends."""
     widths, forward = [], module.forward

@@ -5,9 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from burnish.models.tiny import byte_tokenizer
-from burnish.rollout.stops import StopMatcher
+from burnish.rollout.stops import Detokenizer, StopMatcher
 
 TOKENIZER = byte_tokenizer()
+
+
+def byte_ids(data):
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    return [TOKENIZER.convert_tokens_to_ids(bytes_to_unicode()[byte]) for byte in data]
 
 
 def first_match(text, stops):
@@ -55,3 +61,29 @@ def test_agrees_with_searching_the_whole_text(text, stops):
     match = first_match(text, stops)
     assert (match and match[0]) == expected
     assert match is None or match[1] in prefixes[match[0]]
+
+
+def test_a_character_after_broken_bytes_is_found():
+    matcher = StopMatcher(TOKENIZER, ("😀",))
+    assert [matcher.push(i) for i in byte_ids(b"\x98\x98" + "😀".encode())] == [None] * 5 + ["😀"]
+
+
+def test_a_stop_string_before_half_a_character_is_found_at_once():
+    """In one token, as merges over whole bytes make them."""
+
+    class Words:
+        def decode(self, ids, **_):
+            return b"".join([b"stop\xf0", b"\x9f\x98\x80"][i] for i in ids).decode(errors="replace")
+
+    assert StopMatcher(Words(), ("stop",)).push(0) == "stop"
+    text = Detokenizer(Words())
+    assert [text.push(0), text.rest, text.push(1), text.rest] == ["stop", "\ufffd", "😀", ""]
+
+
+@given(st.binary(max_size=30))
+def test_pieces_and_rest_are_what_the_tokenizer_makes_of_all(data):
+    text, ids, given_out = Detokenizer(TOKENIZER), byte_ids(data), ""
+    for count, token_id in enumerate(ids, start=1):
+        given_out += text.push(token_id)
+        assert given_out + text.rest == TOKENIZER.decode(ids[:count])
+    assert given_out + text.flush() == TOKENIZER.decode(ids) and text.rest == ""

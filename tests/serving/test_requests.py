@@ -1,10 +1,11 @@
 """What a request may say: every field is read or refused by name, every number and list has its bounds."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from burnish.serving.problems import Problem
+from burnish.serving.fields import Problem
 from burnish.serving.requests import read_chat, read_completion
 from burnish.serving.wire import parse_json
 
@@ -82,7 +83,10 @@ def test_variables_of_the_template(tmp_path):
     from burnish.models.tiny import write_tiny_model
     from burnish.serving.loading import ModelOptions, load
 
-    template = "{{ 'think ' if enable_thinking else 'talk ' }}{{ messages[0]['content'] }}"
+    template = (
+        "{% set ns = namespace(x=1) %}{% if bos_token is defined and false %}{{ raise_exception('') }}{% endif %}"
+        "{{ 'think ' if enable_thinking else 'talk ' }}{% generation %}{{ messages[0]['content'] }}{% endgeneration %}"
+    )
     model = load(ModelOptions(str(write_tiny_model(tmp_path / "m", chat_template=template)), device="cpu"), name="nano")
     for value, text in ((True, "think 347+586=?"), (False, "talk 347+586=?")):
         asked = chat(model, chat_template_kwargs={"enable_thinking": value})
@@ -90,12 +94,23 @@ def test_variables_of_the_template(tmp_path):
     for kwargs in (
         {"chat_template": "x"},
         {"tokenize": True},
-        {"x": [1]},
+        {"messages": "x"},
+        {"namespace": 5},
+        {"raise_exception": 5},
+        {"bos_token": "x"},
+        {"enable_thinking": [1]},
         {"a b": 1},
         [1],
         {str(i): 1 for i in range(99)},
     ):
         assert refusal(chat, model, chat_template_kwargs=kwargs).status == 400
+    unknown = refusal(chat, model, chat_template_kwargs={"enable_thinkin": True})
+    assert "'enable_thinkin'=True: expected a variable of the chat template (enable_thinking)" in str(unknown)
+
+
+def test_a_model_without_a_template_has_no_variables_of_it(talkative):
+    problem = refusal(chat, talkative, model="talkative", chat_template_kwargs={"plain_start": "x"})
+    assert "expected a variable of the chat template (it has none)" in str(problem)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +124,10 @@ def test_variables_of_the_template(tmp_path):
         ({"temperature": "1"}, "temperature='1': expected a number"),
         ({"temperature": True}, "temperature=True: expected a number"),
         ({"temperature": float("nan")}, "temperature=nan: expected a number"),
-        ({"temperature": 1e-40}, "temperature=1e-40: expected 0 (greedy), or at least 0.001"),
-        ({"top_p": 0}, "top_p=0: expected a number above 0"),
+        ({"temperature": 1e-40}, "temperature=1e-40: it must be 0 (greedy), or at least 0.001"),
+        ({"temperature": 10**400}, "expected a number from 0 to 2"),
+        ({"min_p": -(10**400)}, "expected a number from 0 to 1"),
+        ({"top_p": 0}, "top_p=0.0: it must be above 0"),
         ({"top_k": -2}, "top_k=-2: expected a whole number from -1"),
         ({"min_p": 1.5}, "min_p=1.5: expected a number from 0 to 1"),
         ({"max_tokens": 0}, "max_tokens=0: expected a whole number from 1"),
@@ -126,6 +143,9 @@ def test_variables_of_the_template(tmp_path):
         ({"stop": "\ufffd"}, "half a character"),
         ({"stop_token_ids": [1] * 17}, "stop_token_ids: at most 16"),
         ({"stop_token_ids": ["a"]}, "expected a list of whole numbers"),
+        ({"stop_token_ids": [-5]}, "stop_token_ids=[-5]: expected a list of whole numbers from 0 to 258"),
+        ({"stop_token_ids": [5, 259]}, "expected a list of whole numbers from 0 to 258"),
+        ({"stop_token_ids": [10**30]}, "expected a list of whole numbers from 0 to 258"),
         ({"ignore_eos": 1}, "ignore_eos=1: expected true or false"),
         ({"logprobs": 1}, "logprobs=1: expected true or false"),
         ({"top_logprobs": 5}, "top_logprobs=5: not supported here: log-probs of tokens that were not sampled"),
@@ -176,9 +196,9 @@ def test_what_a_chat_request_may_not_say(nano, fields, message):
         ({"prompt": [True]}, "expected text"),
         ({"prompt": ["a"] * 257}, "expected text"),
         ({"prompt": ["a"] * 200, "n": 2}, "200 prompts with n=2 are 400 answers; at most 256 in one request"),
-        ({"prompt": ""}, "prompt: no tokens"),
-        ({"prompt": [5, 99_999]}, "prompt: token id 99999 is outside the vocabulary of 259"),
-        ({"prompt": [-1]}, "prompt: token id -1 is outside the vocabulary"),
+        ({"prompt": ""}, "the prompt is empty"),
+        ({"prompt": [5, 99_999]}, "token id 99999 is outside the model's vocabulary of 259"),
+        ({"prompt": [-1]}, "token id -1 is outside the model's vocabulary"),
         ({"prompt": [5] * 1024}, "the prompt has 1024 tokens and the context holds 1024"),
         ({"echo": True}, "echo=True: not supported here"),
         ({"suffix": "x"}, "suffix='x': not supported here"),
@@ -226,7 +246,69 @@ def test_bodies_that_are_not_json(body):
     assert caught.value.status == 400
 
 
-def test_a_deep_value_is_refused_not_a_crash(nano):
-    deep = json.loads("[" * 900 + "]" * 900)
-    assert refusal(chat, nano, stop=deep).status == 400
-    assert refusal(chat, nano, tools=deep).status == 400
+@pytest.mark.parametrize(
+    "body", ['{"messages": [{"role": "user", "content": %s}]}', '{"stop": %s}', '{"tools": [{"a": %s}]}']
+)
+def test_a_deep_value_is_refused_not_a_crash(body):
+    with pytest.raises(Problem, match="more than 32 objects and lists in each other") as caught:
+        parse_json((body % ("[" * 900 + "]" * 900)).encode())
+    assert caught.value.status == 400
+
+
+def test_depth_is_counted_exactly():
+    assert parse_json(b"[" * 32 + b"5" + b"]" * 32)
+    with pytest.raises(Problem):
+        parse_json(b"[" * 33 + b"]" * 33)
+
+
+def test_a_name_of_megabytes_gets_no_hint(nano):
+    problem = refusal(chat, nano, **{"temperature" * 300_000: 1})
+    assert "unknown field" in str(problem) and "known: " in str(problem)
+
+
+class Untouched:
+    """A tokenizer that nobody may call."""
+
+    def __call__(self, *_, **__):
+        pytest.fail("a prompt was tokenised")
+
+    def __getattr__(self, name):
+        return getattr(self.tokenizer, name)
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+
+
+def test_nothing_is_tokenised_that_cannot_fit_or_is_wrong_otherwise(nano):
+    model = replace(nano, tokenizer=Untouched(nano.tokenizer))
+    longest = len("<|start|>")
+    assert model.longest_token == longest
+    text = "a" * (1024 * longest + 1)
+    for problem in (
+        refusal(completion, model, prompt=text),
+        refusal(chat, model, messages=[{"role": "user", "content": text}]),
+    ):
+        assert f"{1024} tokens of at most {longest}; shorten it" in str(problem)
+        assert problem.body["error"]["code"] == "context_length_exceeded"
+    for fields in (
+        {"n": 500},
+        {"temperature": 5},
+        {"stop": 5},
+        {"stream_options": {}},
+        {"prompt": ["a"] * 200, "n": 2},
+    ):
+        assert refusal(completion, model, **fields).status == 400
+
+
+def test_prompts_are_tokenised_up_to_the_first_that_is_too_long(nano, monkeypatch):
+    seen = []
+
+    class Counting(Untouched):
+        def __call__(self, text, **options):
+            seen.append(text)
+            return self.tokenizer(text, **options)
+
+    model = replace(nano, tokenizer=Counting(nano.tokenizer))
+    long = "a" * 2000
+    assert "2000 tokens" in str(refusal(completion, model, prompt=["a", long, "b", "c"]))
+    assert seen == ["a", long]

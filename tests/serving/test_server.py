@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import signal
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ import torch
 
 from burnish.rollout.base import Sampling, request_seed
 from burnish.rollout.hf import HFEngine
+from burnish.serving import app as app_module
 from burnish.serving import server as server_module
 from burnish.serving.loading import ModelOptions
 from burnish.serving.server import ServeOptions, listen, run
@@ -174,6 +176,28 @@ def test_completions_with_log_probs_streamed_and_whole(client):
     assert chunks[-1].finish_reason == choice.finish_reason
 
 
+@pytest.mark.parametrize("stop", [None, "nswe"])
+def test_offsets_of_tokens_are_within_the_text(client, stop):
+    """Those of a stop string are where the text ends, in a stream too."""
+    prompt = "<|start|>347+586=?\n"
+    fields = {"model": "nano", "prompt": prompt, "seed": 1, "max_tokens": 60, "logprobs": 1, "stop": stop}
+    choice = client.completions.create(**fields).choices[0]
+    count = len(choice.logprobs.tokens)
+    assert choice.logprobs.text_offset == [min(i, len(choice.text)) for i in range(count)]
+    assert stop is None or count == len(choice.text) + len(stop)
+    chunks = [chunk.choices[0].logprobs for chunk in client.completions.create(stream=True, **fields)]
+    assert [t for found in chunks if found for t in found.text_offset] == choice.logprobs.text_offset
+
+
+def test_every_line_of_a_stream_is_ascii(serving, talkative):
+    """So that no client takes a character of the answer for the end of a line."""
+    with serving(talkative) as running:
+        body = {"model": "talkative", "prompt": "é", "seed": 3, "max_tokens": 60, "ignore_eos": True, "stream": True}
+        answer = httpx.post(f"{running.url}/v1/completions", json=body)
+    texts = [json.loads(line[6:])["choices"][0]["text"] for line in answer.text.splitlines() if line[:7] == "data: {"]
+    assert answer.content.isascii() and not "".join(texts).isascii()
+
+
 def test_no_chunk_holds_half_a_character(serving, talkative):
     """A random model writes bytes; whatever of them is text must arrive whole."""
     with serving(talkative) as running:
@@ -181,7 +205,7 @@ def test_no_chunk_holds_half_a_character(serving, talkative):
         text = running.client().completions.create(**fields).choices[0].text
         chunks = [c.choices[0].text for c in running.client().completions.create(stream=True, **fields)]
     assert "".join(chunks) == text
-    assert any(len(chunk.encode()) > 1 and "\ufffd" not in chunk for chunk in chunks)
+    assert not text.replace("\ufffd", "").isascii()
 
 
 def test_the_plain_template_of_a_model_without_one(serving, talkative):
@@ -287,9 +311,56 @@ def test_more_than_may_wait_are_refused(serving, held, another):
             with pytest.raises(openai.InternalServerError, match="3 answers are being generated or wait") as caught:
                 ask(client)
             assert caught.value.status_code == 503 and caught.value.response.headers["retry-after"] == "1"
-            with pytest.raises(openai.BadRequestError, match="4 answers in one request; this server holds at most 3"):
-                ask(client, n=4)
         assert [answer.result().usage.completion_tokens for answer in answers] == [2, 2, 2]
+        with pytest.raises(openai.BadRequestError, match="4 answers in one request; this server holds at most 3"):
+            ask(client, n=4)
+
+
+def test_what_cannot_be_taken_on_is_refused_before_it_is_read(serving, held, another, monkeypatch):
+    read = []
+    monkeypatch.setattr(app_module, "parse_json", lambda body: read.append(body) or json.loads(body))
+    with serving(another, max_num_seqs=1, max_waiting=0) as running, ThreadPoolExecutor() as pool:
+        with held(another) as waiting:
+            answer = pool.submit(ask, running.client(), max_tokens=2)
+            assert waiting.wait(DEADLINE_S)
+            with pytest.raises(openai.InternalServerError, match="1 answers are being generated or wait"):
+                ask(running.client())
+        assert answer.result().usage.completion_tokens == 2 and len(read) == 1
+
+
+def test_long_bodies_do_not_pile_up_before_the_reader(serving, another, monkeypatch):
+    reading, go = threading.Event(), threading.Event()
+
+    def slow(body):
+        reading.set()
+        assert go.wait(DEADLINE_S)
+        return json.loads(body)
+
+    monkeypatch.setattr(app_module, "parse_json", slow)
+    monkeypatch.setattr(app_module, "MAX_UNREAD_BYTES", 300)
+    with serving(another) as running, ThreadPoolExecutor() as pool:
+        try:
+            answer = pool.submit(ask, running.client(), max_tokens=2, user="x" * 150)
+            assert reading.wait(DEADLINE_S)
+            with pytest.raises(openai.InternalServerError, match="too many long prompts wait to be read") as caught:
+                ask(running.client(), user="x" * 150)
+            assert caught.value.status_code == 503
+            monkeypatch.setattr(app_module, "MAX_RECEIVED", 0)
+            with pytest.raises(openai.InternalServerError, match="0 requests are on their way"):
+                ask(running.client())
+        finally:
+            go.set()
+        assert answer.result().usage.completion_tokens == 2
+
+
+def test_a_connection_that_never_says_what_it_wants_is_closed(serving, another, monkeypatch):
+    monkeypatch.setattr(server_module, "SILENCE_S", 0)
+    with serving(another) as running:
+        host, port = running.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as slow:
+            slow.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n")
+            assert slow.recv(100) == b""
+        assert ask(running.client(), max_tokens=2).usage.completion_tokens == 2
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -391,6 +462,13 @@ def test_a_second_ctrl_c_does_not_wait(talkative, monkeypatch):
 def leave_alone(url, body):
     with contextlib.suppress(httpx.HTTPError):
         httpx.post(url, json=body, timeout=DEADLINE_S)
+
+
+def test_a_sigterm_after_two_ctrl_c_does_not_wait_again():
+    server = server_module.Server(None, lambda _: None)
+    for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+        server.handle_exit(number, None)
+    assert server.force_exit and server.stopped_by == signal.SIGINT
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])

@@ -1,14 +1,17 @@
 """Token ids to text: the same piece by piece as at once, no half characters, no stop strings, no special tokens."""
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
+from burnish.data.chat import special_ids
 from burnish.models.tiny import EOS, START, byte_tokenizer
 from burnish.rollout.stops import StopMatcher
-from burnish.serving.text import TextStream, special_ids
+from burnish.serving.text import TextStream
 
 TOKENIZER = byte_tokenizer()
 HIDDEN = special_ids(TOKENIZER)
@@ -48,7 +51,11 @@ def sampled(tokens, stops=()):
 @given(st.lists(st.sampled_from([*BYTE_IDS, START_ID]), max_size=60))
 @settings(max_examples=100, deadline=None)
 def test_pieces_add_up_to_what_the_tokenizer_makes_of_all(tokens):
-    assert "".join(stream(tokens)) == TOKENIZER.decode(tokens, skip_special_tokens=True)
+    """A special token ends what was before it, half a character too."""
+    parts: list[list[int]] = [[]]
+    for token in tokens:
+        parts[-1:] = [parts[-1], []] if token == START_ID else [[*parts[-1], token]]
+    assert "".join(stream(tokens)) == "".join(TOKENIZER.decode(part) for part in parts)
 
 
 @given(st.text(max_size=30))
@@ -69,6 +76,21 @@ def test_the_text_ends_before_the_first_stop_string(text, stops):
     seen = text[: len(tokens)]  # one token per character, and none after the stop string that was complete first
     found = [place for s in stops if (place := seen.find(s)) >= 0]
     assert "".join(pieces) == (seen[: min(found)] if found else text)
+
+
+@given(
+    st.lists(st.sampled_from([*(byte_id(byte) for byte in b"a\x98\xf0\x9f\x80"), START_ID]), max_size=24),
+    st.lists(st.sampled_from(["😀", "a", "a😀", START]), min_size=1, max_size=3),
+)
+@settings(max_examples=200, deadline=None)
+def test_the_engine_and_the_text_agree_on_stops_among_broken_bytes(tokens, stops):
+    whole = "".join(
+        TOKENIZER.decode(list(part)) for _, part in itertools.groupby(tokens, lambda token: token == START_ID)
+    )
+    tokens, stop = sampled(tokens, stops)
+    assert (stop is not None) == any(s in whole for s in stops)
+    if START_ID not in tokens:  # which hides what is between the parts of a stop string
+        assert not any(s in "".join(stream(tokens, stops, stop)) for s in stops)
 
 
 def test_text_that_may_begin_a_stop_string_waits_until_that_is_decided():
