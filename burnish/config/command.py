@@ -145,7 +145,9 @@ def _add_override(command: Command, text: str, folder: Path | None) -> None:
         command.removed.add(key)
     else:
         if "=" not in text:
-            raise ConfigError(f"{text!r} is not an option or a key with a value; keys are set as section.key=value")
+            raise ConfigError(
+                f"{text!r} is not an option or a key with a value; keys are set as section.key=value, --help lists them"
+            )
         command.typed.add(key)
         command.overrides.append("++" + _expand_home(text.lstrip("+")))
 

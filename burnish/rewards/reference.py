@@ -12,6 +12,7 @@ asked no more, for one that hangs would take its time limit for every row.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -137,7 +138,8 @@ class References:
         end = text if len(text) <= _SHOWN else f"…{text[-_SHOWN:]}"
         truth = as_text(request.ground_truth)
         told = f"{name} scores {result.score:g}: '{end}', where the ground truth is '{truth:.60}'"
-        return Remark(WORKED if is_worked and request.ground_truth is not None else FAILING, told)
+        only_form = is_worked and request.ground_truth is not None and _mentions(request.solution_str, truth)
+        return Remark(WORKED if only_form else FAILING, told)
 
     def _consider(self, results: Sequence[ScoreResult]) -> None:
         """After the first answers: is the function worth asking on?"""
@@ -166,6 +168,12 @@ def as_text(ground_truth: Any) -> str:
         target = ground_truth.get("target")
         return as_text(target) if target is not None else json.dumps(ground_truth, default=str)
     return as_text(ground_truth[0]) if isinstance(ground_truth, list | tuple) and ground_truth else str(ground_truth)
+
+
+def _mentions(answer: str, truth: str) -> bool:
+    """Whether the text has the ground truth in it, as a whole word: then they agree, but for how it is written."""
+    plain = answer.replace(",", "")
+    return re.search(rf"(?<![\w.-]){re.escape(truth.replace(',', ''))}(?!\.?\w)", plain) is not None
 
 
 def _worked_answer(row: Mapping[str, Any]) -> str | None:

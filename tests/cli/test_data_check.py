@@ -77,7 +77,7 @@ def test_problems_end_with_1(jsonl, capsys, rows, said):
     [
         ([row(), row()], "2 rows: no problems; warnings: rows with a prompt that an earlier row has (1)"),
         (
-            [row(extra_info={"answer": "#### 3"})],
+            [row(extra_info={"answer": "it is 2"})],
             "1 row: no problems; warnings: worked answers that fail where the ground truth passes (1)",
         ),
         ([row(data_source="math")], "1 row: no problems; warnings: rows whose reference answer is not checked (1)"),

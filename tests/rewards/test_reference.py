@@ -75,11 +75,16 @@ def test_right_answers_say_nothing(built_in):
     assert built_in.score(rows) == [None] * 4
 
 
-@pytest.mark.parametrize("answer", ["72", "it is\n#### 73"])
-def test_a_worked_answer_that_fails_is_no_problem_where_the_ground_truth_passes(built_in, answer):
+@pytest.mark.parametrize("answer", ["72", "48 + 24 is 72."])
+def test_a_worked_answer_in_another_form_is_no_problem_where_the_ground_truth_passes(built_in, answer):
     bad, good = built_in.score([row(answer=answer), row(answer="#### 72")])
-    text = f"extra_info.answer scores 0: '{' '.join(answer.split())}', where the ground truth is '72'"
+    text = f"extra_info.answer scores 0: '{answer}', where the ground truth is '72'"
     assert bad == Remark("worked_answer", text) and good is None
+
+
+@pytest.mark.parametrize("answer", ["it is\n#### 73", "it is 172", "0.72", "7.2", "-72"])
+def test_a_worked_answer_that_contradicts_the_ground_truth_is_a_problem(built_in, answer):
+    assert [remark.finding for remark in built_in.score([row(answer=answer)])] == ["failing_reference"]
 
 
 def test_a_worked_answer_that_fails_is_a_problem_where_the_ground_truth_fails_too(built_in):
@@ -95,7 +100,7 @@ def test_a_worked_answer_that_fails_is_a_problem_where_the_ground_truth_fails_to
 
 def test_a_worked_answer_that_fails_is_a_problem_where_there_is_no_ground_truth(references):
     by = references("def compute_score(solution_str): return float(solution_str == 'yes')")
-    remarks = by.score([row(None, answer="no"), row("yes", answer="no"), row("also no", answer="no")])
+    remarks = by.score([row(None, answer="no"), row("yes", answer="yes!"), row("also no", answer="no")])
     assert [remark.finding for remark in remarks] == ["failing_reference", "worked_answer", "failing_reference"]
 
 
