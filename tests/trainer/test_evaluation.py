@@ -527,7 +527,8 @@ def test_it_runs_as_a_module_without_torch(place):
         "finally:\n"
         "    print(sorted({'torch', 'transformers'} & set(sys.modules)))\n"
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(burnish.__file__).parents[1])}
+    paths = [str(Path(burnish.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
     assert "mean acc 1.0000" in done.stdout and done.stdout.rstrip().endswith("[]")

@@ -415,7 +415,7 @@ def write_bad_files(place):
     (place / "hollow.json").write_text('[{"prompt": "1+1=?", "x": {}}]')
     (place / "done.json").write_text('[{"prompt": "1+1=?", "responses": ["2"]}]')
     (place / "half.json").write_text('[{"prompt": "1+1=?"}, {"prompt": "\\ud800"}]')
-    pq.write_table(pa.table({"prompt": ["1+1=?"], "at": pa.array([1], pa.timestamp("ns"))}), place / "ns.parquet")
+    pq.write_table(pa.table({"prompt": ["1+1=?"], "at": pa.array([10**7], pa.date32())}), place / "far.parquet")
     (place / "null.json").write_text('[{"prompt": "1+1=?"}, {"prompt": null}]')
 
 
@@ -429,7 +429,7 @@ def write_bad_files(place):
         ("hollow.json", "hollow.json: the output, a parquet file, cannot hold a column"),
         ("done.json", "done.json: there is a column 'responses' already"),
         ("half.json", "half.json, row 1 (the first is 0): the text has a lone surrogate"),
-        ("ns.parquet", "ns.parquet: column 'at' (timestamp[ns])"),
+        ("far.parquet", "far.parquet: column 'at' (date32[day])"),
         ("null.json", "row 1 (the first is 0): field 'prompt' is missing or null"),
     ],
 )
