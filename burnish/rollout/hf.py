@@ -117,7 +117,7 @@ class HFEngine(RolloutEngine):
         finally:
             if self._active.get(request_id) is request:
                 del self._active[request_id]
-            if request in self._waiting:  # aborted or given up before it was admitted
+            if not request.token_ids and request in self._waiting:  # aborted or given up before it was admitted
                 self._waiting.remove(request)
 
     def _ensure_driver(self) -> None:

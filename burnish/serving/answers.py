@@ -9,6 +9,7 @@ for each sampled token, those that ended the answer included; so they are as man
 import asyncio
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -85,7 +86,7 @@ class Choice:
         return TokenEntry(text or decode(self._tokenizer, [token.id]), token.log_prob, self._stream.length)
 
 
-class Answer:
+class Answer(ABC):
     """The names and numbers that all parts of one answer share."""
 
     prefix = ""
@@ -109,11 +110,13 @@ class Answer:
         """What opens a choice in a stream, where something does."""
         return None
 
+    @abstractmethod
     def choice(self, whole: Delta) -> dict[str, Any]:
-        raise NotImplementedError
+        """A whole choice of an answer."""
 
+    @abstractmethod
     def part(self, delta: Delta) -> dict[str, Any]:
-        raise NotImplementedError
+        """The next part of a choice in a stream."""
 
     def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": self.id, "object": kind, **self._head, "choices": choices}

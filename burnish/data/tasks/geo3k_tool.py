@@ -6,19 +6,14 @@ truth from the row, out of the model's sight.
 
 from burnish.data.files import Row
 from burnish.data.tasks import geo3k
-from burnish.data.tasks.task import FileTask, Options, Record, rl_row
+from burnish.data.tasks.task import FileTask, Options, Record, rl_row, tool_prompt
 
 TOOL = "calc_geo3k_reward"
-SYSTEM = (
-    f"You solve geometry problems. Work the problem out step by step, then call the tool `{TOOL}` with your answer at "
-    "least once: it tells you whether the answer is right. If it is not, find the mistake and try again. "
-    f"{geo3k.INSTRUCTION}"
-)
 
 
 def row(record: Record, options: Options) -> Row:
     problem, answer, pictures = geo3k.read(record, options)
-    prompt = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": problem}]
+    prompt = tool_prompt(problem, problems="geometry problems", tool=TOOL, form=geo3k.INSTRUCTION)
     return rl_row(options["data_source"], "math", prompt, answer, problem) | {
         **pictures,
         "agent_name": "tool_agent",

@@ -6,19 +6,14 @@ is. Both get the ground truth from the row, out of the model's sight.
 
 from burnish.data.files import Row
 from burnish.data.tasks import gsm8k
-from burnish.data.tasks.task import FileTask, Options, Record, rl_row
+from burnish.data.tasks.task import FileTask, Options, Record, rl_row, tool_prompt
 
 TOOL = "calc_gsm8k_reward"
-SYSTEM = (
-    f"You solve word problems. Work the problem out step by step, then call the tool `{TOOL}` with your answer at "
-    "least once: it tells you whether the answer is right. If it is not, find the mistake and try again. "
-    f"{gsm8k.FORM}"
-)
 
 
 def row(record: Record, options: Options) -> Row:
     question, number, worked = gsm8k.read(record)
-    prompt = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
+    prompt = tool_prompt(question, problems="word problems", tool=TOOL, form=gsm8k.FORM)
     return rl_row(options["data_source"], "math", prompt, number, question, worked) | {
         "agent_name": "tool_agent",
         "tools_kwargs": {TOOL: {"create_kwargs": {"ground_truth": number}}},

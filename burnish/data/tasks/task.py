@@ -86,6 +86,15 @@ def rl_row(
     }
 
 
+def tool_prompt(question: str, *, problems: str, tool: str, form: str) -> list[dict[str, str]]:
+    """The question as messages to an agent that checks its answer with `tool`; `form` says how an answer is written."""
+    system = (
+        f"You solve {problems}. Work the problem out step by step, then call the tool `{tool}` with your answer at "
+        f"least once: it tells you whether the answer is right. If it is not, find the mistake and try again. {form}"
+    )
+    return [{"role": "system", "content": system}, {"role": "user", "content": question}]
+
+
 def text(record: Record, *names: str) -> str:
     """The text under the first of `names` that is filled. None is: the record is left out. Not text: DataError."""
     name, value = _filled(record, names)
