@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from burnish.config.needs import Needs
 from burnish.config.user_code import load_target
-from burnish.errors import ConfigError, NotAvailable
+from burnish.errors import ConfigError
 
 NOTHING = Needs()
 Function = Callable[[Any], Any]
@@ -23,10 +23,14 @@ Fn = TypeVar("Fn", bound=Function)
 
 @dataclass(frozen=True)
 class Entry:
-    """One algorithm: where its function is (or the function itself) and what it needs from the run."""
+    """One algorithm: where its function is (or the function itself) and what it needs from the run.
+
+    `choose` is for losses that compare the tokens of a whole mini-batch, see `losses`.
+    """
 
     function: str | Function
     needs: Needs = NOTHING
+    choose: str | Function | None = None
 
 
 @dataclass
@@ -35,27 +39,30 @@ class Table:
 
     key: str  # the configuration key, for messages
     entries: dict[str, Entry] = field(default_factory=dict)
-    later: tuple[str, ...] = ()  # known to the field, not built yet
 
     def needs_of(self, name: str) -> Needs:
         """What the algorithm needs; a built-in name is answered without importing it."""
-        entry = self._entry(name)
-        return getattr(entry.function, "needs", entry.needs)
+        return self._entry(name).needs
 
     def load(self, name: str) -> Function:
         """The algorithm's function."""
         function = self._entry(name).function
         return self._import(function) if isinstance(function, str) else function
 
-    def register(self, name: str, needs: Needs = NOTHING) -> Callable[[Fn], Fn]:
+    def load_choice(self, name: str) -> Callable[..., Any] | None:
+        """The function that picks tokens for the algorithm; None where it needs none."""
+        choose = self._entry(name).choose
+        return load_target(choose, self.key) if isinstance(choose, str) else choose
+
+    def register(self, name: str, needs: Needs = NOTHING, choose: Function | None = None) -> Callable[[Fn], Fn]:
         """Decorator that adds a user's function under `name`."""
 
         def add(function: Fn) -> Fn:
             known = self.entries.get(name)
             if known is not None and _origin(known.function) != _origin(function):
                 raise ConfigError(f"{self.key}: the name {name!r} belongs to {_origin(known.function)}; choose another")
-            function.needs = needs  # type: ignore[attr-defined]  # read when the function is named by its import path
-            self.entries[name] = Entry(function, needs)
+            self.entries[name] = Entry(function, needs, choose)
+            function.entry = self.entries[name]  # type: ignore[attr-defined]  # read when it is named by import path
             return function
 
         return add
@@ -64,14 +71,10 @@ class Table:
         if name in self.entries:
             return self.entries[name]
         if ":" in name:
-            return Entry(self._import(name))
-        if name in self.later:
-            raise NotAvailable(f"{self.key}={name}", f"There is {_listed(self.entries)}")
-        near = difflib.get_close_matches(name, [*self.entries, *self.later], n=1)
-        hint = ""
-        if near:
-            later = f"the nearest known name, {near[0]!r}, is not available yet. "
-            hint = later if near[0] in self.later else f"did you mean {near[0]!r}? "
+            function = self._import(name)
+            return getattr(function, "entry", None) or Entry(function, getattr(function, "needs", NOTHING))
+        near = difflib.get_close_matches(name, self.entries, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigError(
             f"{self.key}={name} is unknown: {hint}There is {_listed(self.entries)}; "
             f"a function of your own is named by its import path, my.module:function"

@@ -16,7 +16,24 @@ PARTS = ["model", "optimizer", "extra"]
 ALL_PARTS = [*PARTS, "hf_model"]  # the model is always written as a Hugging Face folder
 SOME_PARTS = "checkpoints of some parts only"
 ACTOR = "workers/actor_rollout_ref.py"
+LOSSES = "algorithms/losses"
 MEMORY_HINT = "the engine of this version computes entropy one micro-batch at a time"
+
+OWN_AGGREGATION = {"gspo": "seq-mean-token-mean", "sapo": "seq-mean-token-mean", "geo_mean": "a mean over sequences"}
+USED_BY_LOSS = {  # keys of the actor that only some of the built-in losses read
+    "clip_ratio": ("vanilla", "gspo", "geo_mean", "cispo", "dppo_tv", "dppo_kl", "clip_cov"),
+    "clip_ratio_low": ("vanilla", "gspo", "geo_mean", "cispo", "dppo_tv", "dppo_kl", "clip_cov"),
+    "clip_ratio_high": ("vanilla", "gspo", "geo_mean", "cispo", "dppo_tv", "dppo_kl", "clip_cov"),
+    "clip_ratio_c": ("vanilla", "dppo_tv", "dppo_kl"),
+    "policy_loss.clip_cov_ratio": ("clip_cov",),
+    "policy_loss.clip_cov_lb": ("clip_cov",),
+    "policy_loss.clip_cov_ub": ("clip_cov",),
+    "policy_loss.kl_cov_ratio": ("kl_cov",),
+    "policy_loss.ppo_kl_coef": ("kl_cov",),
+    "policy_loss.tau_pos": ("sapo",),
+    "policy_loss.tau_neg": ("sapo",),
+    "policy_loss.dro_beta": ("dro",),
+}
 
 
 def strategy() -> Any:
@@ -37,13 +54,18 @@ class PolicyLossConfig:
 
     # Which names there are is the table's to say (algorithms/losses): a user can add one.
     loss_mode: str = key("vanilla", "policy loss, or an import path package.module:function", reader=ACTOR)
-    clip_cov_ratio: float = key(0.0002, "clip_cov: share of tokens clipped", later="the policy loss clip_cov")
-    clip_cov_lb: float = key(1.0, "clip_cov: lower covariance bound", later="the policy loss clip_cov")
-    clip_cov_ub: float = key(5.0, "clip_cov: upper covariance bound", later="the policy loss clip_cov")
-    kl_cov_ratio: float = key(0.0002, "kl_cov: share of tokens with a penalty", later="the policy loss kl_cov")
-    ppo_kl_coef: float = key(0.1, "kl_cov: weight of the penalty", later="the policy loss kl_cov")
-    tau_pos: float = key(1.0, "sapo: temperature of positive advantages", later="the policy loss sapo")
-    tau_neg: float = key(1.05, "sapo: temperature of negative advantages", later="the policy loss sapo")
+    clip_cov_ratio: float = key(
+        0.0002, "clip_cov: share of tokens that leave the loss", reader=f"{LOSSES}/clip_cov.py", low=0, high=1
+    )
+    clip_cov_lb: float = key(1.0, "clip_cov: lower covariance bound", reader=f"{LOSSES}/clip_cov.py")
+    clip_cov_ub: float = key(5.0, "clip_cov: upper covariance bound", reader=f"{LOSSES}/clip_cov.py")
+    kl_cov_ratio: float = key(
+        0.0002, "kl_cov: share of tokens with a penalty", reader=f"{LOSSES}/kl_cov.py", low=0, high=1
+    )
+    ppo_kl_coef: float = key(1.0, "kl_cov: weight of the penalty", reader=f"{LOSSES}/kl_cov.py", low=0)
+    tau_pos: float = key(1.0, "sapo: temperature of positive advantages", reader=f"{LOSSES}/sapo.py", above=0)
+    tau_neg: float = key(1.05, "sapo: temperature of the other advantages", reader=f"{LOSSES}/sapo.py", above=0)
+    dro_beta: float = key(0.1, "dro: weight of the squared log-ratio", reader=f"{LOSSES}/dro.py", above=0)
 
 
 @dataclass

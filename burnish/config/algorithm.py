@@ -1,4 +1,4 @@
-"""`algorithm.*`: the advantage estimator and the KL term in the reward."""
+"""`algorithm.*`: the advantage estimator, the KL term in the reward, and what is done to a batch around them."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,20 @@ from burnish.config.key import key, section
 
 CREDIT = "trainer/credit.py"
 KL = "algorithms/kl.py"
+FILTER = "trainer/filter.py"
+OVERLONG = "algorithms/overlong.py"
+RESAMPLE = "algorithms/resample.py"
+CORRECTION = "trainer/correction.py"
+BOUNDS = "config/bounds.py"
+WEIGHT_LEVELS = ("token", "sequence")
 USED_BY = {  # keys that only some of the built-in estimators read
-    "algorithm.gamma": ("gae",),
+    "algorithm.gamma": ("gae", "reinforce_plus_plus", "prime"),
     "algorithm.lam": ("gae",),
-    "algorithm.norm_adv_by_std_in_grpo": ("grpo",),
+    "algorithm.norm_adv_by_std_in_grpo": ("grpo", "grpo_vectorized", "grpo_passk", "gdpo"),
+    "algorithm.gdpo_reward_keys": ("gdpo",),
+    "algorithm.gdpo_reward_weights": ("gdpo",),
+    "algorithm.reward_gt_coef": ("prime",),
+    "algorithm.reward_dpo_coef": ("prime",),
 }
 
 
@@ -28,43 +38,73 @@ class KLControlConfig:
 
 @dataclass
 class FilterGroupsConfig:
-    """Refill the batch until its groups have something to tell apart."""
+    """Dynamic sampling (DAPO): refill the batch until its groups have something to tell apart."""
 
-    enable: bool = key(False, "drop groups whose samples all score the same")
-    metric: str = key("acc", "figure that must differ within a group")
-    max_num_gen_batches: int = key(0, "generation rounds per step at most; 0: no limit")
+    enable: bool = key(
+        False, "drop groups whose samples are all alike, and draw others", reader="trainer/experience.py"
+    )
+    metric: str = key("acc", "what must differ in a group: score, or a figure of the reward function", reader=FILTER)
+    max_num_gen_batches: int = key(
+        0, "generation rounds per step at most; 0: no limit", reader="trainer/experience.py", low=0
+    )
 
 
 @dataclass
 class RolloutCorrectionConfig:
     """Weights and masks for the gap between the policy that sampled and the one that is trained."""
 
-    mode: str = key("measure", "measure, auto, on or off")
-    rollout_is: str | None = key(None, "importance weights by token or sequence")
-    rollout_is_threshold: float = key(2.0, "cap of a weight")
-    rollout_is_batch_normalize: bool = key(False, "weights with mean 1 over the batch")
-    rollout_rs: str | None = key(None, "rejection mask")
-    rollout_rs_threshold: float | None = key(None, "upper bound of the mask")
-    rollout_rs_threshold_lower: float | None = key(None, "lower bound of the mask")
-    bypass_mode: bool = key(False, "take the rollout's log-probs as the old ones")
+    mode: str = key(
+        "measure",
+        "measure the gap, correct it past a threshold (auto), always (on), or never (off)",
+        reader=CORRECTION,
+        choices=("measure", "auto", "on", "off"),
+        spellings={"True": "on", "False": "off", "true": "on", "false": "off"},
+    )
+    gap_threshold: float = key(
+        0.01, "mean k3 estimate of the KL per token that warns, or switches auto on", reader=CORRECTION, above=0
+    )
+    rollout_is: str | None = key(
+        None, "importance weights by token or by sequence", reader=CORRECTION, choices=WEIGHT_LEVELS
+    )
+    rollout_is_threshold: float | str = key(
+        2.0, "cap of a weight; lower_upper: weights outside become 0", reader=BOUNDS
+    )
+    rollout_is_batch_normalize: bool = key(False, "weights with mean 1 over the batch", reader=CORRECTION)
+    rollout_rs: str | None = key(
+        None, "rejection masks, joined by commas: token_k1, seq_mean_k3, seq_max_k2…", reader=BOUNDS
+    )
+    rollout_rs_threshold: float | str | None = key(
+        None, "bounds of the masks: upper, or lower_upper for k1; one for all, or one for each", reader=BOUNDS
+    )
+    bypass_mode: bool = key(
+        False, "take the rollout's log-probs as the old ones and save a pass", reader="trainer/ppo.py"
+    )
+    loss_type: str | None = key(
+        None,
+        "with bypass_mode: clip the ratio to the rollout policy, or weigh by it",
+        reader="config/rules/correction.py",
+        choices=("ppo_clip", "reinforce"),
+    )
 
 
 @dataclass
 class PFPPOConfig:
-    """Resample a batch by its rewards."""
+    """PF-PPO: draw the batch that is trained on from the one that was sampled, by its scores."""
 
-    enable: bool = key(False, "resample before the update")
-    reweight_method: str = key("pow", "weight of a sample by its reward")
-    weight_pow: float = key(2.0, "exponent of pow")
+    enable: bool = key(False, "resample before the update", reader=CREDIT)
+    reweight_method: str = key(
+        "pow", "weight of a sample by its score", reader=RESAMPLE, choices=("pow", "max_min", "max_random")
+    )
+    weight_pow: float = key(2.0, "exponent of pow", reader=RESAMPLE, above=0)
 
 
 @dataclass
 class OverlongBufferConfig:
-    """A penalty that grows over the last tokens before the limit."""
+    """Soft overlong punishment (DAPO): a penalty that grows over the last tokens before the limit."""
 
-    enable: bool = key(False, "penalise responses near the limit")
-    len: int = key(0, "tokens over which the penalty grows")
-    penalty_factor: float = key(1.0, "penalty at the limit")
+    enable: bool = key(False, "penalise responses near the limit", reader="trainer/experience.py")
+    len: int = key(0, "tokens over which the penalty grows", reader=OVERLONG, low=0)
+    penalty_factor: float = key(1.0, "penalty at the limit", reader=OVERLONG, low=0)
 
 
 @dataclass
@@ -88,13 +128,23 @@ class AlgorithmConfig:
     norm_adv_by_std_in_grpo: bool = key(
         True, "divide by the group's spread; false is Dr.GRPO", reader="algorithms/advantages/grpo.py"
     )
+    gdpo_reward_keys: list[str] | None = key(
+        None, "gdpo: figures of the reward function that are normalised one by one; null: the score", reader=CREDIT
+    )
+    gdpo_reward_weights: list[float] | None = key(
+        None, "gdpo: a weight for each of them; null: 1", reader="algorithms/advantages/gdpo.py"
+    )
+    reward_gt_coef: float = key(
+        1.0, "prime: weight of the outcome reward", reader="algorithms/advantages/prime.py", low=0
+    )
+    reward_dpo_coef: float = key(
+        1.0, "prime: weight of the implicit process reward", reader="algorithms/advantages/prime.py", low=0
+    )
     use_kl_in_reward: bool = key(False, "subtract a KL penalty from the reward", reader=CREDIT)
     kl_penalty: str = key("kl", "estimate of the KL in the reward", reader=CREDIT, choices=KL_KINDS, refused=FULL_KL)
     kl_ctrl: KLControlConfig = section(KLControlConfig)
-    filter_groups: FilterGroupsConfig = section(FilterGroupsConfig, later="dynamic sampling (filter_groups)")
-    rollout_correction: RolloutCorrectionConfig = section(
-        RolloutCorrectionConfig, later="corrections of the gap between rollout and training"
-    )
-    pf_ppo: PFPPOConfig = section(PFPPOConfig, later="PF-PPO resampling")
-    overlong_buffer: OverlongBufferConfig = section(OverlongBufferConfig, later="the overlong penalty")
+    filter_groups: FilterGroupsConfig = section(FilterGroupsConfig)
+    rollout_correction: RolloutCorrectionConfig = section(RolloutCorrectionConfig)
+    pf_ppo: PFPPOConfig = section(PFPPOConfig)
+    overlong_buffer: OverlongBufferConfig = section(OverlongBufferConfig)
     state_masking: StateMaskingConfig = section(StateMaskingConfig, later="the search agent")

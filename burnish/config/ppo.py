@@ -10,6 +10,7 @@ from burnish.config.critic import CriticConfig
 from burnish.config.data import DataConfig
 from burnish.config.key import key, section
 from burnish.config.model import ModelConfig
+from burnish.config.process_reward import ProcessRewardConfig
 from burnish.config.reward import CustomRewardFunctionConfig, RewardConfig, RewardManagerConfig, RewardModelConfig
 from burnish.config.rollout import RolloutConfig
 from burnish.config.search import SEARCH_AGENT, RetrieverConfig
@@ -41,6 +42,7 @@ class PPOConfig:
     actor_rollout_ref: ActorRolloutRefConfig = section(ActorRolloutRefConfig)
     critic: CriticConfig = section(CriticConfig)
     reward_model: RewardModelConfig = section(RewardModelConfig)
+    process_reward: ProcessRewardConfig = section(ProcessRewardConfig)
     custom_reward_function: CustomRewardFunctionConfig = section(CustomRewardFunctionConfig)
     reward: RewardConfig = section(RewardConfig)
     reward_manager: RewardManagerConfig = section(RewardManagerConfig)

@@ -18,6 +18,7 @@ class Role(StrEnum):
     Critic = "critic"
     RefPolicy = "ref"
     RewardModel = "reward_model"
+    ProcessReward = "process_reward"
     ActorRolloutRef = "actor_rollout_ref"
 
 

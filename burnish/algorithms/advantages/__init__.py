@@ -26,19 +26,35 @@ if TYPE_CHECKING:
 
 Estimator: TypeAlias = "Callable[[AdvantageInputs], tuple[torch.Tensor, torch.Tensor]]"
 
-LATER = (
-    "grpo_vectorized", "grpo_passk", "gdpo", "rloo", "rloo_vectorized", "reinforce_plus_plus",
-    "reinforce_plus_plus_baseline", "remax", "opo", "gpg", "optimal_token_baseline", "tir_optimal_token_baseline",
-    "prime",
-)  # fmt: skip
+GROUPS = Needs(groups=True)
 
 TABLE = Table(
     key="algorithm.adv_estimator",
     entries={
         "gae": Entry("burnish.algorithms.advantages.gae:gae", Needs(critic=True)),
-        "grpo": Entry("burnish.algorithms.advantages.grpo:grpo", Needs(groups=True)),
+        "grpo": Entry("burnish.algorithms.advantages.grpo:grpo", GROUPS),
+        "grpo_vectorized": Entry("burnish.algorithms.advantages.grpo:grpo", GROUPS),  # it has no loop to begin with
+        "grpo_passk": Entry("burnish.algorithms.advantages.grpo_passk:grpo_passk", GROUPS),
+        "gdpo": Entry("burnish.algorithms.advantages.gdpo:gdpo", Needs(groups=True, reward_components=True)),
+        "rloo": Entry("burnish.algorithms.advantages.rloo:rloo", GROUPS),
+        "rloo_vectorized": Entry("burnish.algorithms.advantages.rloo:rloo", GROUPS),
+        "reinforce_plus_plus": Entry("burnish.algorithms.advantages.reinforce_plus_plus:reinforce_plus_plus"),
+        "reinforce_plus_plus_baseline": Entry(
+            "burnish.algorithms.advantages.reinforce_plus_plus_baseline:reinforce_plus_plus_baseline", GROUPS
+        ),
+        "remax": Entry("burnish.algorithms.advantages.remax:remax", Needs(greedy_baseline=True)),
+        "opo": Entry("burnish.algorithms.advantages.opo:opo", GROUPS),
+        "gpg": Entry("burnish.algorithms.advantages.gpg:gpg", GROUPS),
+        "optimal_token_baseline": Entry(
+            "burnish.algorithms.advantages.optimal_token_baseline:optimal_token_baseline",
+            Needs(groups=True, outputs=("sum_pi_squared",)),
+        ),
+        "tir_optimal_token_baseline": Entry(
+            "burnish.algorithms.advantages.tir_optimal_token_baseline:tir_optimal_token_baseline",
+            Needs(groups=True, outputs=("sum_pi_squared",)),
+        ),
+        "prime": Entry("burnish.algorithms.advantages.prime:prime", Needs(groups=True, process_reward=True)),
     },
-    later=LATER,
 )
 
 

@@ -60,6 +60,7 @@ class AdvantageInputs:
     reward_baselines: torch.Tensor | None = None  # (B,) Needs(greedy_baseline=True)
     reward_components: Mapping[str, torch.Tensor] = field(default_factory=dict)  # name → (B,)
     outputs: Mapping[str, torch.Tensor] = field(default_factory=dict)  # name → (B, R), as in Needs.outputs
+    process_rewards: torch.Tensor | None = None  # (B, R) Needs(process_reward=True)
     old_log_probs: torch.Tensor | None = None  # (B, R)
     rollout_is_weights: torch.Tensor | None = None  # (B, R)
 

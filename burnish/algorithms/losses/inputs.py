@@ -28,11 +28,12 @@ class PolicyLossInputs:
     entropy: torch.Tensor | None = None  # (B, R) when an entropy bonus is on, or the loss declared it
     ref_log_prob: torch.Tensor | None = None  # (B, R) when a KL loss is on
     outputs: Mapping[str, torch.Tensor] = field(default_factory=dict)  # name → (B, R), as in Needs.outputs
+    chosen: torch.Tensor | None = None  # (B, R) bool: what the loss's `choose` picked from the whole mini-batch
 
-    def aggregate(self, losses: torch.Tensor) -> torch.Tensor:
-        """(B, R) → scalar, the way `actor.loss_agg_mode` says."""
+    def aggregate(self, losses: torch.Tensor, mode: str | None = None) -> torch.Tensor:
+        """(B, R) → scalar, the way `actor.loss_agg_mode` says, or as `mode` for a loss that has its own."""
         length = self.config.loss_scale_factor or self.max_response_length
-        return aggregate(losses, self.response_mask, self.config.loss_agg_mode, self.counts, length)
+        return aggregate(losses, self.response_mask, mode or self.config.loss_agg_mode, self.counts, length)
 
 
 @dataclass(frozen=True)
