@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from burnish.algorithms.advantages.inputs import AdvantageInputs
-from burnish.algorithms.masked import masked_whiten, zero_outside
+from burnish.algorithms.masked import close_up, discounted_sum_to_end, masked_whiten, spread_out, zero_outside
 from burnish.errors import BurnishError
 
 
@@ -29,26 +29,8 @@ def gae(inputs: AdvantageInputs) -> tuple[torch.Tensor, torch.Tensor]:
         raise BurnishError("gae reads the critic's values, and there are none: declare Needs(critic=True)")
     gamma, lam, mask = inputs.config.gamma, inputs.config.lam, inputs.response_mask.bool()
     values = zero_outside(inputs.values, mask)
-    closed = torch.arange(mask.shape[-1], device=mask.device) < mask.sum(-1, keepdim=True)  # (B, R) holes closed up
-
-    def policy_steps(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.zeros_like(values).masked_scatter(closed, tensor[mask])
-
-    here = policy_steps(values)
+    here = close_up(values, mask)  # (B, R) V_t, one policy token after the other
     following = F.pad(here[:, 1:], (0, 1))  # V_{t+1}, 0 after the last step
-    delta = policy_steps(inputs.token_level_rewards) + gamma * following - here
-    steps = discounted_sum_to_end(delta, gamma * lam)
-    raw = torch.zeros_like(values).masked_scatter(mask, steps[closed])
+    delta = close_up(inputs.token_level_rewards, mask) + gamma * following - here
+    raw = spread_out(discounted_sum_to_end(delta, gamma * lam), mask)
     return zero_outside(masked_whiten(raw, mask), mask), zero_outside(raw + values, mask)
-
-
-def discounted_sum_to_end(values: torch.Tensor, discount: float) -> torch.Tensor:
-    """y_t = x_t + discount · y_{t+1} along the last dimension.
-
-    After k passes y_t holds the terms t .. t + 2^k - 1; adding the next block, discounted, doubles that.
-    """
-    total, reach = values.clone(), 1
-    while reach < values.shape[-1]:
-        total[..., :-reach] += discount**reach * total[..., reach:]
-        reach *= 2
-    return total

@@ -16,15 +16,17 @@ How we differ:
 
 import torch
 
-from burnish.algorithms.advantages.inputs import AdvantageInputs
+from burnish.algorithms.advantages.inputs import AdvantageInputs, Groups
 
 
 def grpo(inputs: AdvantageInputs, epsilon: float = 1e-6) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantages and returns, both (B, R)."""
-    scores, groups = inputs.scores, inputs.groups
-    alone = groups.size == 1
-    advantages = torch.where(alone, scores, scores - groups.mean(scores))  # (B,)
-    if inputs.config.norm_adv_by_std_in_grpo:
-        advantages = advantages / (torch.where(alone, 1.0, groups.std(scores)) + epsilon)
-    on_tokens = inputs.on_tokens(advantages)  # (B, R)
-    return on_tokens, on_tokens
+    by_std = inputs.config.norm_adv_by_std_in_grpo
+    advantages = inputs.on_tokens(group_normalised(inputs.scores, inputs.groups, by_std, epsilon))
+    return advantages, advantages
+
+
+def group_normalised(scores: torch.Tensor, groups: Groups, by_std: bool, epsilon: float) -> torch.Tensor:
+    """(B,) → (B,): scores less the mean of their group, divided by its standard deviation where `by_std`."""
+    centred = groups.centred(scores)
+    return centred / (groups.std(scores).masked_fill(groups.size == 1, 1) + epsilon) if by_std else centred

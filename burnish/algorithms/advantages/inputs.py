@@ -1,5 +1,6 @@
 """What an advantage estimator is given, and the few words that most of them are written in."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 class Groups:
     """Rows that answer the same prompt. Statistics come back per row, (B,), in float64.
 
-    In float64 the sum of n equal float32 numbers, and its division by n, are exact: equal scores have exactly their
-    own value as mean, and an estimator that subtracts it gives exactly 0.
+    A mean is worked out from the distances to the group's highest value. Those of equal scores are 0, so the mean is
+    exactly that score, and an estimator that subtracts it gives exactly 0.
     """
 
     index: torch.Tensor  # (B,) the group of each row, 0..G-1
@@ -35,12 +36,21 @@ class Groups:
         totals = values.new_zeros(len(values), dtype=torch.float64)
         return totals.index_add(0, self.index, values.double())[self.index]
 
+    def max(self, values: torch.Tensor) -> torch.Tensor:
+        nothing = values.new_full((len(values),), -math.inf, dtype=torch.float64)
+        return nothing.scatter_reduce(0, self.index, values.double(), "amax")[self.index]
+
     def mean(self, values: torch.Tensor) -> torch.Tensor:
-        return self.sum(values) / self.size
+        highest = self.max(values)
+        return highest + self.sum(values - highest) / self.size
+
+    def centred(self, values: torch.Tensor) -> torch.Tensor:
+        """The values less their group's mean. A group of one keeps its value, as if its mean were 0."""
+        return values - self.mean(values).masked_fill(self.size == 1, 0)
 
     def std(self, values: torch.Tensor) -> torch.Tensor:
         """Standard deviation of a sample (n - 1); 0 in a group of one."""
-        deviations = values.double() - self.mean(values)
+        deviations = values - self.mean(values)
         return (self.sum(deviations**2) / (self.size - 1).clamp(min=1)).sqrt()
 
 

@@ -1,0 +1,27 @@
+"""REINFORCE++: the discounted reward still to come, whitened over the batch. No critic, no groups.
+
+    G_t = r_t + γ G_{t+1}                    over policy tokens
+    A_t = (G_t - mean) / sqrt(var + 1e-8)    mean and variance over all policy tokens of the batch
+
+γ is `algorithm.gamma`. Returns are G.
+
+Paper: REINFORCE++ (Hu et al. 2025, arXiv:2501.03262).
+
+How we differ:
+- The KL penalty that the paper has in the reward is `algorithm.use_kl_in_reward`, off by default.
+- Observation tokens are not steps: γ is not spent on them, and rewards that stand there do not count.
+- With γ = 1, equal rewards at the end of the responses give exactly 0; with γ < 1 the distance to the end remains.
+"""
+
+import torch
+
+from burnish.algorithms.advantages.inputs import AdvantageInputs
+from burnish.algorithms.masked import close_up, discounted_sum_to_end, masked_whiten, spread_out, zero_outside
+
+
+def reinforce_plus_plus(inputs: AdvantageInputs) -> tuple[torch.Tensor, torch.Tensor]:
+    """Advantages and returns, both (B, R)."""
+    mask = inputs.response_mask
+    rewards = close_up(inputs.token_level_rewards, mask)  # (B, R) one policy token after the other
+    returns = spread_out(discounted_sum_to_end(rewards, inputs.config.gamma), mask)
+    return zero_outside(masked_whiten(returns, mask), mask), returns

@@ -1,0 +1,33 @@
+"""ReMax: a sample is as good as it beats the greedy answer to the same prompt.
+
+    G_t = r_t + G_{t+1}
+    A_t = G_t - R(greedy answer),   on policy tokens
+
+With one reward at the end, every token of a sample has the same advantage. Returns are G. The run rolls out the greedy
+answer of each prompt once and scores it.
+
+Paper: ReMax (Li et al. 2023, arXiv:2310.10505).
+
+How we differ:
+- Both results are 0 outside the mask, and rewards that stand there do not count.
+- The baseline is the greedy answer's score as it is, without the KL penalty that `algorithm.use_kl_in_reward` takes
+  off the rewards of the samples.
+"""
+
+import torch
+
+from burnish.algorithms.advantages.inputs import AdvantageInputs
+from burnish.algorithms.masked import discounted_sum_to_end, zero_outside
+from burnish.errors import BurnishError
+
+
+def remax(inputs: AdvantageInputs) -> tuple[torch.Tensor, torch.Tensor]:
+    """Advantages and returns, both (B, R)."""
+    if inputs.reward_baselines is None:
+        raise BurnishError(
+            "remax reads the scores of greedy answers, and there are none: declare Needs(greedy_baseline=True)"
+        )
+    mask = inputs.response_mask
+    to_go = discounted_sum_to_end(zero_outside(inputs.token_level_rewards, mask), 1.0)
+    returns = zero_outside(to_go, mask)
+    return returns - inputs.on_tokens(inputs.reward_baselines), returns
