@@ -13,6 +13,11 @@ RESAMPLE = "algorithms/resample.py"
 CORRECTION = "trainer/correction.py"
 BOUNDS = "config/bounds.py"
 WEIGHT_LEVELS = ("token", "sequence")
+ESTIMATORS = (  # the built-in ones, as algorithms/advantages lists them
+    "gae", "grpo", "grpo_vectorized", "grpo_passk", "gdpo", "rloo", "rloo_vectorized", "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline", "remax", "opo", "gpg", "optimal_token_baseline", "tir_optimal_token_baseline",
+    "prime",
+)  # fmt: skip
 USED_BY = {  # keys that only some of the built-in estimators read
     "algorithm.gamma": ("gae", "reinforce_plus_plus", "prime"),
     "algorithm.lam": ("gae",),
@@ -58,30 +63,34 @@ class RolloutCorrectionConfig:
         "measure the gap, correct it past a threshold (auto), always (on), or never (off)",
         reader=CORRECTION,
         choices=("measure", "auto", "on", "off"),
-        spellings={"True": "on", "False": "off", "true": "on", "false": "off"},
+        spellings={"true": "on", "false": "off"},  # as YAML reads on and off without quotes
     )
     gap_threshold: float = key(
         0.01, "mean k3 estimate of the KL per token that warns, or switches auto on", reader=CORRECTION, above=0
     )
     rollout_is: str | None = key(
-        None, "importance weights by token or by sequence", reader=CORRECTION, choices=WEIGHT_LEVELS
+        None,
+        "importance weights by token or by sequence",
+        reader="algorithms/correction/__init__.py",
+        choices=WEIGHT_LEVELS,
     )
-    rollout_is_threshold: float | str = key(
-        2.0, "cap of a weight; lower_upper: weights outside become 0", reader=BOUNDS
+    # Text, not numbers: Python, too, reads "3_2" as 32.
+    rollout_is_threshold: str = key("2.0", "cap of a weight; as 0.5_2.0: weights outside become 0", reader=BOUNDS)
+    rollout_is_batch_normalize: bool = key(
+        False, "weights with mean 1 over the batch", reader="algorithms/correction/__init__.py"
     )
-    rollout_is_batch_normalize: bool = key(False, "weights with mean 1 over the batch", reader=CORRECTION)
-    rollout_rs: str | None = key(
-        None, "rejection masks, joined by commas: token_k1, seq_mean_k3, seq_max_k2…", reader=BOUNDS
+    rollout_rs: str | list[str] | None = key(
+        None, "rejection masks, as a list or joined by commas: token_k1, seq_mean_k3, seq_max_k2…", reader=BOUNDS
     )
-    rollout_rs_threshold: float | str | None = key(
-        None, "bounds of the masks: upper, or lower_upper for k1; one for all, or one for each", reader=BOUNDS
+    rollout_rs_threshold: str | list[str] | None = key(
+        None, "bounds of the masks: upper, or for k1 as 0.5_2.0; one for all, or one for each", reader=BOUNDS
     )
     bypass_mode: bool = key(
         False, "take the rollout's log-probs as the old ones and save a pass", reader="trainer/ppo.py"
     )
     loss_type: str | None = key(
         None,
-        "with bypass_mode: clip the ratio to the rollout policy, or weigh by it",
+        "with bypass_mode: clip the ratio to the rollout policy, or weigh by it; null: as policy_loss.loss_mode",
         reader="config/rules/correction.py",
         choices=("ppo_clip", "reinforce"),
     )
@@ -91,7 +100,7 @@ class RolloutCorrectionConfig:
 class PFPPOConfig:
     """PF-PPO: draw the batch that is trained on from the one that was sampled, by its scores."""
 
-    enable: bool = key(False, "resample before the update", reader=CREDIT)
+    enable: bool = key(False, "resample before the update", reader="trainer/ppo.py")
     reweight_method: str = key(
         "pow", "weight of a sample by its score", reader=RESAMPLE, choices=("pow", "max_min", "max_random")
     )

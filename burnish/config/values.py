@@ -33,8 +33,8 @@ def convert(known: KnownKey, raw: Any) -> Any:
     """The value of a key as its dataclass holds it."""
     if raw is None:
         return _null(known)
-    if isinstance(raw, str):
-        raw = known.about.spellings.get(raw, raw)
+    if isinstance(raw, str | bool):
+        raw = known.about.spellings.get(show(raw), raw)
     try:
         value = _cast(known.type, raw)
     except _Mismatch:

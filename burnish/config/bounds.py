@@ -1,0 +1,148 @@
+"""The bounds of `algorithm.rollout_correction`: from what a user wrote to numbers, before a model is loaded.
+
+    rollout_is_threshold     2.0                    weights are cut to 2 (TIS)
+                             0.5_2.0                weights outside 0.5..2 become 0 (IcePop)
+    rollout_rs               token_k1,seq_mean_k3   a rejection mask or several, as text or as a list
+    rollout_rs_threshold     0.5_2.0,0.01           one for each of them, or one for all
+
+`weight_bounds` and `rejections` read these keys. A k1 mask takes lower_upper, or a single u that stands for 1/u..u,
+both as ratios of probabilities; k2 and k3 are never negative and take one upper bound.
+
+A ratio of 1 is where both policies agree, so bounds that leave it out are refused. That also catches 0.5_2, which YAML
+and the command line read as the number 0.52: an underscore between digits is a separator to them.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from burnish.config.algorithm import RolloutCorrectionConfig
+from burnish.config.nearest import nearest
+from burnish.config.values import show
+from burnish.errors import ConfigError
+
+SECTION = "algorithm.rollout_correction"
+WRITTEN = "write lower_upper with a point in each, as in 0.5_2.0"
+# The largest of a signed k1 would bound one side only, so there is no seq_max_k1.
+REJECTIONS = (
+    *(f"{level}_{kind}" for level in ("token", "seq_sum", "seq_mean") for kind in ("k1", "k2", "k3")),
+    "seq_max_k2",
+    "seq_max_k3",
+)
+
+
+@dataclass(frozen=True)
+class WeightBounds:
+    """A cap on importance weights, or the band outside of which they are 0."""
+
+    lower: float | None  # None: a cap
+    upper: float
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """One rejection mask: which statistic, and the bounds it must lie in.
+
+    The bounds are those of the statistic itself, so for k1 the logarithms of what the user wrote; k2 and k3 have 0 as
+    their lower bound.
+    """
+
+    name: str  # as in `rollout_rs`: seq_mean_k3
+    level: str  # token, seq_sum, seq_mean, seq_max
+    kind: str  # k1, k2, k3
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class _Written:
+    """A value as it was written under its key, for complaints."""
+
+    key: str
+    value: Any
+
+    def wrong(self, why: str) -> ConfigError:
+        return ConfigError(f"{SECTION}.{self.key}={show(self.value)}: {why}")
+
+
+def weight_bounds(config: RolloutCorrectionConfig) -> WeightBounds:
+    """The cap or band of `rollout_is_threshold`."""
+    written = _Written("rollout_is_threshold", config.rollout_is_threshold)
+    numbers = _numbers(written, show(config.rollout_is_threshold))
+    if len(numbers) == 2:
+        return WeightBounds(*_in_order(written, *numbers))
+    (cap,) = numbers
+    if cap < 1:
+        raise written.wrong(
+            f"a cap below 1 would cut the weight of tokens both policies agree on; for a band {WRITTEN}"
+        )
+    return WeightBounds(None, cap)
+
+
+def rejections(config: RolloutCorrectionConfig) -> tuple[Rejection, ...]:
+    """The masks of `rollout_rs` with their bounds; empty without any."""
+    if not config.rollout_rs:
+        return ()
+    options = _Written("rollout_rs", config.rollout_rs)
+    names = _list(config.rollout_rs)
+    for name in names:
+        if name not in REJECTIONS:
+            hint = f"did you mean {near!r}? " if (near := nearest(name, REJECTIONS)) else ""
+            raise options.wrong(f"there is no {name!r}; {hint}There is {', '.join(REJECTIONS)}")
+    if config.rollout_rs_threshold is None:
+        raise options.wrong(f"set {SECTION}.rollout_rs_threshold with it, one bound for all or one for each")
+    written = _Written("rollout_rs_threshold", config.rollout_rs_threshold)
+    bounds = _list(config.rollout_rs_threshold)
+    if len(bounds) not in (1, len(names)):
+        raise written.wrong(
+            f"{len(bounds)} bounds for the {len(names)} masks of rollout_rs; give one for all or one each"
+        )
+    bounds = bounds * len(names) if len(bounds) == 1 else bounds
+    made: dict[str, Rejection] = {}
+    for name, text in zip(names, bounds, strict=True):
+        rejection = _rejection(written, name, text)
+        if made.setdefault(name, rejection) != rejection:
+            raise written.wrong(f"two bounds for {name}; keep one")
+    return tuple(made.values())
+
+
+def _rejection(written: _Written, name: str, text: str) -> Rejection:
+    level, _, kind = name.rpartition("_")
+    numbers = _numbers(written, text)
+    if kind != "k1":
+        if len(numbers) == 2:
+            raise written.wrong(f"{name} is never negative and takes one upper bound, as in {numbers[1]:g}")
+        return Rejection(name, level, kind, 0.0, numbers[0])
+    if len(numbers) == 1:
+        if numbers[0] <= 1:
+            raise written.wrong(f"a single bound u of {name} stands for 1/u..u and must be more than 1; or {WRITTEN}")
+        numbers = [1 / numbers[0], numbers[0]]
+    lower, upper = _in_order(written, *numbers)
+    return Rejection(name, level, kind, math.log(lower), math.log(upper))
+
+
+def _list(value: Any) -> list[str]:
+    """What is joined by commas, or already a list, one by one."""
+    items = value if isinstance(value, list) else show(value).split(",")
+    return [show(item).strip() for item in items]
+
+
+def _numbers(written: _Written, text: str) -> list[float]:
+    """`u` or `lower_upper`, each more than 0."""
+    try:
+        numbers = [float(part) for part in text.split("_")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 2):
+        raise written.wrong(f"{text!r} is neither a number nor lower_upper, as in 0.5_2.0")
+    if not all(0 < number < math.inf for number in numbers):
+        raise written.wrong("bounds are finite and more than 0")
+    return numbers
+
+
+def _in_order(written: _Written, lower: float, upper: float) -> tuple[float, float]:
+    if lower >= upper:
+        raise written.wrong(f"the lower bound {lower:g} is not below the upper bound {upper:g}; {WRITTEN}")
+    if not lower <= 1 <= upper:
+        raise written.wrong(f"{lower:g} to {upper:g} leaves out 1, where both policies agree; {WRITTEN}")
+    return lower, upper

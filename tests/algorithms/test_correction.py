@@ -1,0 +1,338 @@
+"""The gap between rollout and training: recorded figures, any cut, observation tokens, and nothing left to weigh."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from burnish.algorithms.aggregate import Counts
+from burnish.algorithms.correction import correct, in_the_loss, mismatch
+from burnish.algorithms.losses.inputs import PolicyLossInputs
+from burnish.algorithms.losses.reinforce import reinforce
+from burnish.algorithms.losses.vanilla import vanilla
+from burnish.algorithms.tally import merge
+from burnish.config.actor import ActorConfig
+from burnish.config.algorithm import RolloutCorrectionConfig
+from burnish.config.bounds import REJECTIONS
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+CASES = json.loads((GOLDEN / "rollout_correction.json").read_text())
+BYPASS = [
+    case
+    for case in json.loads((GOLDEN / "policy_losses.json").read_text())
+    if case["params"].get("loss") == "bypass_mode"
+]
+CORRECTIONS = [
+    case for case in CASES if case["params"]["function"] == "rollout_correction" and "raises" not in case["expected"]
+]
+EMPTY_ROWS = [case for case in CORRECTIONS if case["name"].startswith("zero_row")]
+GAPS = [case for case in CASES if case["params"]["function"] == "offpolicy_metrics"]
+EVERYTHING = {
+    "rollout_is": "token",
+    "rollout_is_threshold": "0.8_1.3",
+    "rollout_rs": ",".join(REJECTIONS),
+    "rollout_rs_threshold": ",".join("0.5_2.0" if name.endswith("k1") else "0.2" for name in REJECTIONS),
+}
+PROBS = "training/rollout_probs_diff_"
+
+
+def named(case):
+    return case["name"]
+
+
+def section(params):
+    """The configuration of a recorded case; there a threshold of null switches the weights off."""
+    keys = {field.name for field in dataclasses.fields(RolloutCorrectionConfig)}
+    chosen = {name: value for name, value in params.items() if name in keys}
+    if "rollout_is_threshold" in chosen and chosen["rollout_is_threshold"] is None:
+        del chosen["rollout_is_threshold"], chosen["rollout_is"]
+    return RolloutCorrectionConfig(**chosen)
+
+
+def sides(inputs):
+    return tuple(torch.tensor(inputs[name]) for name in ("old_log_prob", "rollout_log_prob", "response_mask"))
+
+
+def both(log_probs, rollout_log_probs, mask, config):
+    """What a step does: measure, then correct."""
+    corrected = correct(log_probs, rollout_log_probs, mask, config)
+    return corrected, merge([mismatch(log_probs, rollout_log_probs, mask)]) | corrected.metrics
+
+
+def without_probs(metrics):
+    """The recorded figures have no differences of probabilities."""
+    return {name: value for name, value in metrics.items() if not name.startswith(PROBS)}
+
+
+@pytest.mark.parametrize("case", [case for case in CORRECTIONS if case not in EMPTY_ROWS], ids=named)
+def test_corrections_golden(case, assert_close):
+    corrected, metrics = both(*sides(case["inputs"]), section(case["params"]))
+    want = case["expected"]
+    assert corrected.mask.tolist() == want["modified_response_mask"]
+    assert (corrected.weights is None) == (want["rollout_is_weights"] is None)
+    if corrected.weights is not None:
+        assert_close(corrected.weights, want["rollout_is_weights"])
+    assert_close(without_probs(metrics), want["metrics"])
+
+
+@pytest.mark.parametrize("case", GAPS, ids=named)
+def test_gap_golden(case, assert_close):
+    if case["inputs"]["rollout_log_prob"] is None:
+        trained, mask = (torch.tensor(case["inputs"][name]) for name in ("old_log_prob", "response_mask"))
+        metrics = merge([mismatch(trained, None, mask)])
+    else:
+        metrics = without_probs(merge([mismatch(*sides(case["inputs"]))]))
+    assert_close(metrics, {f"rollout_corr/{name}": value for name, value in case["expected"]["metrics"].items()})
+
+
+# Rows without a policy token
+
+
+def as_if_an_empty_row_counted(metrics, rows, level):
+    """Our figures of `rows` sequences, and one more that weighs 0 and has perplexity 1: what the reference reports."""
+    held = {"training_ppl": 1, "rollout_ppl": 1, "ppl_ratio": 1, "rollout_is_seq_fraction_low": 1}
+    held |= dict.fromkeys(
+        ["training_log_ppl", "rollout_log_ppl", "log_ppl_diff", "log_ppl_abs_diff", "chi2_seq", "rollout_is_seq_mean"],
+        0,
+    )
+    held |= {"rollout_is_seq_fraction_high": 0, "rollout_rs_seq_masked_fraction": 0}
+    if level == "sequence":
+        held |= {"rollout_is_ratio_fraction_high": 0, "rollout_is_ratio_fraction_low": 0}
+    theirs = dict(metrics)
+    for name, value in held.items():
+        theirs[f"rollout_corr/{name}"] = (rows * metrics[f"rollout_corr/{name}"] + value) / (rows + 1)
+    mean, std = metrics["rollout_corr/rollout_is_seq_mean"], metrics["rollout_corr/rollout_is_seq_std"]
+    theirs["rollout_corr/rollout_is_seq_std"] = math.sqrt(((rows - 1) * std**2 + mean**2 * rows / (rows + 1)) / rows)
+    return theirs | {"rollout_corr/rollout_is_seq_min": 0.0, "rollout_corr/rollout_is_seq_max_deviation": 1.0}
+
+
+@pytest.mark.parametrize("case", EMPTY_ROWS, ids=named)
+def test_rows_without_policy_tokens_count_nowhere(case, assert_close):
+    tensors, config = sides(case["inputs"]), section(case["params"])
+    there = tensors[2].bool().any(-1)
+    assert there.sum() == len(there) - 1
+    corrected, metrics = both(*tensors, config)
+    shorter, same = both(*(tensor[there] for tensor in tensors), config)
+    assert metrics == pytest.approx(same, rel=1e-6)
+    torch.testing.assert_close(corrected.weights[there], shorter.weights)
+    assert not corrected.weights[~there].any() and not corrected.mask[~there].any()
+
+    assert corrected.mask.tolist() == case["expected"]["modified_response_mask"]
+    assert_close(corrected.weights, case["expected"]["rollout_is_weights"])
+    theirs = as_if_an_empty_row_counted(without_probs(metrics), int(there.sum()), config.rollout_is)
+    assert_close(theirs, case["expected"]["metrics"])
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_a_batch_without_policy_tokens_is_corrected_to_nothing(level):
+    (case,) = [case for case in CASES if case["name"] == "all_masked_raises"]
+    config = RolloutCorrectionConfig(**EVERYTHING | {"rollout_is": level, "rollout_is_batch_normalize": True})
+    corrected, metrics = both(*sides(case["inputs"]), config)
+    assert not corrected.weights.any() and not corrected.mask.any()
+    assert set(metrics.values()) == {0.0}
+
+
+# What the figures mean
+
+
+def gap(*rows):
+    """Log-probs of training and rollout whose log-ratios are given, and a full mask."""
+    ratio = torch.tensor(rows, dtype=torch.float32)
+    rollout = torch.full_like(ratio, -2.0)
+    return rollout + ratio, rollout, torch.ones_like(ratio, dtype=torch.long)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_equal_policies_have_weight_one_and_lose_nothing(level):
+    keys = EVERYTHING | {"rollout_is": level, "rollout_is_batch_normalize": True}
+    corrected, metrics = both(*gap([0.0, 0.0, 0.0], [0.0, 0.0, 0.0]), RolloutCorrectionConfig(**keys))
+    assert (corrected.weights == 1).all() and corrected.mask.all()
+    for name in (
+        "kl",
+        "k3_kl",
+        "chi2_token",
+        "chi2_seq",
+        "log_ppl_diff",
+        "rollout_is_std",
+        "rollout_rs_masked_fraction",
+    ):
+        assert metrics[f"rollout_corr/{name}"] == 0, name
+    assert metrics["rollout_corr/rollout_is_eff_sample_size"] == metrics["rollout_corr/ppl_ratio"] == 1
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("normalised", [False, True])
+def test_weights_that_are_all_zero_do_not_end_the_run(level, normalised):
+    config = RolloutCorrectionConfig(
+        rollout_is=level, rollout_is_threshold="0.9_1.1", rollout_is_batch_normalize=normalised
+    )
+    corrected, metrics = both(*gap([1.0, 2.0], [-1.0, -3.0]), config)
+    assert torch.equal(corrected.weights, torch.zeros(2, 2))
+    assert metrics["rollout_corr/rollout_is_eff_sample_size"] == 0
+    assert metrics["rollout_corr/rollout_is_oob_ratio"] == 1
+
+
+@pytest.mark.parametrize(("bounds", "kept"), [("0.9_10", [1, 0]), ("0.1_1.1", [0, 1]), ("10", [1, 1]), ("4", [0, 0])])
+def test_k1_bounds_the_ratio_of_rollout_to_training(bounds, kept):
+    rollout_likelier, training_likelier = -math.log(5), math.log(5)  # log π_train - log π_rollout
+    config = RolloutCorrectionConfig(rollout_rs="token_k1", rollout_rs_threshold=bounds)
+    assert correct(*gap([rollout_likelier, training_likelier]), config).mask.tolist() == [kept]
+
+
+@pytest.mark.parametrize("mask_type", [torch.long, torch.bool, torch.float32])
+def test_a_token_stays_that_passes_every_mask_and_keeps_its_type(mask_type):
+    log_probs, rollout, mask = gap([0.1, 1.0, 0.1], [0.3, 0.3, 0.3], [0.1, 0.1, 0.1])
+    config = RolloutCorrectionConfig(rollout_rs="token_k2,seq_sum_k1", rollout_rs_threshold="0.2,0.5_5")
+    kept = correct(log_probs, rollout, mask.to(mask_type), config).mask
+    # e^-x: the first row is at 0.30 and the second at 0.41, both below 0.5; the third passes with 0.74
+    assert kept.dtype == mask_type and kept.bool().tolist() == [[False] * 3, [False] * 3, [True] * 3]
+    config = RolloutCorrectionConfig(rollout_rs="token_k2,seq_sum_k1", rollout_rs_threshold="0.2,0.2_5")
+    kept = correct(log_probs, rollout, mask, config).mask
+    assert kept.tolist() == [[1, 0, 1], [1, 1, 1], [1, 1, 1]]
+
+
+def test_differences_of_probabilities():
+    log_probs, rollout, mask = gap([0.5, -0.25, 0.0], [0.1, 0.7, 0.2])
+    mask[1, 2] = 0
+    inside = mask.bool()
+    apart = (log_probs[inside].exp() - rollout[inside].exp()).abs()
+    metrics = merge([mismatch(log_probs, rollout, mask)])
+    assert metrics[f"{PROBS}mean"] == pytest.approx(apart.mean().item())
+    assert metrics[f"{PROBS}max"] == pytest.approx(apart.max().item())
+    assert metrics[f"{PROBS}std"] == pytest.approx(apart.std().item())
+    assert merge([mismatch(*gap([0.5]))])[f"{PROBS}std"] == 0  # a single token
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_a_token_that_one_side_finds_impossible_overflows_nothing(level):
+    config = RolloutCorrectionConfig(**EVERYTHING | {"rollout_is": level})
+    log_probs = torch.tensor([[-1.0, -1.0], [-201.0, -1.0], [-1.0, -1.0]])
+    corrected, metrics = both(log_probs, log_probs[[1, 0, 2]], torch.ones(3, 2), config)
+    assert corrected.weights.isfinite().all()
+    assert all(math.isfinite(value) for value in metrics.values())
+
+
+# Any cut, and what the policy did not sample
+
+
+def pieces(inputs, part_of_row):
+    """Micro-batches of the rows of each part; counts stay those of the mini-batch."""
+    parts = torch.tensor(part_of_row)
+    for number in range(3):
+        rows = parts == number
+        tensors = {
+            field.name: getattr(inputs, field.name)[rows]
+            for field in dataclasses.fields(inputs)
+            if isinstance(getattr(inputs, field.name), torch.Tensor)
+        }
+        yield rows, dataclasses.replace(inputs, **tensors)
+
+
+@pytest.mark.parametrize("loss", [vanilla, reinforce])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@given(seed=st.integers(0, 10**6), part_of_row=st.lists(st.integers(0, 2), min_size=6, max_size=6))
+@settings(max_examples=15, deadline=None)
+def test_any_cut_gives_the_same_gap_correction_and_loss(policy_batch, level, loss, seed, part_of_row):
+    inputs, config = policy_batch(seed, torch.float64), RolloutCorrectionConfig(**EVERYTHING | {"rollout_is": level})
+    whole, metrics = in_the_loss(inputs, config)
+    parts, total = [], 0
+    for rows, piece in pieces(inputs, part_of_row):
+        corrected, more = in_the_loss(piece, config)
+        parts.append(more)
+        total = total + loss(corrected)[0]
+        torch.testing.assert_close(corrected.rollout_is_weights, whole.rollout_is_weights[rows])
+        assert torch.equal(corrected.response_mask, whole.response_mask[rows])
+    assert merge(parts) == pytest.approx(merge([metrics]), rel=1e-9, abs=1e-9)
+    torch.testing.assert_close(total, loss(whole)[0])
+
+
+@pytest.mark.parametrize("replaced", [("log_prob", "old_log_prob"), ("log_prob",), ("old_log_prob",)])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_observation_tokens_change_nothing(policy_batch, level, replaced, junk):
+    inputs, config = policy_batch(3), RolloutCorrectionConfig(**EVERYTHING | {"rollout_is": level})
+    outside = inputs.response_mask == 0
+    other = dataclasses.replace(inputs, **{name: getattr(inputs, name).masked_fill(outside, junk) for name in replaced})
+    first, second = (both(batch.log_prob, batch.old_log_prob, batch.response_mask, config) for batch in (inputs, other))
+    assert outside.any() and not first[0].weights[outside].any() and not first[0].mask[outside].any()
+    assert torch.equal(first[0].weights, second[0].weights) and torch.equal(first[0].mask, second[0].mask)
+    assert first[1] == second[1]
+    assert merge([in_the_loss(inputs, config)[1]]) == merge([in_the_loss(other, config)[1]])
+
+
+# Bypass mode
+
+
+def gradient(loss, inputs, config):
+    leaf = inputs.log_prob.detach().clone().requires_grad_()
+    corrected, metrics = in_the_loss(dataclasses.replace(inputs, log_prob=leaf), config)
+    value, more = loss(corrected)
+    value.backward()
+    return value.detach(), metrics | more, leaf.grad
+
+
+@pytest.mark.parametrize("case", BYPASS, ids=named)
+def test_bypass_golden(case, assert_close):
+    params, want = case["params"], case["expected"]
+    around = params["policy_loss"]["rollout_correction"]
+    is_clipped = around["loss_type"] == "ppo_clip"
+    # A clipped ratio is a weight of its own: there the reference computes weights, reports them, and does not use
+    # them. Here that is refused before the run, and so is a mean over the batch that a micro-batch cannot know.
+    config = section({**around, "rollout_is": None if is_clipped else around["rollout_is"]})
+    tensors = {name: torch.tensor(values) for name, values in case["inputs"].items()}
+    mask = tensors["response_mask"]
+    actor = ActorConfig(
+        clip_ratio_low=params["clip_ratio_low"],
+        clip_ratio_high=params["clip_ratio_high"],
+        clip_ratio_c=params["clip_ratio_c"],
+        loss_agg_mode=params["loss_agg_mode"],
+    )
+    inputs = PolicyLossInputs(**tensors, config=actor, counts=Counts.of(mask), max_response_length=mask.shape[1])
+    kept = in_the_loss(inputs, config)[0].response_mask
+    inputs = dataclasses.replace(inputs, counts=Counts.of(kept))  # the reference does not count what it rejects
+    loss, metrics, slope = gradient(vanilla if is_clipped else reinforce, inputs, config)
+
+    recorded = dict(want["metrics"])
+    factor = recorded.pop("rollout_corr/rollout_is_batch_norm_factor", 1.0)
+    weights_apart = 1.0 if is_clipped else factor
+    assert_close(loss / weights_apart, want["loss"])
+    assert_close(slope / weights_apart, want["grad_log_prob"])
+    if is_clipped:
+        recorded = {name: value for name, value in recorded.items() if "rollout_is" not in name}
+    elif factor != 1.0:
+        assert metrics["rollout_corr/rollout_is_mean"].value == pytest.approx(factor)
+    assert_close(without_probs(merge([metrics])), {"actor/pg_loss": loss.item(), **recorded})
+
+
+@pytest.mark.parametrize("loss", [vanilla, reinforce])
+def test_a_rejected_token_leaves_the_gradient_of_all_others_as_it_was(policy_batch, loss):
+    inputs = policy_batch(1)
+    _, _, before = gradient(loss, inputs, RolloutCorrectionConfig())
+    config = RolloutCorrectionConfig(rollout_rs="token_k2", rollout_rs_threshold="0.05")
+    _, metrics, after = gradient(loss, inputs, config)
+    kept = in_the_loss(inputs, config)[0].response_mask.bool()
+    rejected = inputs.response_mask.bool() & ~kept
+    assert rejected.any() and kept.any() and before[rejected].any()
+    assert not after[rejected].any()
+    torch.testing.assert_close(after[kept], before[kept])
+    share = rejected.sum().item() / inputs.response_mask.sum().item()
+    assert metrics["rollout_corr/rollout_rs_masked_fraction"].value == pytest.approx(share)
+
+
+def test_weights_of_the_update_carry_no_gradient_and_replace_others(policy_batch):
+    inputs = policy_batch(2)
+    inputs = dataclasses.replace(inputs, log_prob=inputs.log_prob.clone().requires_grad_())
+    corrected, metrics = in_the_loss(inputs, RolloutCorrectionConfig(rollout_is="token", rollout_is_threshold=10.0))
+    inside = inputs.response_mask.bool()
+    want = (inputs.log_prob - inputs.old_log_prob).exp().masked_fill(~inside, 0)
+    torch.testing.assert_close(corrected.rollout_is_weights, want.detach().clamp(max=10))
+    assert not corrected.rollout_is_weights.requires_grad and corrected.log_prob.requires_grad
+    assert not any(
+        part.requires_grad for tally in metrics.values() for part in vars(tally).values() if torch.is_tensor(part)
+    )
+    untouched, _ = in_the_loss(inputs, RolloutCorrectionConfig())
+    assert untouched.rollout_is_weights is None and torch.equal(untouched.response_mask, inputs.response_mask)

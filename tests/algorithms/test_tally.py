@@ -1,0 +1,73 @@
+"""Metrics that add up: whichever way values are cut into parts, the whole has the same figures."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from burnish.algorithms.tally import effective_share, largest, mean_over_rows, merge, smallest, spread
+
+VALUES = st.lists(st.tuples(st.floats(-1e3, 1e3), st.booleans(), st.integers(0, 2)), min_size=1, max_size=12)
+
+
+def tallies(values, mask):
+    return {
+        "mean": mean_over_rows(values, mask),
+        "max": largest(values, mask),
+        "min": smallest(values, mask),
+        "std": spread(values, mask),
+        "population": spread(values, mask, sample=False),
+        "share": effective_share(values.abs(), mask),
+    }
+
+
+@given(rows=VALUES)
+@settings(max_examples=60, deadline=None)
+def test_any_cut_adds_up_to_the_figures_of_the_whole(rows):
+    values = torch.tensor([value for value, _, _ in rows], dtype=torch.float64)
+    mask, part = torch.tensor([inside for _, inside, _ in rows]), torch.tensor([part for _, _, part in rows])
+    whole = merge([tallies(values, mask)])
+    cut = merge([tallies(values[part == number], mask[part == number]) for number in range(3)])  # some have no rows
+    assert cut == pytest.approx(whole, rel=1e-9, abs=1e-9)
+    inside = values[mask].numpy()
+    if not inside.size:
+        assert set(whole.values()) == {0.0}
+        return
+    weights = np.abs(inside)
+    assert whole == pytest.approx(
+        {
+            "mean": inside.mean(),
+            "max": inside.max(),
+            "min": inside.min(),
+            "std": inside.std(ddof=1) if inside.size > 1 else 0,
+            "population": inside.std(),
+            "share": weights.sum() ** 2 / (inside.size * (weights**2).sum()) if (weights**2).any() else 0,
+        },
+        rel=1e-9,
+        abs=1e-9,
+    )
+
+
+def test_a_spread_loses_nothing_to_a_large_mean():
+    values = 1e8 + torch.tensor([0.0, 1.0, 2.0, 3.0], dtype=torch.float64)
+    mask = torch.ones(4)
+    joined = merge([{"std": spread(values[:1], mask[:1])}, {"std": spread(values[1:], mask[1:])}])
+    assert joined["std"] == pytest.approx((5 / 3) ** 0.5, rel=1e-12)
+
+
+def test_what_stands_outside_the_mask_is_not_read():
+    values, mask = torch.tensor([2.0, torch.nan, 4.0, torch.inf]), torch.tensor([1, 0, 1, 0])
+    read = merge([tallies(values, mask)])
+    assert (read["mean"], read["max"], read["min"], read["population"]) == (3, 4, 2, 1)
+    assert read["share"] == pytest.approx(36 / 40)
+
+
+def test_values_that_are_not_finite_are_told_and_not_taken_for_nothing():
+    values, mask = torch.tensor([torch.inf, -torch.inf]), torch.ones(2)
+    assert merge([{"max": largest(values, mask), "min": smallest(values, mask)}]) == {
+        "max": torch.inf,
+        "min": -torch.inf,
+    }
+    broken = merge([{"max": largest(values * 0, mask), "min": smallest(values * 0, mask)}])
+    assert all(np.isnan(value) for value in broken.values())
