@@ -3,13 +3,14 @@
 An estimate, not a promise: it counts what grows with the model and the batch, and leaves out what is small or varies
 (buffers of libraries, fragmentation). In bytes, for P parameters in a type of w bytes:
 
-    always     weights w·P; where w is not 4, float32 masters 4·P; Adam's moments 8·P; the same for a critic; and the
-               reference w·P
+    always     weights w·P; where w is not 4, float32 masters 4·P; Adam's moments 8·P; the same for a critic and for a
+               process reward model, which keeps its start w·P beside it; and the reference w·P
     training   gradients in float32 4·P and, where w is not 4, those of one pass w·P, before they are added up; the
                logits of one chunk of response tokens; the activations of one pass, padded to its longest sequence
     sampling   the KV cache
 
-Sampling and training take turns, and so do actor and critic, so the peak is what is always there plus the larger turn.
+Sampling and training take turns, and so do the models that are trained, so the peak is what is always there plus the
+larger turn.
 """
 
 import os
@@ -56,6 +57,7 @@ class Memory:
     moments: int
     reference: int
     critic: int
+    process_reward: int
     gradients: int
     logits: int
     activations: int
@@ -64,7 +66,7 @@ class Memory:
     @property
     def always(self) -> int:
         """What is there during the whole step."""
-        return self.weights + self.masters + self.moments + self.reference + self.critic
+        return self.weights + self.masters + self.moments + self.reference + self.critic + self.process_reward
 
     @property
     def training(self) -> int:
@@ -79,8 +81,9 @@ class Memory:
 
 def estimate_memory(config: PPOConfig, facts: ModelSizes, micro_batch: int) -> Memory:
     """The memory of a run whose passes hold `micro_batch` sequences of full length."""
-    actor, critic = BYTES[config.actor_rollout_ref.model.dtype], BYTES[config.critic.model.dtype]
-    trained = (actor, critic) if config.critic.enable else (actor,)
+    models = (config.actor_rollout_ref.model, config.critic.model, config.process_reward.model)
+    actor, critic, process = (BYTES[model.dtype] for model in models)
+    trained = ((actor, True), (critic, config.critic.enable), (process, config.process_reward.enable))
     uses_reference = config.reads_reference
     logits = min(micro_batch * config.data.max_response_length * facts.vocab, LOGITS_AT_A_TIME)
     return Memory(
@@ -88,8 +91,9 @@ def estimate_memory(config: PPOConfig, facts: ModelSizes, micro_batch: int) -> M
         masters=facts.parameters * _master(actor),
         moments=facts.parameters * 2 * FLOAT32,
         reference=facts.parameters * actor if uses_reference else 0,
-        critic=facts.parameters * (critic + _master(critic) + 2 * FLOAT32) if config.critic.enable else 0,
-        gradients=facts.parameters * max(FLOAT32 + (width if _master(width) else 0) for width in trained),
+        critic=facts.parameters * _trained(critic) if config.critic.enable else 0,
+        process_reward=facts.parameters * (process + _trained(process)) if config.process_reward.enable else 0,
+        gradients=facts.parameters * max(_gradient(width) for width, there in trained if there),
         logits=logits * FLOAT32 * LOGIT_COPIES,
         activations=micro_batch * longest(config) * _activations_per_token(config, facts),
         kv_cache=sequences_at_a_time(config) * longest(config) * _kv_per_token(config, facts),
@@ -126,6 +130,16 @@ def gib(count: float) -> str:
 def _master(width: int) -> int:
     """Bytes of a parameter's float32 copy, which the optimiser steps on; a float32 parameter is its own."""
     return 0 if width == FLOAT32 else FLOAT32
+
+
+def _trained(width: int) -> int:
+    """Bytes of a trained parameter throughout: itself, its master and its moments."""
+    return width + _master(width) + 2 * FLOAT32
+
+
+def _gradient(width: int) -> int:
+    """Bytes of a parameter's gradient: in float32, and that of one pass where the parameter has another type."""
+    return FLOAT32 if width == FLOAT32 else FLOAT32 + width
 
 
 def _kv_per_token(config: PPOConfig, facts: ModelSizes) -> int:

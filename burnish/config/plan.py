@@ -81,16 +81,17 @@ def plan_micro_batches(config: PPOConfig, facts: ModelSizes, memory_bytes: int |
 
 def _counted(config: PPOConfig) -> dict[str, bool]:
     """The keys of passes that are cut by sequences, not by tokens, and whether this run has such passes."""
-    policy, critic = config.actor_rollout_ref, config.critic
+    policy, critic, process = config.actor_rollout_ref, config.critic, config.process_reward
     reference = policy.actor.use_kl_loss or config.algorithm.use_kl_in_reward
     places = [
-        ("actor_rollout_ref.actor.ppo", policy.actor.use_dynamic_bsz, True),
-        ("actor_rollout_ref.rollout.log_prob", policy.rollout.log_prob_use_dynamic_bsz, True),
-        ("actor_rollout_ref.ref.log_prob", policy.ref.log_prob_use_dynamic_bsz, reference),
-        ("critic.ppo", critic.use_dynamic_bsz, bool(critic.enable)),
-        ("critic.forward", critic.use_dynamic_bsz, bool(critic.enable)),
+        ("actor_rollout_ref.actor.ppo_", policy.actor.use_dynamic_bsz, True),
+        ("actor_rollout_ref.rollout.log_prob_", policy.rollout.log_prob_use_dynamic_bsz, True),
+        ("actor_rollout_ref.ref.log_prob_", policy.ref.log_prob_use_dynamic_bsz, reference),
+        ("critic.ppo_", critic.use_dynamic_bsz, bool(critic.enable)),
+        ("critic.forward_", critic.use_dynamic_bsz, bool(critic.enable)),
+        ("process_reward.", process.use_dynamic_bsz, bool(process.enable)),
     ]
-    return {f"{name}_micro_batch_size_per_gpu": used for name, by_tokens, used in places if not by_tokens}
+    return {f"{name}micro_batch_size_per_gpu": used for name, by_tokens, used in places if not by_tokens}
 
 
 def _step(config: PPOConfig) -> list[PlanLine]:
@@ -114,6 +115,10 @@ def _step(config: PPOConfig) -> list[PlanLine]:
         critic_minis = data.train_batch_size // config.critic.ppo_mini_batch_size
         how = f"{critic_minis} × critic.ppo_epochs={config.critic.ppo_epochs}"
         lines.append(PlanLine("critic optimiser steps per step", f"{critic_minis * config.critic.ppo_epochs:,}", how))
+    if config.process_reward.enable:
+        size = config.process_reward.mini_batch_size
+        how = f"{data.train_batch_size} / process_reward.mini_batch_size={size}"
+        lines.append(PlanLine("process reward optimiser steps per step", f"{data.train_batch_size // size:,}", how))
     return lines
 
 
@@ -155,6 +160,7 @@ def _memory(config: PPOConfig, facts: ModelSizes) -> list[PlanLine]:
         ("Adam's moments", memory.moments, "two per parameter, in float32"),
         ("reference", memory.reference, "a second copy, for the KL term"),
         ("critic", memory.critic, "weights, masters and moments of its own"),
+        ("process reward model", memory.process_reward, "weights, masters and moments of its own, and its start"),
         ("gradients", memory.gradients, gradients),
         ("logits", memory.logits, logits),
         ("activations", memory.activations, pass_size),

@@ -13,6 +13,9 @@ PROCESS_REWARD = "workers/process_reward.py"
 class ProcessRewardConfig:
     """The implicit process reward model and its update. What is left null follows the actor."""
 
+    enable: bool = key(
+        None, "train a process reward model; null: where the estimator needs one", reader="trainer/setup.py"
+    )
     model: ModelConfig = section(ModelConfig, readers={"path": PROCESS_REWARD, "tokenizer_path": PROCESS_REWARD})
     optim: OptimConfig = section(OptimConfig)
     beta: float = key(

@@ -1,0 +1,126 @@
+"""The process reward model: a language model that is trained on outcomes and rewards every token (PRIME).
+
+Made only where the estimator declares that it needs process rewards. It starts from the model in
+`process_reward.model.path`; a frozen copy of that start stays beside it, and a token's reward is the log-ratio between
+the two (`algorithms/process_reward.py`). The start's log-probs are computed once per batch and joined to it; both the
+rewards and the update read that column.
+
+Log-probs are taken at temperature 1, whatever the policy samples with: this model judges tokens and draws none.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from burnish.algorithms.aggregate import Counts
+from burnish.algorithms.process_reward import outcome_loss, process_rewards
+from burnish.algorithms.tally import Metrics
+from burnish.config import PPOConfig
+from burnish.controller import Dispatch, Worker, register
+from burnish.engine.batching import MicroBatch
+from burnish.engine.forward import log_probs
+from burnish.engine.packing import pack
+from burnish.engine.trainable import Trainable, infer
+from burnish.errors import ModelError
+from burnish.models.loading import load_causal_lm, load_tokenizer
+from burnish.protocol import DataProto
+from burnish.workers.updates import lengths, passes, update_metrics
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class ProcessRewardWorker(Worker):
+    """Rewards tokens and learns to from outcomes."""
+
+    def __init__(self, config: PPOConfig, total_steps: int):
+        self.config = config
+        self.total_steps = total_steps
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self) -> None:
+        """Load the model twice: one is trained, the other stays as it is."""
+        section, model = self.config.process_reward, self.config.process_reward.model
+        self.tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
+        policy = self.config.actor_rollout_ref.model
+        theirs = load_tokenizer(policy.tokenizer_path or policy.path, policy.trust_remote_code)
+        check_reads_tokens(self.tokenizer, theirs, model.path)
+        module = load_causal_lm(model.path, model, self.device)
+        self.model = Trainable(
+            module, section.optim, grad_clip=section.grad_clip, total_steps=self.total_steps, device=self.device
+        )
+        self.start = load_causal_lm(model.path, model, self.device).requires_grad_(False)
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+    def compute_start_log_prob(self, data: DataProto) -> DataProto:
+        """`process_ref_log_prob` (B, R) of the model as it was at the start."""
+        passed = infer(
+            self.start, lambda part: log_probs(self.start, pack(part.batch)), data, self.micro_batch, self.device
+        )
+        return DataProto.from_dict({"process_ref_log_prob": passed["log_prob"]})
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+    def compute_process_reward(self, data: DataProto) -> DataProto:
+        """`process_rewards` (B, R) of the model as it is now; reads `process_ref_log_prob`."""
+        passed = self.model.infer(lambda part: log_probs(self.model.module, pack(part.batch)), data, self.micro_batch)
+        start, mask = data.batch["process_ref_log_prob"], data.batch["response_mask"]
+        rewards = process_rewards(passed["log_prob"], start, mask, self.config.process_reward.beta)
+        return DataProto.from_dict({"process_rewards": rewards})
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE_METRIC)
+    def update_process_reward(self, data: DataProto, step: int) -> dict[str, list[float]]:
+        """Train once over the batch on its `outcomes` (B,); one value per optimiser step and metric."""
+        section, start = self.config.process_reward, time.perf_counter()
+        count = self.config.data.train_batch_size // section.mini_batch_size
+        updates = []
+        for rows in passes(data, count, 1, False, seed=self.config.data.seed, step=step):
+            mini = data[rows]
+            objective = OutcomeObjective(self.model.module, section.beta, Counts.of(mini.batch["response_mask"]))
+            updates.append(self.model.update(mini, objective, self.micro_batch, schedule=step - 1))
+        return update_metrics("process_reward", updates, self.model, lengths(data), time.perf_counter() - start)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def save_checkpoint(self, folder: Path) -> None:
+        """Weights in HF format with the tokenizer, and the optimiser's state; the start is `model.path` itself."""
+        self.model.save(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def load_checkpoint(self, folder: Path) -> None:
+        self.model.load(folder)
+
+    @property
+    def micro_batch(self) -> MicroBatch:
+        section = self.config.process_reward
+        return MicroBatch.choose(
+            section.use_dynamic_bsz, section.max_token_len_per_gpu, section.micro_batch_size_per_gpu
+        )
+
+
+@dataclass(frozen=True)
+class OutcomeObjective:
+    """The cross-entropy of a sequence's summed process rewards against its outcome, on one micro-batch."""
+
+    module: nn.Module
+    beta: float
+    counts: Counts  # of the mini-batch
+
+    def __call__(self, micro: DataProto) -> tuple[Tensor, Metrics]:
+        batch = micro.batch
+        log_prob, mask = log_probs(self.module, pack(batch))["log_prob"], batch["response_mask"]
+        rewards = process_rewards(log_prob, batch["process_ref_log_prob"], mask, self.beta)
+        return outcome_loss(rewards, batch["outcomes"], mask, self.counts)
+
+
+def check_reads_tokens(ours: "PreTrainedTokenizerBase", theirs: "PreTrainedTokenizerBase", path: str) -> None:
+    """Refuse a model to which the policy's token ids mean something else."""
+    known = ours.get_vocab()
+    other = [token for token, number in theirs.get_vocab().items() if known.get(token) != number]
+    if other:
+        raise ModelError(
+            f"process_reward.model.path={path}: it reads the policy's tokens, but its tokenizer has other ids for "
+            f"{len(other)} of them, such as {min(other)!r}; choose a model with the policy's tokenizer"
+        )

@@ -1,0 +1,205 @@
+"""The process reward model on a small random model: it learns outcomes, its start stays, and a saved one goes on."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from burnish.algorithms.metrics import reduce_metrics
+from burnish.config import PPOConfig
+from burnish.controller.local import LocalWorkerGroup
+from burnish.errors import ModelError
+from burnish.models.tiny import write_tiny_model
+from burnish.protocol import DataProto
+from burnish.workers.process_reward import ProcessRewardWorker
+
+PROMPT, RESPONSE, GROUPS, SAMPLES = 4, 5, 4, 3
+
+
+@pytest.fixture
+def make_worker(tiny_model):
+    """A worker in this process, behind the group through which the trainer calls it."""
+
+    def make(model: Path = tiny_model, **changes):
+        config = PPOConfig()
+        config.data.train_batch_size = GROUPS
+        config.actor_rollout_ref.model.path = str(tiny_model)
+        section = config.process_reward
+        section.model.path, section.enable = str(model), True
+        section.mini_batch_size, section.use_dynamic_bsz, section.max_token_len_per_gpu = 2, False, 16
+        section.optim.lr, section.beta = 1e-2, 1.0
+        for name, value in changes.items():
+            setattr(section, name, value)
+        group = LocalWorkerGroup(ProcessRewardWorker(config, total_steps=10))
+        group.init_model()
+        return group
+
+    return make
+
+
+@pytest.fixture
+def batch():
+    """Groups of answers with an observation inside; whether one is right is told by its first token."""
+    random = torch.Generator().manual_seed(0)
+    rows = GROUPS * SAMPLES
+    prompts = torch.randint(3, 200, (GROUPS, PROMPT), generator=random).repeat_interleave(SAMPLES, 0)
+    responses = torch.randint(3, 200, (rows, RESPONSE), generator=random)
+    outcomes = (torch.arange(rows) % 2).float()
+    responses[:, 0] = 50 + 50 * outcomes.long()
+    attention = torch.ones(rows, PROMPT + RESPONSE, dtype=torch.long)
+    attention[::3, -2:] = 0  # some are shorter
+    mask = attention[:, PROMPT:].clone()
+    mask[:, 2] = 0  # a tool's answer
+    data = DataProto.from_dict(
+        tensors={
+            "prompts": prompts,
+            "responses": responses,
+            "input_ids": torch.cat([prompts, responses], 1),
+            "attention_mask": attention,
+            "position_ids": (attention.cumsum(-1) - 1).clamp(min=0),
+            "response_mask": mask,
+            "outcomes": outcomes,
+        },
+        non_tensors={"uid": [row // SAMPLES for row in range(rows)]},
+    )
+    return data
+
+
+def weights(module):
+    return {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("cut", [{}, {"micro_batch_size_per_gpu": 5}, {"use_dynamic_bsz": True}], ids=str)
+def test_before_the_first_update_every_token_is_worth_nothing(make_worker, batch, cut):
+    worker = make_worker(**cut)
+    batch = batch.union(worker.compute_start_log_prob(batch))
+    rewards = worker.compute_process_reward(batch).batch["process_rewards"]
+    assert rewards.shape == batch.batch["responses"].shape and not rewards.any()
+    assert batch.batch["process_ref_log_prob"][batch.batch["response_mask"] == 1].lt(0).all()
+
+
+def test_log_probs_are_those_of_the_plain_model(make_worker, batch, tiny_model):
+    """At temperature 1, whatever the policy samples with."""
+    group = make_worker()
+    group.worker.config.actor_rollout_ref.rollout.temperature = 0.3
+    batch = batch.union(group.compute_start_log_prob(batch))
+    module = AutoModelForCausalLM.from_pretrained(tiny_model)
+    with torch.no_grad():
+        logits = module(batch.batch["input_ids"], attention_mask=batch.batch["attention_mask"]).logits
+    log_p = logits[:, PROMPT - 1 : -1].log_softmax(-1)  # prompts are of one length: nothing is padded on the left
+    want = log_p.gather(-1, batch.batch["responses"][..., None])[..., 0]
+    inside = batch.batch["response_mask"] == 1
+    torch.testing.assert_close(batch.batch["process_ref_log_prob"][inside], want[inside], atol=1e-5, rtol=0)
+
+
+def test_it_learns_outcomes_and_rewards_tokens_while_its_start_stays(make_worker, batch):
+    group = make_worker()
+    worker = group.worker
+    started, trained = weights(worker.start), weights(worker.model.module)
+    assert same(started, trained)
+    batch = batch.union(group.compute_start_log_prob(batch))
+    steps = [group.update_process_reward(batch, step) for step in range(1, 9)]
+    losses = [reduce_metrics(step)["process_reward/loss"] for step in steps]
+    assert steps[0]["process_reward/loss"][0] == pytest.approx(math.log(2), abs=1e-6)
+    assert losses[-1] < 0.1 < losses[0]
+    assert reduce_metrics(steps[-1])["process_reward/accuracy"] == 1
+
+    assert same(started, weights(worker.start))
+    assert not same(trained, weights(worker.model.module))
+    again = group.compute_start_log_prob(batch).batch["process_ref_log_prob"]
+    assert torch.equal(again, batch.batch["process_ref_log_prob"])
+
+    rewards = group.compute_process_reward(batch).batch["process_rewards"]
+    assert not rewards[batch.batch["response_mask"] == 0].any()
+    right = batch.batch["outcomes"] == 1
+    assert rewards.sum(-1)[right].min() > 0 > rewards.sum(-1)[~right].max()
+    first = rewards[:, 0]  # the token that tells right from wrong is credited for it
+    assert first[right].min() > 0 > first[~right].max()
+
+
+def test_an_update_reports_each_optimiser_step(make_worker, batch):
+    group = make_worker()
+    batch = batch.union(group.compute_start_log_prob(batch))
+    metrics = group.update_process_reward(batch, 1)
+    names = {f"process_reward/{name}" for name in ("loss", "accuracy", "reward_mean", "grad_norm", "lr", "bad_step")}
+    assert names == {name for name in metrics if name.startswith("process_reward/")}
+    assert all(len(metrics[name]) == 2 for name in names)  # 4 groups in mini-batches of 2
+    assert metrics["process_reward/lr"] == [1e-2, 1e-2] and metrics["process_reward/bad_step"] == [0, 0]
+    assert metrics["process_reward/reward_mean"][0] == 0 != metrics["process_reward/reward_mean"][1]
+
+
+@pytest.mark.parametrize("cut", [{"micro_batch_size_per_gpu": 1}, {"use_dynamic_bsz": True}], ids=str)
+def test_the_cut_changes_no_update(make_worker, batch, cut):
+    batch = batch.union(make_worker().compute_start_log_prob(batch))
+    (whole, rewards), (parts, other) = (
+        (group.update_process_reward(batch, 1), group.compute_process_reward(batch).batch["process_rewards"])
+        for group in (make_worker(), make_worker(**cut))
+    )
+    for name in ("loss", "accuracy", "reward_mean", "grad_norm"):
+        one, two = (metrics[f"process_reward/{name}"] for metrics in (whole, parts))
+        assert two[0] == pytest.approx(one[0], rel=1e-5, abs=1e-6), name
+        assert two == pytest.approx(one, rel=1e-3, abs=1e-5), name
+    torch.testing.assert_close(other, rewards, atol=1e-3, rtol=1e-3)
+    assert rewards.any()
+
+
+def test_beta_scales_the_reward(make_worker, batch):
+    group = make_worker()
+    batch = batch.union(group.compute_start_log_prob(batch))
+    group.update_process_reward(batch, 1)
+    one = group.compute_process_reward(batch).batch["process_rewards"]
+    group.worker.config.process_reward.beta = 0.25
+    torch.testing.assert_close(group.compute_process_reward(batch).batch["process_rewards"], 0.25 * one)
+    assert one.any()
+
+
+def test_a_bad_outcome_is_a_bad_step_and_not_applied(make_worker, batch):
+    group = make_worker()
+    batch = batch.union(group.compute_start_log_prob(batch))
+    batch.batch["outcomes"][0] = math.nan
+    before = weights(group.worker.model.module)
+    metrics = group.update_process_reward(batch[list(range(2 * SAMPLES))], 1)  # its own mini-batch and another
+    assert metrics["process_reward/bad_step"] == [1, 0]
+    assert not same(before, weights(group.worker.model.module)), "the other mini-batch is trained on"
+
+
+def test_a_saved_model_goes_on_bit_for_bit(make_worker, batch, tmp_path):
+    first = make_worker()
+    batch = batch.union(first.compute_start_log_prob(batch))
+    for step in (1, 2):
+        first.update_process_reward(batch, step)
+    first.save_checkpoint(tmp_path / "process_reward")
+    second = make_worker()
+    second.load_checkpoint(tmp_path / "process_reward")
+    assert torch.equal(
+        first.compute_process_reward(batch).batch["process_rewards"],
+        second.compute_process_reward(batch).batch["process_rewards"],
+    )
+    metrics = [group.update_process_reward(batch, 3) for group in (first, second)]
+    for name in metrics[0]:
+        assert name.startswith("perf/") or metrics[0][name] == metrics[1][name], name
+    assert same(weights(first.worker.model.module), weights(second.worker.model.module))
+    assert same(weights(first.worker.start), weights(second.worker.start)), "the start is not what was saved"
+
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "process_reward")
+    assert not same(weights(loaded), weights(first.worker.start))
+    assert AutoTokenizer.from_pretrained(tmp_path / "process_reward").get_vocab() == first.worker.tokenizer.get_vocab()
+
+
+def test_a_model_that_reads_other_tokens_is_refused(make_worker, tiny_model, tmp_path):
+    other = write_tiny_model(tmp_path / "other", seed=1)
+    make_worker(other)  # another model with the same tokenizer is fine
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    vocabulary = tokenizer.get_vocab()
+    swapped = vocabulary | {"a": vocabulary["b"], "b": vocabulary["a"]}
+    type(tokenizer)(vocab=swapped, merges=[], unk_token=None, pad_token="<|pad|>", eos_token="<|end|>").save_pretrained(
+        other
+    )
+    with pytest.raises(ModelError, match=rf"process_reward.model.path={other}.*other ids for 2 of them, such as 'a'"):
+        make_worker(other)
