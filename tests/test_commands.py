@@ -58,9 +58,6 @@ WANDB = """… trainer.logger='["wandb"]' trainer.project_name=my_project traine
     trainer.log_generation_samples=true …"""
 
 LATER = {
-    "… algorithm.adv_estimator=rloo …": "algorithm.adv_estimator=rloo",
-    "… algorithm.adv_estimator=remax …": "algorithm.adv_estimator=remax",
-    "… algorithm.adv_estimator=reinforce_plus_plus …": "algorithm.adv_estimator=reinforce_plus_plus",
     "… reward_model.reward_manager=prime reward_model.sandbox_fusion.url='http://…/run' "
     "reward_model.sandbox_fusion.max_concurrent=128 …": "the reward manager prime",
     "… reward_model.enable=True reward_model.model.path=~/models/rm reward_model.model.input_tokenizer=… "
@@ -287,6 +284,14 @@ def test_gae(train):
     assert metrics()[-1]["critic/lr"] == pytest.approx(1e-5)
     assert_loads(RUN / "global_step_1")
     assert (RUN / "global_step_1/critic/model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("name", ["rloo", "remax", "reinforce_plus_plus"])
+def test_other_estimators(train, name):
+    train(f"… algorithm.adv_estimator={name} …")
+    samples = Counter(row["uid"] for row in rollouts())
+    assert len(samples) == 16 and set(samples.values()) == {4 if name == "rloo" else 1}
+    assert_loads(RUN / "global_step_1")
 
 
 def test_custom_reward_function(train):

@@ -158,7 +158,7 @@ NEEDED = {
         ("sft", ["data.prompt_key=question"], "data.prompt_key and data.response_key go together"),
         ("generate", ["rollout.n=5"], "use data.n_samples"),
         ("eval", ["--fail-under=half"], "--fail-under half: must be a number"),
-        ("ppo", ["algorithm.adv_estimator=rloo"], "not available yet: "),
+        ("ppo", ["actor_rollout_ref.actor.strategy=megatron"], "not available yet: "),
         ("ppo", ["algorithm.adv_estimator=gro"], "algorithm.adv_estimator=gro"),
         (
             "ppo",

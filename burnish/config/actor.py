@@ -16,9 +16,13 @@ PARTS = ["model", "optimizer", "extra"]
 ALL_PARTS = [*PARTS, "hf_model"]  # the model is always written as a Hugging Face folder
 SOME_PARTS = "checkpoints of some parts only"
 ACTOR = "workers/actor_rollout_ref.py"
-LOSSES = "algorithms/losses"
+LOSS_FILES = "algorithms/losses"
 MEMORY_HINT = "the engine of this version computes entropy one micro-batch at a time"
 
+LOSSES = (  # the built-in ones, as algorithms/losses lists them
+    "vanilla", "gspo", "geo_mean", "cispo", "sapo", "dppo_tv", "dppo_kl", "clip_cov", "kl_cov", "dro", "gpg",
+    "reinforce",
+)  # fmt: skip
 OWN_AGGREGATION = {"gspo": "seq-mean-token-mean", "sapo": "seq-mean-token-mean", "geo_mean": "a mean over sequences"}
 USED_BY_LOSS = {  # keys of the actor that only some of the built-in losses read
     "clip_ratio": ("vanilla", "gspo", "geo_mean", "cispo", "dppo_tv", "dppo_kl", "clip_cov"),
@@ -55,17 +59,17 @@ class PolicyLossConfig:
     # Which names there are is the table's to say (algorithms/losses): a user can add one.
     loss_mode: str = key("vanilla", "policy loss, or an import path package.module:function", reader=ACTOR)
     clip_cov_ratio: float = key(
-        0.0002, "clip_cov: share of tokens that leave the loss", reader=f"{LOSSES}/clip_cov.py", low=0, high=1
+        0.0002, "clip_cov: share of tokens that leave the loss", reader=f"{LOSS_FILES}/clip_cov.py", low=0, high=1
     )
-    clip_cov_lb: float = key(1.0, "clip_cov: lower covariance bound", reader=f"{LOSSES}/clip_cov.py")
-    clip_cov_ub: float = key(5.0, "clip_cov: upper covariance bound", reader=f"{LOSSES}/clip_cov.py")
+    clip_cov_lb: float = key(1.0, "clip_cov: lower covariance bound", reader=f"{LOSS_FILES}/clip_cov.py")
+    clip_cov_ub: float = key(5.0, "clip_cov: upper covariance bound", reader=f"{LOSS_FILES}/clip_cov.py")
     kl_cov_ratio: float = key(
-        0.0002, "kl_cov: share of tokens with a penalty", reader=f"{LOSSES}/kl_cov.py", low=0, high=1
+        0.0002, "kl_cov: share of tokens with a penalty", reader=f"{LOSS_FILES}/kl_cov.py", low=0, high=1
     )
-    ppo_kl_coef: float = key(1.0, "kl_cov: weight of the penalty", reader=f"{LOSSES}/kl_cov.py", low=0)
-    tau_pos: float = key(1.0, "sapo: temperature of positive advantages", reader=f"{LOSSES}/sapo.py", above=0)
-    tau_neg: float = key(1.05, "sapo: temperature of the other advantages", reader=f"{LOSSES}/sapo.py", above=0)
-    dro_beta: float = key(0.1, "dro: weight of the squared log-ratio", reader=f"{LOSSES}/dro.py", above=0)
+    ppo_kl_coef: float = key(1.0, "kl_cov: weight of the penalty", reader=f"{LOSS_FILES}/kl_cov.py", low=0)
+    tau_pos: float = key(1.0, "sapo: temperature of positive advantages", reader=f"{LOSS_FILES}/sapo.py", above=0)
+    tau_neg: float = key(1.05, "sapo: temperature of the other advantages", reader=f"{LOSS_FILES}/sapo.py", above=0)
+    dro_beta: float = key(0.1, "dro: weight of the squared log-ratio", reader=f"{LOSS_FILES}/dro.py", above=0)
 
 
 @dataclass

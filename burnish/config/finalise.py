@@ -10,8 +10,10 @@ from burnish.config.generation import GenerationConfig
 from burnish.config.needs import Needs
 from burnish.config.ppo import PPOConfig
 from burnish.config.rules import batch, evaluation, generation, loss, rows, run, sampling
+from burnish.config.rules.correction import correction
 from burnish.config.rules.critic import critic
 from burnish.config.rules.given import Given
+from burnish.config.rules.process_reward import process_reward
 from burnish.config.sft import SFTConfig
 from burnish.errors import ConfigError
 
@@ -43,9 +45,12 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
     batch.mini_batches(config, given)
     batch.micro_batches(config, given)
     critic(config, given)
+    process_reward(config, given)
     loss.kl_terms(config, given)
     loss.clip_range(config, given)
+    correction(config, given)
     loss.estimator_keys(config, given)
+    loss.loss_keys(config, given)
     rows.rewards(config, given)
     run.optimiser(config.actor_rollout_ref.actor.optim, "actor_rollout_ref.actor.optim")
     run.optimiser(config.critic.optim, "critic.optim")

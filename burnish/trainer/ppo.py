@@ -15,14 +15,17 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from burnish.agents import check_names
 from burnish.algorithms.metrics import data_metrics, lengths, reduce_metrics, throughput_metrics, timing_metrics
 from burnish.algorithms.needs import needs_of
+from burnish.algorithms.resample import resample
 from burnish.config import PPOConfig
 from burnish.controller import ClassWithInitArgs, ResourcePoolManager, Role, Worker, WorkerGroup
 from burnish.data.dataset import train_dataset, val_dataset
 from burnish.data.order import make_order
-from burnish.errors import BadStepError, CheckpointError, NotAvailable
+from burnish.errors import BadStepError, CheckpointError
 from burnish.protocol import DataProto
 from burnish.tracking import RunFolder, Tracker
 from burnish.tracking.timer import timed
@@ -31,7 +34,8 @@ from burnish.trainer.checkpoint import CheckpointStore, link_model_files, step_o
 from burnish.trainer.credit import Credit
 from burnish.trainer.due import is_due
 from burnish.trainer.experience import Experience, drawn_of
-from burnish.trainer.report import entropy_metrics, mismatch_metrics, sample_rows
+from burnish.trainer.process_reward import reward_tokens
+from burnish.trainer.report import entropy_metrics, sample_rows, variance_metrics
 from burnish.trainer.state import changed_keys, check_same_run, key_values, read_state, run_facts, write_state
 from burnish.trainer.validate import Validator
 
@@ -61,16 +65,14 @@ class PPOTrainer:
         self.worker_group_cls = worker_group_cls
         self.reward_fn, self.val_reward_fn = reward_fn, val_reward_fn or reward_fn
         self.needs = needs_of(config)
-        if self.needs.greedy_baseline or self.needs.reward_components:
-            raise NotAvailable(f"greedy baselines and reward components ({config.algorithm.adv_estimator} needs them)")
-        self.credit = Credit(config.algorithm)
-        self.bad_steps = {"actor": 0, "critic": 0}  # updates in a row that could not be applied
+        self.bad_steps = dict.fromkeys(("actor", "critic", "process_reward"), 0)  # updates in a row not applied
         self.told_of_no_signal = False
         self.read_rows()
         folder = RunFolder.of(config.trainer)
         self.store = CheckpointStore(folder.path, keep=config.trainer.max_actor_ckpt_to_keep)
         self.find_start_and_end()
         self.tracker = Tracker(config.trainer, folder, total_steps=self.total_steps, config=asdict(config))
+        self.credit = Credit(config.algorithm, self.tracker.event)
 
     def read_rows(self) -> None:
         """The prompts to train and validate on, each row checked, their order, and room for those made on the way."""
@@ -84,7 +86,8 @@ class PPOTrainer:
     def find_start_and_end(self) -> None:
         """The checkpoint to go on from, and the number of steps: as set, or until every prompt was drawn.
 
-        `end` is the number of prompts to draw in all; None where the number of steps is set.
+        `end` is the number of prompts to draw in all; None where the number of steps is known without it: it is set, or
+        groups are dropped and others drawn in their place, so that a step takes as many prompts as it needs.
         """
         trainer, size = self.config.trainer, self.config.data.train_batch_size
         self.run_facts = run_facts(self.config, len(self.train_rows))
@@ -94,8 +97,9 @@ class PPOTrainer:
             state = read_state(self.resume_from)
             check_same_run(self.resume_from, state["run"], self.run_facts)
             self.step, drawn = step_of(self.resume_from), drawn_of(state["experience"])
-        self.end = None if trainer.total_training_steps else self.order.start(trainer.total_epochs)
-        left = 0 if self.end is None else math.ceil((self.end - drawn) / size)
+        prompts, refills = self.order.start(trainer.total_epochs), self.config.algorithm.filter_groups.enable
+        self.end = None if trainer.total_training_steps or refills else prompts
+        left = math.ceil(prompts / size) - self.step if refills else math.ceil((prompts - drawn) / size)
         self.total_steps = trainer.total_training_steps or self.step + max(left, 0)
         if self.end is not None and self.end < size:
             log.warning("data.train_batch_size=%d, but there are %d prompts in all: one step", size, self.end)
@@ -116,6 +120,9 @@ class PPOTrainer:
             groups |= self.worker_group_cls.spawn(pool, classes)
         self.policy: Any = groups[Role.ActorRolloutRef]
         self.critic: Any = groups.get(Role.Critic)
+        self.process_reward: Any = groups.get(Role.ProcessReward)
+        models = {"actor": self.policy, "critic": self.critic, "process_reward": self.process_reward}
+        self.models = {name: group for name, group in models.items() if group is not None}  # what a checkpoint holds
         for group in groups.values():
             group.init_model()
         augmentation = Augmentation(self.new_prompts, self.tracker.event)
@@ -141,26 +148,33 @@ class PPOTrainer:
                 with timed(metrics, "step"):
                     batch = self.experience.draw(self.step, metrics)  # prompts, new weights out, generate, score
                     with timed(metrics, "old_log_prob"):
-                        batch = batch.union(self.policy.compute_log_prob(batch, self.credit.needs.outputs))
+                        batch = batch.union(self.old_log_probs(batch))
                     if self.config.reads_reference:
                         with timed(metrics, "ref"):
                             batch = batch.union(self.policy.compute_ref_log_prob(batch))
                     if self.critic:
                         with timed(metrics, "values"):
                             batch = batch.union(self.critic.compute_values(batch))
+                    if self.process_reward:
+                        with timed(metrics, "process_reward"):
+                            when = self.config.process_reward.update
+                            batch, updates = reward_tokens(batch, self.process_reward, when, self.step)
+                            self.note_updates("process_reward", updates, metrics)
                     with timed(metrics, "adv"):
                         batch = self.credit(batch, metrics)
                     metrics |= self.describe(batch)
+                    trained = self.resampled(batch, metrics)
                     if self.critic:
                         with timed(metrics, "update_critic"):
-                            self.note_updates("critic", self.critic.update_critic(batch, self.step), metrics)
+                            self.note_updates("critic", self.critic.update_critic(trained, self.step), metrics)
                     if self.step > trainer.critic_warmup:
                         with timed(metrics, "update_actor"):
-                            self.note_updates("actor", self.policy.update_actor(batch, self.step), metrics)
+                            self.note_updates("actor", self.policy.update_actor(trained, self.step), metrics)
+                    self.credit.correction.watch(metrics, self.step)
                     if self.validator and is_due(trainer.test_freq, self.step, self.total_steps):
                         with timed(metrics, "testing"):
                             metrics |= self.validator(self.step)
-                metrics |= self.speed(batch, metrics)
+                metrics |= self.speed(batch, metrics) | variance_metrics(batch, metrics)
                 self.tracker.log(metrics, self.step)  # before saving: a resumed run has the lines up to its checkpoint
                 saving = {}
                 if is_due(trainer.save_freq, self.step, self.total_steps):
@@ -186,6 +200,23 @@ class PPOTrainer:
                 metrics |= self.validator(self.step)
             self.tracker.log(metrics, self.step)
         return metrics
+
+    def old_log_probs(self, batch: DataProto) -> DataProto:
+        """`old_log_probs` and what else the estimator asked of that pass; the rollout's own where it is bypassed."""
+        if self.config.algorithm.rollout_correction.bypass_mode:
+            return DataProto.from_dict({"old_log_probs": batch.batch["rollout_log_probs"]})
+        log_probs: DataProto = self.policy.compute_log_prob(batch, self.credit.needs.outputs)
+        return log_probs
+
+    def resampled(self, batch: DataProto, metrics: dict[str, float]) -> DataProto:
+        """What is trained on: the batch, or rows of it drawn by their score."""
+        config = self.config.algorithm.pf_ppo
+        if not config.enable:
+            return batch
+        random = np.random.default_rng([self.config.trainer.seed, self.step])
+        rows = resample(batch.batch["token_level_scores"].sum(-1).numpy(), config, random)
+        metrics["pf_ppo/distinct_ratio"] = len(np.unique(rows)) / len(rows)
+        return batch[rows]
 
     def note_updates(self, role: str, updates: Mapping[str, list[float]], metrics: dict[str, float]) -> None:
         """Add the metrics of a role's optimiser steps; stop the run when too many in a row could not be applied."""
@@ -214,18 +245,14 @@ class PPOTrainer:
             log.warning("step %d: no prompt has answers of different reward, so there is nothing to learn", self.step)
         accuracy = [info.get("acc") for info in batch.non_tensor_batch["reward_info"]]
         is_number = all(isinstance(value, Real) for value in accuracy)
-        return (
-            data_metrics(
-                batch.batch,
-                max_prompt_length=self.config.data.max_prompt_length,
-                max_response_length=self.config.data.max_response_length,
-                accuracy=accuracy if is_number else None,
-                num_turns=batch.non_tensor_batch["num_turns"].tolist(),
-                tool_call_counts=batch.non_tensor_batch["num_tool_calls"].tolist(),
-            )
-            | entropy_metrics(batch)
-            | mismatch_metrics(batch)
-        )
+        return data_metrics(
+            batch.batch,
+            max_prompt_length=self.config.data.max_prompt_length,
+            max_response_length=self.config.data.max_response_length,
+            accuracy=accuracy if is_number else None,
+            num_turns=batch.non_tensor_batch["num_turns"].tolist(),
+            tool_call_counts=batch.non_tensor_batch["num_tool_calls"].tolist(),
+        ) | entropy_metrics(batch)
 
     def speed(self, batch: DataProto, metrics: Mapping[str, float]) -> dict[str, float]:
         """Seconds per token by stage, and tokens per second."""
@@ -240,14 +267,13 @@ class PPOTrainer:
         """Write `global_step_<step>`: models, optimisers, and where the controller stands."""
 
         def write(folder: Path) -> None:
-            self.policy.save_checkpoint(folder / "actor")
-            if self.critic:
-                self.critic.save_checkpoint(folder / "critic")
+            for name, group in self.models.items():
+                group.save_checkpoint(folder / name)
             link_model_files(folder, "actor")
             state = {
                 "step": self.step,
                 "experience": self.experience.state_dict(),
-                "kl": self.credit.controller.state_dict(),
+                **self.credit.state_dict(),
                 "bad_steps": self.bad_steps,
                 "run": self.run_facts,
                 "config": key_values(self.config),
@@ -261,14 +287,14 @@ class PPOTrainer:
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint as if the run had never stopped; says what is different this time."""
         state = read_state(folder)
-        if self.critic and not (folder / "critic").is_dir():
-            raise CheckpointError(
-                f"{folder} has no critic: it was saved by an estimator that needs none. Start afresh with "
-                f"trainer.resume_mode=disable actor_rollout_ref.model.path={folder}"
-            )
-        self.policy.load_checkpoint(folder / "actor")
-        if self.critic:
-            self.critic.load_checkpoint(folder / "critic")
+        for name in self.models:
+            if not (folder / name).is_dir():
+                raise CheckpointError(
+                    f"{folder} has no {name}: it was saved by an estimator that needs none. Start afresh with "
+                    f"trainer.resume_mode=disable actor_rollout_ref.model.path={folder}"
+                )
+        for name, group in self.models.items():
+            group.load_checkpoint(folder / name)
         log.info("going on from %s: step %d of %d", folder, self.step, self.total_steps)
         for change in changed_keys(state["config"], self.config):
             log.warning("changed since that checkpoint: %s", change)
@@ -278,8 +304,8 @@ class PPOTrainer:
                 "trainer.total_training_steps, or start another run with trainer.experiment_name"
             )
         self.experience.load_state_dict(state["experience"])
-        self.credit.controller.load_state_dict(state["kl"])
-        self.bad_steps = state["bad_steps"]
+        self.credit.load_state_dict(state)
+        self.bad_steps |= state["bad_steps"]
 
     def close(self) -> None:
         """End what workers and reward managers started."""

@@ -1,10 +1,12 @@
-"""What a step tells about itself: samples as a person reads them, and how rollout and training agree.
+"""What a step tells about itself: samples as a person reads them, the policy's entropy, the gradient's noise.
 
 Consumes finished batches; hands on rows for the run folder and metrics. Nothing here changes a batch.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
+from burnish.algorithms.variance import variance_proxy_metrics
 from burnish.data.augment import AUGMENTED
 from burnish.protocol import DataProto
 
@@ -41,21 +43,16 @@ def sample_rows(batch: DataProto, tokenizer: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def mismatch_metrics(batch: DataProto) -> dict[str, float]:
-    """How far the rollout engine's probabilities of the sampled tokens are from the training pass's."""
-    columns = batch.batch
-    if "rollout_log_probs" not in columns:
-        return {}
-    inside = columns["response_mask"].bool()
-    difference = (columns["rollout_log_probs"][inside].exp() - columns["old_log_probs"][inside].exp()).abs()
-    return {
-        "training/rollout_probs_diff_mean": float(difference.mean()),
-        "training/rollout_probs_diff_max": float(difference.max()),
-        "training/rollout_probs_diff_std": float(difference.std()) if difference.numel() > 1 else 0.0,
-    }
-
-
 def entropy_metrics(batch: DataProto) -> dict[str, float]:
-    """The policy's mean entropy at the tokens it sampled."""
+    """The policy's mean entropy at the tokens it sampled; nothing where no pass computed it."""
+    if "entropys" not in batch.batch:
+        return {}
     inside = batch.batch["response_mask"].bool()
     return {"actor/entropy": float(batch.batch["entropys"][inside].mean())}
+
+
+def variance_metrics(batch: DataProto, metrics: Mapping[str, float]) -> dict[str, float]:
+    """How noisy the gradient is, where the log-prob pass gave what that is estimated from."""
+    if "sum_pi_squared" not in batch.batch:
+        return {}
+    return variance_proxy_metrics(batch.batch, metrics.get("actor/grad_norm"))

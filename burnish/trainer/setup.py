@@ -32,6 +32,7 @@ from burnish.rewards.scoring import Scoring
 from burnish.trainer.ppo import PPOTrainer
 from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
 from burnish.workers.critic import CriticWorker
+from burnish.workers.process_reward import ProcessRewardWorker
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +120,8 @@ def build(config: PPOConfig) -> PPOTrainer:
     workers: dict[str, type[Worker]] = {Role.ActorRolloutRef: ActorRolloutRefWorker}
     if config.critic.enable:
         workers[Role.Critic] = CriticWorker
+    if config.process_reward.enable:
+        workers[Role.ProcessReward] = ProcessRewardWorker
     return PPOTrainer(
         config,
         tokenizer,

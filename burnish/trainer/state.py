@@ -18,7 +18,7 @@ from burnish.models.fingerprint import fingerprint
 
 FILE = "data/trainer.json"
 MODEL = "actor_rollout_ref.model.path"
-PARTS = ("experience", "kl", "bad_steps", "run", "config")
+PARTS = ("experience", "kl", "correction", "bad_steps", "run", "config")
 
 
 def run_facts(config: PPOConfig, rows: int) -> dict[str, Any]:

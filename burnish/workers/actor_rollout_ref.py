@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import nn
 
 from burnish.agents.output import AgentLoopOutput
 from burnish.agents.runner import Score, TrajectoryRunner
 from burnish.algorithms.aggregate import Counts
-from burnish.algorithms.losses import needs_of, policy_loss
+from burnish.algorithms.losses import needs_of, policy_loss, token_choice
 from burnish.config import PPOConfig
 from burnish.controller import Dispatch, Worker, register
 from burnish.engine.batching import MicroBatch
@@ -31,7 +33,7 @@ from burnish.rollout import make_engine
 from burnish.rollout.base import Sampling
 from burnish.workers.objectives import PolicyObjective
 from burnish.workers.trajectories import ROLLOUT_ROWS, to_batch
-from burnish.workers.updates import passes, update_metrics
+from burnish.workers.updates import lengths, loss_mask, passes, rows_with_gradient, update_metrics
 
 
 class ActorRolloutRefWorker(Worker):
@@ -53,7 +55,11 @@ class ActorRolloutRefWorker(Worker):
         self.reference: nn.Module | None = None
         if self.config.reads_reference:
             self.reference = load_causal_lm(model.path, model, self.device).requires_grad_(False)
-        self.policy_loss = policy_loss(actor.policy_loss.loss_mode)
+        loss = actor.policy_loss.loss_mode
+        self.policy_loss, self.choose = policy_loss(loss), token_choice(loss)
+        # Rows without advantage add nothing to such a loss, and there is no other term that they could add to.
+        has_other_terms = actor.use_kl_loss or actor.entropy_coeff != 0
+        self.skips_zero_advantage = needs_of(loss).skips_zero_advantage and not has_other_terms
         self.scoring = Scoring.from_config(self.config)
         self.engine = make_engine(rollout.name, module, self.tokenizer, rollout)
         self.runner = TrajectoryRunner(self.engine, self.tokenizer, self.config)
@@ -125,20 +131,28 @@ class ActorRolloutRefWorker(Worker):
         micro = MicroBatch.choose(
             actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu, actor.ppo_micro_batch_size_per_gpu
         )
-        updates = []
-        for rows in passes(data, count, actor.ppo_epochs, actor.shuffle, seed=self.config.data.seed, step=step):
+        correction = self.config.algorithm.rollout_correction
+        updates, computed = [], []
+        steps = passes(data, count, actor.ppo_epochs, actor.shuffle, seed=self.config.data.seed, step=step)
+        for number, rows in enumerate(steps):
             mini = data[rows]
             objective = PolicyObjective(
                 self.actor.module,
                 self.policy_loss,
                 actor,
-                Counts.of(mini.batch["response_mask"]),
+                Counts.of(loss_mask(mini)),
                 self.config.data.max_response_length,
                 self.temperature,
                 outputs,
+                correction if correction.bypass_mode else None,
             )
-            updates.append(self.actor.update(mini, objective, micro, schedule=step - 1 - self.warmup))
-        return update_metrics("actor", updates, self.actor, data, actor.ppo_epochs, time.perf_counter() - start)
+            if self.choose is not None:
+                mini = self._with_choice(mini, objective, micro, step, number)
+            needed = mini[rows_with_gradient(mini)] if self.skips_zero_advantage else mini
+            update = self.actor.update(needed, objective, micro, schedule=step - 1 - self.warmup)
+            updates.append(update | {"skipped_tokens_ratio": 1 - sum(lengths(needed)) / sum(lengths(mini))})
+            computed += lengths(needed)
+        return update_metrics("actor", updates, self.actor, computed, time.perf_counter() - start)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def save_checkpoint(self, folder: Path) -> None:
@@ -160,6 +174,18 @@ class ActorRolloutRefWorker(Worker):
         """What logits are divided by: the sampling temperature, or 1 where sampling is greedy."""
         rollout = self.config.actor_rollout_ref.rollout
         return rollout.temperature if rollout.do_sample and rollout.temperature > 0 else 1.0
+
+    def _with_choice(
+        self, mini: DataProto, objective: PolicyObjective, micro: MicroBatch, step: int, number: int
+    ) -> DataProto:
+        """The mini-batch with the column `chosen`: tokens that the loss treats differently, picked from all of it."""
+        assert self.choose is not None
+        passed = self.actor.infer(
+            lambda rows: log_probs(self.actor.module, pack(rows.batch), self.temperature), mini, micro
+        )
+        seed = np.random.SeedSequence([self.config.trainer.seed, step, number]).generate_state(1)
+        chosen = self.choose(objective.inputs(mini, passed), torch.Generator().manual_seed(int(seed[0])))
+        return mini.union(DataProto.from_dict({"chosen": chosen}))
 
     def _scorer(self, total: int) -> Score:
         """Scores trajectories as they finish; RewardError as soon as more of `total` have failed than may."""

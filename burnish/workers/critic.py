@@ -17,7 +17,7 @@ from burnish.engine.trainable import Trainable
 from burnish.models.loading import load_tokenizer, load_value_model
 from burnish.protocol import DataProto
 from burnish.workers.objectives import ValueObjective
-from burnish.workers.updates import passes, update_metrics
+from burnish.workers.updates import lengths, passes, update_metrics
 
 
 class CriticWorker(Worker):
@@ -62,7 +62,9 @@ class CriticWorker(Worker):
             counts = Counts.of(mini.batch["response_mask"])
             objective = ValueObjective(self.critic.module, critic, counts, self.config.data.max_response_length)
             updates.append(self.critic.update(mini, objective, micro, schedule=step - 1))
-        return update_metrics("critic", updates, self.critic, data, critic.ppo_epochs, time.perf_counter() - start)
+        return update_metrics(
+            "critic", updates, self.critic, critic.ppo_epochs * lengths(data), time.perf_counter() - start
+        )
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def save_checkpoint(self, folder: Path) -> None:

@@ -5,21 +5,25 @@ micro-batches that mini-batch is cut into. It runs the model (`engine/forward.py
 (`algorithms/losses/`), so this is where the two meet.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from burnish.algorithms.aggregate import Counts
+from burnish.algorithms.correction import in_the_loss
 from burnish.algorithms.losses import PolicyLoss
 from burnish.algorithms.losses.inputs import PolicyLossInputs, ValueLossInputs
 from burnish.algorithms.losses.regularise import entropy_and_kl
 from burnish.algorithms.losses.value import value_loss
 from burnish.algorithms.tally import Metrics
 from burnish.config.actor import ActorConfig
+from burnish.config.algorithm import RolloutCorrectionConfig
 from burnish.config.critic import CriticConfig
 from burnish.engine.forward import log_probs, values
 from burnish.engine.packing import pack
 from burnish.protocol import DataProto
+from burnish.workers.updates import loss_mask
 
 
 @dataclass(frozen=True)
@@ -33,25 +37,34 @@ class PolicyObjective:
     max_response_length: int
     temperature: float
     outputs: tuple[str, ...]  # of the log-prob pass; the loss and the entropy bonus say which
+    bypass: RolloutCorrectionConfig | None  # with bypass_mode: correct the gap to the rollout engine here
 
     def __call__(self, micro: DataProto) -> tuple[Tensor, Metrics]:
-        batch = micro.batch
-        passed = log_probs(self.module, pack(batch), self.temperature, self.outputs)  # name → (b, R)
-        inputs = PolicyLossInputs(
+        passed = log_probs(self.module, pack(micro.batch), self.temperature, self.outputs)  # name → (b, R)
+        inputs, gap = self.inputs(micro, passed), Metrics()
+        if self.bypass is not None:
+            inputs, gap = in_the_loss(inputs, self.bypass)
+        loss, metrics = self.policy_loss(inputs)
+        more, more_metrics = entropy_and_kl(inputs)
+        return loss + more, metrics | more_metrics | gap
+
+    def inputs(self, rows: DataProto, passed: Mapping[str, Tensor]) -> PolicyLossInputs:
+        """What the loss is given of these rows; `passed` is what the log-prob pass gave for them."""
+        batch = rows.batch
+        return PolicyLossInputs(
             old_log_prob=batch["old_log_probs"],
             log_prob=passed["log_prob"],
             advantages=batch["advantages"],
-            response_mask=batch["response_mask"],
+            response_mask=loss_mask(rows),
             config=self.config,
             counts=self.counts,
             max_response_length=self.max_response_length,
+            rollout_is_weights=batch.get("rollout_is_weights", None),
             entropy=passed.get("entropy"),
             ref_log_prob=batch.get("ref_log_prob", None),
             outputs=passed,
+            chosen=batch.get("chosen", None),
         )
-        loss, metrics = self.policy_loss(inputs)
-        more, more_metrics = entropy_and_kl(inputs)
-        return loss + more, metrics | more_metrics
 
 
 @dataclass(frozen=True)

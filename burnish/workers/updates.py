@@ -19,16 +19,36 @@ def passes(data: DataProto, count: int, epochs: int, shuffle: bool, *, seed: int
         )
 
 
+def loss_mask(data: DataProto) -> torch.Tensor:
+    """(B, R) the tokens in the policy's loss: those it sampled, without those that a correction rejected."""
+    mask: torch.Tensor = data.batch.get("loss_mask", data.batch["response_mask"])
+    return mask
+
+
+def rows_with_gradient(data: DataProto) -> np.ndarray:
+    """(B,) bool: the rows with an advantage other than 0 on a token of the policy's loss."""
+    signal: np.ndarray = ((data.batch["advantages"] != 0) & loss_mask(data).bool()).any(-1).numpy()
+    return signal
+
+
+def lengths(data: DataProto) -> list[int]:
+    """Tokens of each sequence, prompt and response."""
+    counts: list[int] = data.batch["attention_mask"].sum(-1).tolist()
+    return counts
+
+
 def update_metrics(
-    role: str, updates: list[dict[str, float]], trainable: Trainable, data: DataProto, epochs: int, seconds: float
+    role: str, updates: list[dict[str, float]], trainable: Trainable, computed: list[int], seconds: float
 ) -> dict[str, list[float]]:
-    """The metrics of the optimiser steps of one batch, by name; what every update reports is named after the role."""
+    """The metrics of the optimiser steps of one batch, by name; what every update reports is named after the role.
+
+    computed   lengths of all sequences that the updates ran the model on, forward and backward
+    """
     metrics: dict[str, list[float]] = {}
     for update in updates:
         for name, value in update.items():
             metrics.setdefault(name if "/" in name else f"{role}/{name}", []).append(value)
-    lengths = data.batch["attention_mask"].sum(-1).tolist()
-    utilisation = mfu(epochs * sequence_flops(trainable.module, lengths, backward=True), seconds, trainable.device)
+    utilisation = mfu(sequence_flops(trainable.module, computed, backward=True), seconds, trainable.device)
     if utilisation is not None:
         metrics[f"perf/mfu/{role}"] = [utilisation]
     if trainable.device.type == "cuda":

@@ -32,12 +32,12 @@ def test_keys_that_are_not_available_yet_are_counted_not_listed(command, root, c
 
 
 def test_a_part_leaves_them_out_too_and_says_how_to_see_them(capsys):
-    main(["ppo", "--help", "kl"])
+    main(["ppo", "--help", "model"])
     text = capsys.readouterr().out
     count = int(text.partition("not shown: ")[2].split()[0])
-    main(["ppo", "--help", "kl", "all"])
+    main(["ppo", "--help", "model", "all"])
     everything = capsys.readouterr().out
-    assert "`burnish ppo --help kl all` shows all" in text
+    assert "`burnish ppo --help model all` shows all" in text
     assert count > 0 and everything.count(" [") == text.count(" [") + count
 
 
@@ -88,7 +88,7 @@ def test_defaults_are_shown_as_they_are_typed(capsys):
 def test_a_word_selects_a_part(capsys):
     main(["ppo", "--help", "optim.lr"])
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "optim.lr [" in line]
-    assert listed == ["actor_rollout_ref.actor.optim.lr", "critic.optim.lr"]
+    assert listed == ["actor_rollout_ref.actor.optim.lr", "critic.optim.lr", "process_reward.optim.lr"]
     main(["ppo", "--help", "rollout"])
     text = capsys.readouterr().out
     assert "actor_rollout_ref.rollout.temperature [" in text and "actor_rollout_ref.actor.clip_ratio [" not in text

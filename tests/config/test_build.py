@@ -189,8 +189,6 @@ def test_open_sections_take_any_key(make):
         ({"trainer.executor": "ray"}, ["several processes (Ray)"]),
         ({f"{ROLLOUT}.tensor_model_parallel_size": 2}, ["a rollout engine over several devices"]),
         ({"data.image_key": "pictures"}, ["images in prompts"]),
-        ({"algorithm.filter_groups.enable": True}, ["dynamic sampling"]),
-        ({"algorithm.rollout_correction.mode": "on"}, ["gap between rollout and training"]),
         ({"trainer.async_rollout.staleness": 1}, ["generation that runs ahead of training"]),
         ({"global_profiler.tool": "torch"}, ["profiling"]),
         ({"controller_nsight_options.cuda-memory-usage": "true"}, ["profiling"]),

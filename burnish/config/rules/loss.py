@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from burnish.config.algorithm import USED_BY
+from burnish.config.actor import LOSSES, OWN_AGGREGATION, USED_BY_LOSS
+from burnish.config.algorithm import ESTIMATORS, USED_BY
 from burnish.config.ppo import PPOConfig
 from burnish.config.rules.given import Given
 from burnish.errors import ConfigError
@@ -49,11 +50,50 @@ def clip_range(config: PPOConfig, given: Given) -> None:
 
 
 def estimator_keys(config: PPOConfig, given: Given) -> None:
-    """Numbers of estimators that were not chosen are reported as unused."""
-    chosen = config.algorithm.adv_estimator
-    if any(chosen in estimators for estimators in USED_BY.values()):
+    """Numbers of estimators that were not chosen are reported as unused; reward components that are whole."""
+    algorithm, chosen = config.algorithm, config.algorithm.adv_estimator
+    if chosen in ESTIMATORS:  # what a user's own reads is theirs to know
         unused = [name for name, estimators in USED_BY.items() if chosen not in estimators]
         _unused(given, f"algorithm.adv_estimator={chosen} does not read it", *unused)
+    if not given.needs.reward_components:
+        return
+    names, weights = algorithm.gdpo_reward_keys, algorithm.gdpo_reward_weights
+    if not names:
+        if weights:
+            raise ConfigError("algorithm.gdpo_reward_weights needs algorithm.gdpo_reward_keys: what do they weigh?")
+        given.say(f"algorithm.gdpo_reward_keys is not set: {chosen} normalises the score alone")
+        return
+    if len(set(names)) < len(names):
+        raise ConfigError(f"algorithm.gdpo_reward_keys={names} names one twice; weigh it with gdpo_reward_weights")
+    if weights is not None and len(weights) != len(names):
+        raise ConfigError(
+            f"algorithm.gdpo_reward_weights has {len(weights)} weights for the {len(names)} of "
+            "algorithm.gdpo_reward_keys; give one for each"
+        )
+    if algorithm.use_kl_in_reward:
+        raise ConfigError(
+            f"algorithm.use_kl_in_reward with algorithm.gdpo_reward_keys: {chosen} reads the components, and the KL "
+            f"is in none of them; use {ACTOR}.use_kl_loss"
+        )
+
+
+def loss_keys(config: PPOConfig, given: Given) -> None:
+    """Numbers of losses that were not chosen are reported as unused; bounds that are in order."""
+    actor, chosen = config.actor_rollout_ref.actor, config.actor_rollout_ref.actor.policy_loss.loss_mode
+    if chosen in LOSSES:
+        unused = [f"{ACTOR}.{name}" for name, losses in USED_BY_LOSS.items() if chosen not in losses]
+        _unused(given, f"{ACTOR}.policy_loss.loss_mode={chosen} does not read it", *unused)
+    if chosen in OWN_AGGREGATION and f"{ACTOR}.loss_agg_mode" in given:
+        given.say(
+            f"{ACTOR}.loss_agg_mode={actor.loss_agg_mode} is for entropy and KL terms only: the policy loss {chosen} "
+            f"is always {OWN_AGGREGATION[chosen]}"
+        )
+    bounds = actor.policy_loss
+    if chosen == "clip_cov" and bounds.clip_cov_lb >= bounds.clip_cov_ub:
+        raise ConfigError(
+            f"{ACTOR}.policy_loss.clip_cov_lb={bounds.clip_cov_lb:g} is not below clip_cov_ub={bounds.clip_cov_ub:g}: "
+            "no token lies between them"
+        )
 
 
 def _unused(given: Given, reason: str, *names: str) -> None:
