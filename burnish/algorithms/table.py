@@ -30,7 +30,7 @@ class Entry:
 
     function: str | Function
     needs: Needs = NOTHING
-    choose: str | Function | None = None
+    choose: str | Callable[..., Any] | None = None
 
 
 @dataclass
@@ -54,7 +54,9 @@ class Table:
         choose = self._entry(name).choose
         return load_target(choose, self.key) if isinstance(choose, str) else choose
 
-    def register(self, name: str, needs: Needs = NOTHING, choose: Function | None = None) -> Callable[[Fn], Fn]:
+    def register(
+        self, name: str, needs: Needs = NOTHING, choose: Callable[..., Any] | None = None
+    ) -> Callable[[Fn], Fn]:
         """Decorator that adds a user's function under `name`."""
 
         def add(function: Fn) -> Fn:

@@ -66,7 +66,7 @@ class PolicyLossConfig:
     kl_cov_ratio: float = key(
         0.0002, "kl_cov: share of tokens with a penalty", reader=f"{LOSS_FILES}/kl_cov.py", low=0, high=1
     )
-    ppo_kl_coef: float = key(1.0, "kl_cov: weight of the penalty", reader=f"{LOSS_FILES}/kl_cov.py", low=0)
+    ppo_kl_coef: float = key(0.1, "kl_cov: weight of the penalty", reader=f"{LOSS_FILES}/kl_cov.py", low=0)
     tau_pos: float = key(1.0, "sapo: temperature of positive advantages", reader=f"{LOSS_FILES}/sapo.py", above=0)
     tau_neg: float = key(1.05, "sapo: temperature of the other advantages", reader=f"{LOSS_FILES}/sapo.py", above=0)
     dro_beta: float = key(0.1, "dro: weight of the squared log-ratio", reader=f"{LOSS_FILES}/dro.py", above=0)

@@ -82,17 +82,12 @@ class Trainable:
         """
         self.module.train()
         self.optimizer.zero_grad(set_to_none=True)
-        parts: list[Metrics] = [{"loss": part_of_sum(torch.zeros((), device=self.device))}]
+        parts: list[Metrics] = []
         for rows in micro.cut(_lengths(batch)):
             loss, metrics = loss_fn(batch[rows].to(self.device))
             loss.backward()
             self._collect_gradients()
             parts.append({**metrics, "loss": part_of_sum(loss)})
-        if not len(
-            batch
-        ):  # nothing to learn from: a gradient of 0, which still moves Adam's moments and decays weights
-            for master in self.masters.values():
-                master.grad = torch.zeros_like(master)
         merged = merge(parts)
         return merged | self._apply(merged["loss"], self.step if schedule is None else schedule)
 

@@ -1,7 +1,8 @@
 """Fixtures of the algorithm tests: the golden tolerance, and batches with holes in their masks."""
 
+import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from burnish.algorithms.advantages.inputs import AdvantageInputs
 from burnish.algorithms.aggregate import Counts
 from burnish.algorithms.losses.inputs import PolicyLossInputs, ValueLossInputs
+from burnish.algorithms.tally import Metrics, merge
 from burnish.config.actor import ActorConfig
 from burnish.config.algorithm import AlgorithmConfig
 from burnish.config.critic import CriticConfig
@@ -94,6 +96,72 @@ def value_batch() -> Callable[..., ValueLossInputs]:
         return ValueLossInputs(vpreds, values, returns, mask, CriticConfig(**config), Counts.of(mask), 11)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def counts_of() -> Callable[..., Counts]:
+    """The counts a recorded case was given, or those of its mask."""
+
+    def counts(given: dict[str, Any], mask: torch.Tensor) -> Counts:
+        here = Counts.of(mask)
+        tokens, sequences = given.get("batch_num_tokens"), given.get("global_batch_size")
+        return Counts(tokens or here.tokens, sequences or here.sequences)
+
+    return counts
+
+
+def slope_of(loss_function: Any, inputs: Any, name: str) -> tuple[torch.Tensor, Metrics, torch.Tensor]:
+    leaf = getattr(inputs, name).detach().clone().requires_grad_()
+    loss, metrics = loss_function(dataclasses.replace(inputs, **{name: leaf}))
+    loss.backward()
+    return loss.detach(), metrics, leaf.grad
+
+
+@pytest.fixture(scope="session")
+def gradient() -> Callable[..., tuple[torch.Tensor, Metrics, torch.Tensor]]:
+    """Loss, metrics and ∂loss/∂name of a loss over one micro-batch."""
+    return slope_of
+
+
+@pytest.fixture(scope="session")
+def take() -> Callable[..., Any]:
+    """A micro-batch of some rows; counts stay those of the mini-batch."""
+
+    def some(inputs: Any, rows: Any) -> Any:
+        fields = ((f.name, getattr(inputs, f.name)) for f in dataclasses.fields(inputs))
+        return dataclasses.replace(inputs, **{n: t[rows] for n, t in fields if isinstance(t, torch.Tensor)})
+
+    return some
+
+
+@pytest.fixture(scope="session")
+def assert_same_in_parts(take: Callable[..., Any]) -> Callable[..., None]:
+    """Loss, gradient and metrics of a mini-batch are the sums of its micro-batches', given as lists of rows."""
+
+    def check(loss_function: Any, inputs: Any, name: str, parts: Sequence[list[int]]) -> None:
+        loss, metrics, slope = slope_of(loss_function, inputs, name)
+        summed, tallies, pieces = torch.zeros_like(loss), [], torch.full_like(slope, math.nan)
+        for part in parts:
+            rows = torch.tensor(part, dtype=torch.long)
+            of_part, tally, pieces[rows] = slope_of(loss_function, take(inputs, rows), name)
+            summed, tallies = summed + of_part, [*tallies, tally]
+        torch.testing.assert_close(summed, loss)
+        torch.testing.assert_close(pieces, slope)
+        assert merge(tallies) == pytest.approx(merge([metrics]), rel=1e-9, abs=1e-12)
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def with_junk() -> Callable[..., Any]:
+    """The same inputs, with something else on every token the policy did not sample: name → what."""
+
+    def replace(inputs: Any, junk: dict[str, Any]) -> Any:
+        outside = inputs.response_mask == 0
+        assert outside.any()
+        return dataclasses.replace(inputs, **{n: getattr(inputs, n).masked_fill(outside, j) for n, j in junk.items()})
+
+    return replace
 
 
 @pytest.fixture(params=[math.nan, math.inf, -1e30, 12.5], ids=str)

@@ -6,11 +6,12 @@ A loss is one function in one short file:
 
     @register_policy_loss("plain")
     def plain(inputs):                                       # a PolicyLossInputs, see inputs.py
-        return inputs.aggregate(-inputs.advantages * inputs.log_prob), {}      # a scalar, and its metrics
+        losses = inputs.weigh(-inputs.advantages * inputs.policy_log_prob)     # (B, R)
+        return inputs.aggregate(losses), {}                                    # a scalar, and its metrics
 
 It is used with `actor_rollout_ref.actor.policy_loss.loss_mode=my.module:plain`, or by its registered name once its
 module is imported. `inputs.aggregate` divides by the counts of the whole mini-batch, so a loss written this way does
-not depend on how the batch is cut; metrics are the `Sum` and `Mean` of `algorithms/tally.py` for the same reason.
+not depend on how the batch is cut; metrics are the tallies of `algorithms/tally.py` for the same reason.
 
 A loss whose treatment of one token depends on all tokens of the mini-batch (the largest covariances, say) cannot know
 them from a micro-batch. It registers a function beside itself, `choose(inputs, random)`, which is called once per

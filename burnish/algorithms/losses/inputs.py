@@ -1,5 +1,6 @@
 """What a loss is given: the tensors of one micro-batch, and the counts of the mini-batch it was cut from."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from burnish.algorithms.aggregate import Counts, aggregate
+from burnish.algorithms.masked import zero_outside
 
 if TYPE_CHECKING:
     from burnish.config.actor import ActorConfig
@@ -29,6 +31,22 @@ class PolicyLossInputs:
     ref_log_prob: torch.Tensor | None = None  # (B, R) when a KL loss is on
     outputs: Mapping[str, torch.Tensor] = field(default_factory=dict)  # name → (B, R), as in Needs.outputs
     chosen: torch.Tensor | None = None  # (B, R) bool: what the loss's `choose` picked from the whole mini-batch
+
+    @property
+    def policy_log_prob(self) -> torch.Tensor:
+        """(B, R) `log_prob` at the tokens the policy sampled, 0 elsewhere.
+
+        Zeroed here and not only at the end: what an observation token holds must not reach the gradient as 0 · NaN.
+        """
+        return zero_outside(self.log_prob, self.response_mask)
+
+    def log_ratio(self, bound: float = math.inf) -> torch.Tensor:
+        """(B, R) log π - log π_old at the tokens the policy sampled, 0 elsewhere; beyond ±bound without gradient."""
+        return zero_outside(self.log_prob - self.old_log_prob, self.response_mask).clamp(-bound, bound)
+
+    def weigh(self, losses: torch.Tensor) -> torch.Tensor:
+        """The losses (B, R) times `rollout_is_weights`, where there are any."""
+        return losses if self.rollout_is_weights is None else losses * self.rollout_is_weights
 
     def aggregate(self, losses: torch.Tensor, mode: str | None = None) -> torch.Tensor:
         """(B, R) → scalar, the way `actor.loss_agg_mode` says, or as `mode` for a loss that has its own."""

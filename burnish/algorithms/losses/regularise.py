@@ -9,7 +9,6 @@ import torch
 
 from burnish.algorithms.kl import kl_penalty
 from burnish.algorithms.losses.inputs import PolicyLossInputs
-from burnish.algorithms.masked import zero_outside
 from burnish.algorithms.tally import Mean, Metrics, part_of_sum
 from burnish.errors import BurnishError
 
@@ -40,5 +39,4 @@ def kl_term(inputs: PolicyLossInputs) -> torch.Tensor:
     """The distance to the reference at each sampled token (`actor.kl_loss_type`), aggregated."""
     if inputs.ref_log_prob is None:
         raise BurnishError("actor.use_kl_loss is on, but there are no log-probs of the reference policy")
-    log_prob = zero_outside(inputs.log_prob, inputs.response_mask)  # before the exponential: see vanilla.py
-    return inputs.aggregate(kl_penalty(log_prob, inputs.ref_log_prob, inputs.config.kl_loss_type))
+    return inputs.aggregate(kl_penalty(inputs.policy_log_prob, inputs.ref_log_prob, inputs.config.kl_loss_type))

@@ -17,7 +17,6 @@ gradient beyond; `rollout_is_weights` multiply the loss of each token after clip
 import torch
 
 from burnish.algorithms.losses.inputs import PolicyLossInputs
-from burnish.algorithms.masked import zero_outside
 from burnish.algorithms.tally import Metrics, mean_over_tokens, part_of_sum
 from burnish.errors import ConfigError
 
@@ -28,9 +27,8 @@ def vanilla(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
     if config.clip_ratio_c <= 1:
         raise ConfigError(f"actor.clip_ratio_c={config.clip_ratio_c} must be above 1: it bounds the ratio from above")
 
-    # Zeroed here and not only at the end: what an observation token holds must not reach the gradient as 0 · NaN.
-    log_ratio = zero_outside(inputs.log_prob - inputs.old_log_prob, mask).clamp(-20, 20)
-    ratio, advantages = log_ratio.exp(), inputs.advantages
+    log_ratio, advantages = inputs.log_ratio(20), inputs.advantages
+    ratio = log_ratio.exp()
 
     unclipped = -advantages * ratio
     clipped = -advantages * ratio.clamp(1 - config.clip_ratio_low, 1 + config.clip_ratio_high)
@@ -38,10 +36,8 @@ def vanilla(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
     bound = -advantages * config.clip_ratio_c
     negative = advantages < 0
     bounded = torch.where(negative, torch.minimum(losses, bound), losses)
-    if inputs.rollout_is_weights is not None:
-        bounded = bounded * inputs.rollout_is_weights
 
-    loss = inputs.aggregate(bounded)
+    loss = inputs.aggregate(inputs.weigh(bounded))
     return loss, {
         "actor/pg_loss": part_of_sum(loss),
         "actor/pg_clipfrac": mean_over_tokens(clipped > unclipped, mask),

@@ -1,0 +1,42 @@
+"""GSPO: one ratio for a whole response, the geometric mean of its tokens' ratios.
+
+    s = exp(mean_t(log π_t - log π_old,t))          the mean over the response's policy tokens
+    L_t = max(-A_t s, -A_t clip(s, 1 - low, 1 + high))
+
+s moves with the log-prob of the token it stands at, so that a token's gradient carries its own advantage. Where a
+response has one advantage, that is the gradient of the paper's loss. The loss is always aggregated as
+seq-mean-token-mean, whatever `actor.loss_agg_mode` says: every response weighs the same.
+
+Keys: `clip_ratio_low`, `clip_ratio_high`. A mean over a response stays close to 1; the paper clips at 3e-4 and 4e-4,
+and the default of 0.2 hardly ever does.
+
+Paper: Group Sequence Policy Optimization (Zheng et al. 2025, arXiv:2507.18071); this is its GSPO-token.
+
+How we differ: the mean is bounded above by 10, without gradient beyond, which keeps s finite. A response without policy
+tokens adds nothing. There is no second clip for negative advantages: `pg_clipfrac_lower` is 0.
+"""
+
+import torch
+
+from burnish.algorithms.losses.inputs import PolicyLossInputs
+from burnish.algorithms.masked import masked_mean
+from burnish.algorithms.tally import Metrics, mean_over_tokens, part_of_sum
+
+
+def gspo(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
+    """The micro-batch's share of the loss, and its metrics."""
+    config, mask, advantages = inputs.config, inputs.response_mask, inputs.advantages
+    log_ratio, log_prob = inputs.log_ratio().detach(), inputs.policy_log_prob
+    of_response = masked_mean(log_ratio, mask, dim=-1)[:, None]  # (B, 1)
+    ratio = (log_prob - log_prob.detach() + of_response).clamp(max=10).exp()  # (B, R)
+
+    unclipped = -advantages * ratio
+    clipped = -advantages * ratio.clamp(1 - config.clip_ratio_low, 1 + config.clip_ratio_high)
+
+    loss = inputs.aggregate(inputs.weigh(torch.maximum(unclipped, clipped)), "seq-mean-token-mean")
+    return loss, {
+        "actor/pg_loss": part_of_sum(loss),
+        "actor/pg_clipfrac": mean_over_tokens(clipped > unclipped, mask),
+        "actor/pg_clipfrac_lower": mean_over_tokens(torch.zeros_like(mask), mask),
+        "actor/ppo_kl": mean_over_tokens(-log_ratio, mask),
+    }

@@ -1,0 +1,345 @@
+"""Every policy loss of the table: recorded figures, any cut, holes in the mask, skipped rows, far ratios, keys."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from burnish.algorithms import losses
+from burnish.algorithms.aggregate import Counts
+from burnish.algorithms.losses.covariance import covariance
+from burnish.algorithms.losses.inputs import PolicyLossInputs
+from burnish.algorithms.tally import merge
+from burnish.config.actor import AGGREGATIONS, OWN_AGGREGATION, USED_BY_LOSS, ActorConfig, PolicyLossConfig
+from burnish.errors import BurnishError, ConfigError
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "policy_losses.json"
+CASES = [case for case in json.loads(GOLDEN.read_text()) if case["params"].get("loss") != "bypass_mode"]
+READ = ("log_prob", "old_log_prob", "advantages", "rollout_is_weights")
+NAMES = tuple(losses.TABLE.entries)
+CHOOSING = ("clip_cov", "kl_cov")
+EVERY = pytest.mark.parametrize("name", NAMES)
+MODES = pytest.mark.parametrize("mode", AGGREGATIONS)
+
+
+def of_tokens(**policy_loss):
+    """Numbers with which both losses that choose tokens choose several of a small batch."""
+    return PolicyLossConfig(**{"clip_cov_ratio": 0.3, "clip_cov_lb": -0.5, "kl_cov_ratio": 0.2, **policy_loss})
+
+
+def with_choice(name, inputs, seed=0):
+    """The inputs of a mini-batch, with what the loss chooses from it."""
+    choose = losses.token_choice(name)
+    random = torch.Generator().manual_seed(seed)
+    return inputs if choose is None else dataclasses.replace(inputs, chosen=choose(inputs, random))
+
+
+@pytest.fixture(scope="session")
+def batch(policy_batch):
+    """A mini-batch for a loss, complete; `stretch` multiplies the log-ratios, `empty` rows have no policy token."""
+
+    def make(name, seed=0, dtype=torch.float64, stretch=1.0, empty=(), **config):
+        inputs = policy_batch(seed, dtype, **{"policy_loss": of_tokens(), **config})
+        mask = inputs.response_mask.clone()
+        mask[list(empty)] = 0
+        log_prob = inputs.old_log_prob + stretch * (inputs.log_prob - inputs.old_log_prob)
+        inputs = dataclasses.replace(inputs, response_mask=mask, counts=Counts.of(mask), log_prob=log_prob)
+        return with_choice(name, inputs)
+
+    return make
+
+
+def recorded(case, counts_of):
+    """A recorded case as (name of the loss, its inputs, number of devices its loss was multiplied by)."""
+    params, around = case["params"], case["params"]["global_batch_info"]
+    name = params.get("loss", "reinforce")
+    tensors = {key: torch.tensor(values) for key, values in case["inputs"].items()}
+    if "rollout_log_prob" in tensors:
+        tensors["old_log_prob"] = tensors.pop("rollout_log_prob")
+    clip, mask = params.get("clip_ratio", 0.2), tensors["response_mask"]
+    own = {key: value for key, value in params.get("policy_loss", {}).items() if value is not None}
+    own |= {key: params[key] for key in ("tau_pos", "tau_neg") if key in params}
+    own = {"dro_beta": 0.0, "ppo_kl_coef": 0.1, **own}  # the defaults of the reference: none, and a lower one
+    config = ActorConfig(
+        clip_ratio_low=clip if params.get("clip_ratio_low") is None else params["clip_ratio_low"],  # as finalise does
+        clip_ratio_high=clip if params.get("clip_ratio_high") is None else params["clip_ratio_high"],
+        clip_ratio_c=params.get("clip_ratio_c", 3.0),
+        loss_agg_mode=params["loss_agg_mode"],
+        loss_scale_factor=around.get("loss_scale_factor"),
+        policy_loss=PolicyLossConfig(**own),
+    )
+    counts, devices = counts_of(around, mask), around.get("dp_size", 1)  # the reference undoes averaging over devices
+    if name == "geo_mean":  # the reference counts rows without tokens, and neither the mini-batch nor devices
+        counts, devices = Counts(counts.tokens, len(mask)), 1
+    inputs = PolicyLossInputs(**tensors, config=config, counts=counts, max_response_length=mask.shape[1])
+    return name, with_choice(name, inputs, params.get("torch_seed", 0)), devices
+
+
+def test_every_loss_has_recorded_figures():
+    assert {case["params"].get("loss", "reinforce") for case in CASES} == set(NAMES)
+    assert len(CASES) == 324
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_golden(case, assert_close, counts_of, gradient):
+    name, inputs, devices = recorded(case, counts_of)
+    loss_function, expected = losses.policy_loss(name), case["expected"]
+    if "raises" in expected:
+        with pytest.raises(ConfigError, match=r"clip_ratio_c=1.0 must be above 1|dro_beta=0.0 must be above 0"):
+            loss_function(inputs)
+        return
+    loss, metrics, slope = gradient(loss_function, inputs, "log_prob")
+    assert_close(loss * devices, expected["loss"])
+    assert_close(slope * devices, expected["grad_log_prob"])
+    want = {"actor/pg_loss": loss.item(), **expected["metrics"]}
+    if name == "gpg":  # the reference reports nothing
+        moved = (inputs.old_log_prob - inputs.log_prob)[inputs.response_mask.bool()].mean()
+        want["actor/ppo_kl"] = moved.item()
+    assert_close(merge([metrics]), want)
+
+
+ROWS = range(6)
+cuts = st.permutations(ROWS).flatmap(
+    lambda rows: st.lists(st.integers(0, 6), min_size=2, max_size=2).map(
+        lambda at: [rows[: min(at)], rows[min(at) : max(at)], rows[max(at) :]]
+    )
+)
+batches = {
+    "seed": st.integers(0, 10**6),
+    "stretch": st.sampled_from([1.0, 40.0]),  # 40: beyond every bound on a log-ratio
+    "empty": st.sets(st.sampled_from(ROWS), max_size=6),
+}
+
+
+@EVERY
+@MODES
+@given(parts=cuts, **batches)
+@settings(max_examples=15, deadline=None)
+def test_any_cut_gives_the_same_loss_gradient_and_metrics(
+    name, mode, batch, assert_same_in_parts, parts, seed, stretch, empty
+):
+    inputs = batch(name, seed, stretch=stretch, empty=empty, loss_agg_mode=mode)
+    assert_same_in_parts(losses.policy_loss(name), inputs, "log_prob", parts)
+
+
+junk = st.one_of(st.sampled_from([math.nan, math.inf, -math.inf, 1e30, -1e30, 0.0]), st.floats(-50, 50))
+everywhere = st.tuples(junk, junk, junk, junk).map(lambda values: dict(zip(READ, values, strict=True)))
+alone = st.tuples(st.sampled_from(READ), junk).map(lambda pair: dict([pair]))
+
+
+@EVERY
+@MODES
+@given(seed=st.integers(0, 10**6), replaced=st.one_of(alone, everywhere), picked=st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_observation_tokens_change_nothing(name, mode, batch, with_junk, gradient, seed, replaced, picked):
+    inputs = batch(name, seed, torch.float32, loss_agg_mode=mode)
+    changed = with_choice(name, with_junk(inputs, replaced))
+    if name in CHOOSING:
+        assert torch.equal(covariance(changed), covariance(inputs)) and torch.equal(changed.chosen, inputs.chosen)
+        assert not inputs.chosen[inputs.response_mask == 0].any()
+        changed = with_junk(changed, {"chosen": picked})
+    loss, metrics, slope = gradient(losses.policy_loss(name), inputs, "log_prob")
+    loss_after, metrics_after, slope_after = gradient(losses.policy_loss(name), changed, "log_prob")
+    assert torch.equal(loss_after, loss) and torch.equal(slope_after, slope)
+    assert merge([metrics_after]) == merge([metrics])
+    assert slope.any() and not slope[inputs.response_mask == 0].any()
+
+
+def without_advantage(inputs, row):
+    advantages = inputs.advantages.clone()
+    advantages[row] = torch.where(inputs.response_mask[row].bool(), 0.0, advantages[row])
+    return dataclasses.replace(inputs, advantages=advantages)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if losses.needs_of(name).skips_zero_advantage])
+@MODES
+@given(row=st.sampled_from(ROWS), **batches)
+@settings(max_examples=10, deadline=None)
+def test_a_row_without_advantage_can_be_skipped(name, mode, batch, take, gradient, row, seed, stretch, empty):
+    inputs = without_advantage(batch(name, seed, stretch=stretch, empty=empty, loss_agg_mode=mode), row)
+    loss, _, slope = gradient(losses.policy_loss(name), inputs, "log_prob")
+    assert not slope[row].any()
+    rest = [other for other in ROWS if other != row]
+    loss_of_rest, _, slope_of_rest = gradient(losses.policy_loss(name), take(inputs, rest), "log_prob")
+    torch.testing.assert_close(loss_of_rest, loss)
+    torch.testing.assert_close(slope_of_rest, slope[rest])
+
+
+def test_the_other_losses_need_the_rows_without_advantage(batch, take, gradient):
+    assert [name for name in NAMES if not losses.needs_of(name).skips_zero_advantage] == ["clip_cov", "kl_cov", "dro"]
+    inputs, row, rest = without_advantage(batch("dro"), 0), 0, [1, 2, 3, 4, 5]
+    assert gradient(losses.policy_loss("dro"), inputs, "log_prob")[2][row].any()  # drawn back to the old policy
+    penalised = dataclasses.replace(inputs, chosen=torch.ones_like(inputs.response_mask, dtype=torch.bool))
+    assert gradient(losses.policy_loss("kl_cov"), penalised, "log_prob")[2][row].any()
+    for name in CHOOSING:  # the row takes part in the comparison, whatever its own gradient is
+        assert not torch.equal(with_choice(name, take(inputs, rest)).chosen, with_choice(name, inputs).chosen[rest])
+
+
+@EVERY
+@pytest.mark.parametrize("distance", [200.0, -200.0])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_far_from_the_old_policy_everything_stays_finite(name, distance, sign, policy_batch, gradient):
+    inputs = policy_batch(policy_loss=of_tokens())
+    far = {"log_prob": inputs.old_log_prob + distance, "advantages": sign * inputs.advantages.abs()}
+    inputs = with_choice(name, dataclasses.replace(inputs, **far))
+    loss, metrics, slope = gradient(losses.policy_loss(name), inputs, "log_prob")
+    assert loss.isfinite() and slope.isfinite().all()
+    assert all(math.isfinite(value) for value in merge([metrics]).values())
+
+
+def test_vanilla_stops_the_gradient_far_from_the_old_policy(policy_batch, gradient):
+    inputs, vanilla = policy_batch(), losses.policy_loss("vanilla")
+    inside, ones = inputs.response_mask.bool(), torch.ones_like(inputs.advantages)
+    gone = dataclasses.replace(inputs, log_prob=inputs.old_log_prob - 200, advantages=ones)
+    _, metrics, slope = gradient(vanilla, gone, "log_prob")
+    assert merge([metrics])["actor/ppo_kl"] == 20 and not slope.any()
+    exploded = dataclasses.replace(inputs, log_prob=inputs.old_log_prob + 200, advantages=-ones)
+    loss, _, slope = gradient(vanilla, exploded, "log_prob")
+    capped = 3 * inputs.rollout_is_weights[inside].mean()  # clip_ratio_c times the advantage
+    assert loss.item() == pytest.approx(capped.item()) and not slope.any()
+
+
+@pytest.mark.parametrize("name", ["dro", "kl_cov"])
+def test_a_penalty_draws_back_from_any_distance(name, policy_batch, gradient):
+    inputs = policy_batch(policy_loss=of_tokens(kl_cov_ratio=1.0))
+    far = {"log_prob": inputs.old_log_prob + 200, "advantages": torch.zeros_like(inputs.advantages)}
+    inputs = with_choice(name, dataclasses.replace(inputs, **far))
+    slope = gradient(losses.policy_loss(name), inputs, "log_prob")[2]
+    assert (slope[inputs.response_mask.bool()] > 0).all()
+
+
+@EVERY
+def test_importance_weights_multiply_the_loss(name, batch, gradient):
+    inputs = batch(name)
+    plain = dataclasses.replace(inputs, rollout_is_weights=None)
+    double = dataclasses.replace(inputs, rollout_is_weights=torch.full_like(inputs.log_prob, 2.0))
+    loss, metrics, slope = gradient(losses.policy_loss(name), plain, "log_prob")
+    weighted_loss, weighted_metrics, weighted_slope = gradient(losses.policy_loss(name), double, "log_prob")
+    torch.testing.assert_close(weighted_loss, 2 * loss)
+    torch.testing.assert_close(weighted_slope, 2 * slope)
+    assert merge([weighted_metrics]) == pytest.approx({**merge([metrics]), "actor/pg_loss": 2 * loss.item()})
+
+
+@EVERY
+def test_a_batch_without_policy_tokens_has_loss_zero(name, batch, gradient):
+    inputs = batch(name, empty=ROWS)
+    assert inputs.chosen is None or not inputs.chosen.any()
+    loss, metrics, slope = gradient(losses.policy_loss(name), inputs, "log_prob")
+    assert loss == 0 and not slope.any()
+    assert set(merge([metrics]).values()) == {0.0}
+
+
+@EVERY
+def test_the_aggregation_is_the_configured_one_unless_the_loss_has_its_own(name, batch):
+    found = {losses.policy_loss(name)(batch(name, loss_agg_mode=mode))[0].item() for mode in AGGREGATIONS}
+    assert len(found) == (1 if name in OWN_AGGREGATION else len(AGGREGATIONS))
+
+
+@EVERY
+@pytest.mark.parametrize("key", [key for key in USED_BY_LOSS if key != "clip_ratio"])  # which finalise resolves
+def test_a_loss_reads_the_keys_it_is_said_to(name, key, batch):
+    def result(value):
+        section, _, own = key.rpartition(".")
+        config = {section: of_tokens(**{own: value})} if section else {key: value}
+        return losses.policy_loss(name)(batch(name, stretch=4.0, **config))[0].item()
+
+    one, other = (1.1, 4.0) if key == "clip_ratio_c" else (0.1, 0.9)
+    assert (result(one) != result(other)) == (name in USED_BY_LOSS[key])
+
+
+def test_gspo_is_the_papers_loss_where_a_response_has_one_advantage(batch, gradient):
+    inputs = batch("gspo", empty=[2], clip_ratio_low=0.1, clip_ratio_high=0.1)
+    inputs = dataclasses.replace(
+        inputs, advantages=inputs.advantages[:, :1].expand_as(inputs.advantages), rollout_is_weights=None
+    )
+
+    def of_responses(inputs):
+        gained = []
+        for row in (row for row in ROWS if inputs.response_mask[row].any()):
+            inside, advantage = inputs.response_mask[row].bool(), inputs.advantages[row, 0]
+            ratio = (inputs.log_prob[row][inside] - inputs.old_log_prob[row][inside]).mean().exp()
+            gained.append(torch.minimum(advantage * ratio, advantage * ratio.clamp(0.9, 1.1)))
+        return -torch.stack(gained).mean(), {}
+
+    loss, metrics, slope = gradient(losses.policy_loss("gspo"), inputs, "log_prob")
+    want, _, slope_wanted = gradient(of_responses, inputs, "log_prob")
+    torch.testing.assert_close(loss, want)
+    torch.testing.assert_close(slope, slope_wanted)
+    assert 0 < merge([metrics])["actor/pg_clipfrac"] < 1
+
+
+@EVERY
+def test_a_row_without_policy_tokens_does_not_count(name, batch, take):
+    inputs = batch(name, empty=[0, 4])
+    kept = take(inputs, [1, 2, 3, 5])
+    loss, metrics = losses.policy_loss(name)(dataclasses.replace(kept, counts=Counts.of(kept.response_mask)))
+    with_empty, metrics_with_empty = losses.policy_loss(name)(inputs)
+    torch.testing.assert_close(with_empty, loss)
+    assert merge([metrics_with_empty]) == pytest.approx(merge([metrics]))
+
+
+def test_geo_mean_is_not_silenced_by_one_rejected_token(batch):
+    inputs = batch("geo_mean")
+    first = inputs.response_mask.cumsum(-1) == 1  # the first policy token of each row, and what follows up to the next
+    weights = torch.ones_like(inputs.log_prob).masked_fill(first, 0)
+    rejected = losses.policy_loss("geo_mean")(dataclasses.replace(inputs, rollout_is_weights=weights))[0]
+    assert rejected.isfinite() and rejected != 0
+
+
+@pytest.mark.parametrize("name", ["dppo_tv", "dppo_kl"])
+def test_dppo_trusts_a_log_prob_that_rounding_left_above_zero(name, policy_batch):
+    inputs = policy_batch()
+    certain = {"old_log_prob": torch.zeros_like(inputs.log_prob), "log_prob": torch.full_like(inputs.log_prob, 1e-7)}
+    _, metrics = losses.policy_loss(name)(dataclasses.replace(inputs, **certain))
+    assert merge([metrics])["actor/pg_clipfrac"] == 0
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+def test_a_missing_choice_is_named(name, batch):
+    with pytest.raises(BurnishError, match=rf"{name} needs its choice of tokens.*token_choice\('{name}'\)"):
+        losses.policy_loss(name)(dataclasses.replace(batch(name), chosen=None))
+
+
+@given(seed=st.integers(0, 10**6), draw=st.integers(0, 10**6), ratio=st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+@settings(max_examples=30, deadline=None)
+def test_clip_cov_draws_from_unclipped_tokens_between_the_bounds(batch, seed, draw, ratio):
+    config = of_tokens(clip_cov_ratio=ratio, clip_cov_lb=0.1, clip_cov_ub=0.8)
+    inputs = with_choice("clip_cov", batch("clip_cov", seed, policy_loss=config), draw)
+    inside, cov = inputs.response_mask.bool(), covariance(inputs)
+    ratios, up = (inputs.log_prob - inputs.old_log_prob).exp(), inputs.advantages > 0
+    clipped = torch.where(up, ratios > 1.2, ratios < 0.8)
+    candidates = inside & (cov > 0.1) & (cov < 0.8) & ~clipped
+    assert not (inputs.chosen & ~candidates).any()
+    assert inputs.chosen.sum() == min(candidates.sum(), max(1, int(ratio * inputs.counts.tokens)))
+    again = with_choice("clip_cov", inputs, draw)
+    assert torch.equal(again.chosen, inputs.chosen)
+
+
+def test_clip_cov_draws_others_with_another_seed(batch):
+    inputs = batch("clip_cov", policy_loss=of_tokens(clip_cov_ratio=0.1))
+    drawn = {tuple(with_choice("clip_cov", inputs, seed).chosen.flatten().tolist()) for seed in range(5)}
+    assert len(drawn) > 1
+
+
+@given(seed=st.integers(0, 10**6), ratio=st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+@settings(max_examples=30, deadline=None)
+def test_kl_cov_penalises_the_largest_of_the_whole_mini_batch(batch, seed, ratio):
+    inputs = batch("kl_cov", seed, policy_loss=of_tokens(kl_cov_ratio=ratio))
+    inside = inputs.response_mask.bool()
+    advantages, log_prob = inputs.advantages[inside], inputs.log_prob[inside]
+    cov = (advantages - advantages.mean()) * (log_prob - log_prob.mean())
+    want = cov.topk(max(1, int(ratio * len(cov)))).indices
+    assert set(inputs.chosen[inside].nonzero().flatten().tolist()) == set(want.tolist())
+
+
+def test_kl_cov_takes_the_first_of_equal_tokens(batch):
+    inputs = batch("kl_cov")
+    flat = {key: torch.zeros_like(inputs.log_prob) for key in ("log_prob", "advantages")}
+    inputs = with_choice("kl_cov", dataclasses.replace(inputs, **flat))
+    picked = inputs.chosen[inputs.response_mask.bool()]
+    assert picked.any() and picked.tolist() == sorted(picked.tolist(), reverse=True)
