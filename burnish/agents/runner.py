@@ -5,6 +5,9 @@ the others go on generating. A task waits for the rollout engine, for what its l
 `deadline_s` bounds all of it: past it the waiting tasks are cancelled and named. (A loop that blocks the thread, or
 catches its cancellation, cannot be ended from here.) Results come in the order of the rows and do not depend on the
 order of finishing. The first failure ends the run, naming the trajectory.
+
+All rows of a call are sampled alike, but for those whose column `greedy` is true: they take the likeliest tokens, in
+the same call, so that a baseline runs beside the samples it is for.
 """
 
 import asyncio
@@ -21,6 +24,8 @@ from burnish.config import PPOConfig
 from burnish.data.chat import ChatRenderer, to_messages
 from burnish.errors import AgentError, DeadlineError, UserError
 from burnish.rollout.base import Completion, RolloutEngine, Sampling
+
+GREEDY = "greedy"  # the column of rows that are answered greedily whatever the call's sampling is
 
 T = TypeVar("T")
 Score = Callable[[dict[str, Any], AgentLoopOutput, str], Awaitable[Any]]
@@ -106,14 +111,13 @@ class TrajectoryRunner:
     async def _one(self, position: int, row: dict[str, Any], call: "Call", stages: list[str]) -> Trajectory:
         name = row.get("agent_name") or self.default_loop
         uid, sample = int(row["uid"]), int(row["sample"])
-        server = ServerManager(
-            self.engine, call.sampling, namespace=call.namespace, seed=call.seed, uid=uid, sample=sample
-        )
+        sampling = _greedy(call.sampling) if row.get(GREEDY) else call.sampling
+        server = ServerManager(self.engine, sampling, namespace=call.namespace, seed=call.seed, uid=uid, sample=sample)
         try:
             make = self.user_loops.get(name) or find_loop(name)
             loop = make(config=self.config, server_manager=server, tokenizer=self.tokenizer, chat=self.chat)
             stages[position] = f"in agent loop {name}"
-            returned = await loop.run(call.sampling.to_params(), **self._arguments(row))
+            returned = await loop.run(sampling.to_params(), **self._arguments(row))
             output = self._finished(returned, server.completions)
         except UserError:
             raise  # says itself what to mend
@@ -157,6 +161,11 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(work)
     with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(asyncio.run, work).result()
+
+
+def _greedy(sampling: Sampling) -> Sampling:
+    """The same limits and stops, but the likeliest token each time."""
+    return replace(sampling, temperature=0.0, top_k=-1, top_p=1.0, min_p=0.0)
 
 
 def _recorded_log_probs(output: AgentLoopOutput, completions: list[Completion]) -> list[float]:

@@ -10,7 +10,7 @@ MANAGERS = "rewards/managers/__init__.py"
 REWARD_MODELS = "reward models"
 SANDBOX = "scoring code in the sandbox"
 SEARCH_FORMAT = "format rewards of the search agent"
-LATER_MANAGERS = ("batch", "prime", "dapo")
+LATER_MANAGERS = ("batch", "prime")
 
 
 @dataclass
@@ -49,10 +49,10 @@ class RewardModelConfig:
         "naive",
         "how scores are gathered, or an import path package.module:Class",
         reader=MANAGERS,
-        choices=("naive", *LATER_MANAGERS),
+        choices=("naive", "dapo", *LATER_MANAGERS),
         import_path=True,
         later={name: f"the reward manager {name}" for name in LATER_MANAGERS},
-        instead="The manager that is there is naive",
+        instead="The managers that are there are naive and dapo",
     )
     strategy: str = key("fsdp", "how the reward model is spread over devices", later=REWARD_MODELS)
     sandbox: SandboxConfig = section(SandboxConfig, later=SANDBOX)

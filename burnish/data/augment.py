@@ -79,10 +79,12 @@ class PromptBuffer:
         self.config, self.check = config, check
         self.chat = ChatRenderer(tokenizer, config.apply_chat_template_kwargs)
         self._waiting: OrderedDict[str, Row] = OrderedDict()  # by the prompt's messages, oldest first
-        if not self.most(config.train_batch_size):
+        name = "train_batch_size" if config.gen_batch_size in (None, config.train_batch_size) else "gen_batch_size"
+        size: int = getattr(config, name)  # prompts that are drawn at a time
+        if not self.most(size):
             raise ConfigError(
-                f"data.augment.share={config.augment.share} of data.train_batch_size={config.train_batch_size} is less "
-                f"than one prompt, so none would ever be drawn; raise it to {1 / config.train_batch_size:.3g} or more"
+                f"data.augment.share={config.augment.share} of data.{name}={size} is less than one prompt, so none "
+                f"would ever be drawn; raise it to {1 / size:.3g} or more"
             )
 
     def __len__(self) -> int:

@@ -13,12 +13,13 @@ from burnish.errors import DataError, NotAvailable
 
 # What a run itself adds to a batch, stage by stage, and the arguments of an agent loop's `run` besides the row.
 _ADDED = {
-    "the prompt stream": "uid sample augmented",
+    "the prompt stream": "uid sample greedy augmented",
     "rollout": "prompts responses input_ids attention_mask position_ids response_mask rollout_log_probs num_turns "
     "num_tool_calls truncated finish_reason policy_version agent_metrics new_prompts",
-    "reward": "score_result rm_scores token_level_scores reward_info reward_baselines",
+    "reward": "score_result rm_scores token_level_scores reward_info reward_baselines outcomes process_ref_log_prob "
+    "process_rewards",
     "log-probs": "old_log_probs entropys sum_pi_squared ref_log_prob values",
-    "credit": "token_level_rewards advantages returns rollout_is_weights",
+    "credit": "token_level_rewards advantages returns rollout_is_weights loss_mask chosen",
     "agent loops": "self sampling_params messages",
 }
 # A file's column of such a name is kept as `row_<name>`.

@@ -1,11 +1,15 @@
 """Experience: prompts in, whole groups of scored trajectories out.
 
-Each `draw` takes the next prompts of the stream, tells the rollout engine which weights are current, runs n
-trajectories per prompt and scores them. The stream of the data is endless and a pure function of its position.
-Trajectories may propose prompts of their own (`augment.py`), which take a share of the later batches; the others come
-from the data. So the state is the position in the data, how many prompts were drawn in all, and the proposed prompts
-that wait: it goes into the checkpoint, and a resumed run draws what the uninterrupted one would have. Generation and
-training alternate here; running ahead is not built yet.
+Each `draw` tells the rollout engine which weights are current, takes the next prompts of the stream, runs n
+trajectories per prompt and scores them. Where the algorithm needs a baseline, one greedy trajectory per prompt runs
+beside them; its score goes to the samples of its group, and its row is gone. Where `algorithm.filter_groups` is on,
+this is repeated, round by round, until enough groups have samples that differ (`filter.py`).
+
+The stream of the data is endless and a pure function of its position. Trajectories may propose prompts of their own
+(`augment.py`), which take a share of the later rounds; the others come from the data. Every sample that was scored may
+propose, also in a group that is then dropped; greedy rows may not. So the state is the position in the data, how many
+prompts were drawn in all, and the proposed prompts that wait: it goes into the checkpoint, and a resumed run draws what
+the uninterrupted one would have. Generation and training alternate here; running ahead is not built yet.
 """
 
 from collections.abc import Mapping
@@ -13,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from burnish.agents.runner import GREEDY
 from burnish.config import Needs, PPOConfig
 from burnish.config.rollout import RolloutConfig
 from burnish.controller import WorkerGroup
@@ -21,11 +26,12 @@ from burnish.data.custom import CustomDataset, CustomOrder
 from burnish.data.dataset import RLDataset
 from burnish.data.files import Row
 from burnish.data.order import Order
-from burnish.protocol import DataProto
+from burnish.protocol import DataProto, object_column
 from burnish.rollout.base import Sampling
 from burnish.tracking.timer import timed
 from burnish.trainer.augment import Augmentation
-from burnish.trainer.score import score, scores_at_once
+from burnish.trainer.filter import GroupFilter, add_round
+from burnish.trainer.score import add_overlong_penalty, fold_baselines, score, score_metrics, scores_at_once
 
 
 class Experience:
@@ -51,6 +57,7 @@ class Experience:
         self.sampling = training_sampling(config.actor_rollout_ref.rollout)
         self.at_once = scores_at_once(manager, config)
         self.augmentation = augmentation
+        self.filter = GroupFilter(config, augmentation.event)
         self.end = end
         self.position = self.drawn = 0
 
@@ -61,15 +68,13 @@ class Experience:
 
     def draw(self, step: int, metrics: dict[str, float]) -> DataProto:
         """The batch of training step `step`: at most train_batch_size groups of n samples, scored."""
-        prompts = self._next_prompts(metrics).repeat(self.config.actor_rollout_ref.rollout.n, interleave=True)
-        prompts.non_tensor_batch["sample"] = _sample_numbers(prompts.non_tensor_batch["uid"])
         with timed(metrics, "update_weights"):
             self.policy.update_weights(step - 1)
-        with timed(metrics, "gen"):
-            batch = prompts.union(self.policy.generate_sequences(prompts, self.sampling, "train", self.at_once))
-        with timed(metrics, "reward"):
-            batch = score(batch, self.manager, self.config.reward, metrics, needs_groups=self.needs.groups)
-        self.augmentation.collect(batch, step, metrics)
+        if self.config.algorithm.filter_groups.enable:
+            batch = self._rounds(step, metrics)
+        else:
+            batch = self._round(self.config.data.train_batch_size, step, metrics)
+        metrics.update(score_metrics(batch))
         return batch
 
     def state_dict(self) -> dict[str, Any]:
@@ -83,8 +88,55 @@ class Experience:
         if self.augmentation.buffer is not None:
             self.augmentation.buffer.load_state_dict(state["augment"])
 
-    def _next_prompts(self, metrics: dict[str, float]) -> DataProto:
-        size = self.config.data.train_batch_size
+    def _rounds(self, step: int, metrics: dict[str, float]) -> DataProto:
+        """Rounds until enough groups differ, up to the limit; without one, until a pass over the data brought none."""
+        limit = self.config.algorithm.filter_groups.max_num_gen_batches
+        sieve, found_at = self.filter.start(), self.drawn
+        while sieve.missing:
+            of_round: dict[str, float] = {}
+            batch = self._round(self.config.data.gen_batch_size, step, of_round)
+            if sieve.add(batch, self.filter.values(batch)):
+                found_at = self.drawn
+            add_round(metrics, of_round, sieve.rounds)
+            in_vain = not limit and self.drawn - found_at >= self._pass_length
+            if sieve.rounds == limit or self.drawn == self.end or in_vain:
+                break
+        return self.filter.finish(sieve, step, metrics)
+
+    def _round(self, size: int, step: int, metrics: dict[str, float]) -> DataProto:
+        """The next `size` prompts, answered and scored."""
+        prompts = self._with_samples(self._next_prompts(size, metrics))
+        with timed(metrics, "gen"):
+            batch = prompts.union(self.policy.generate_sequences(prompts, self.sampling, "train", self.at_once))
+        with timed(metrics, "reward"):
+            batch = self._scored(batch, metrics)
+        self.augmentation.collect(batch, step, metrics)
+        return batch
+
+    def _with_samples(self, prompts: DataProto) -> DataProto:
+        """n rows for each prompt, numbered, and after them its greedy row where a baseline is needed."""
+        n, greedy = self.config.actor_rollout_ref.rollout.n, self.needs.greedy_baseline
+        rows = prompts.repeat(n + greedy, interleave=True)
+        rows.non_tensor_batch["sample"] = _sample_numbers(rows.non_tensor_batch["uid"])
+        if greedy:
+            rows.non_tensor_batch[GREEDY] = object_column(rows.non_tensor_batch["sample"] == n)
+        return rows
+
+    def _scored(self, batch: DataProto, metrics: dict[str, float]) -> DataProto:
+        """The samples that could be scored, with their scores as the algorithm is to see them."""
+        algorithm = self.config.algorithm
+        needs_groups = self.needs.groups or algorithm.filter_groups.enable
+        batch = score(batch, self.manager, self.config.reward, metrics, needs_groups=needs_groups)
+        if algorithm.overlong_buffer.enable:
+            add_overlong_penalty(batch, self.config.data.max_response_length, algorithm.overlong_buffer)
+        return fold_baselines(batch) if self.needs.greedy_baseline else batch
+
+    @property
+    def _pass_length(self) -> int:
+        """Prompts in the pass over the data that the next one belongs to."""
+        return self.order.start(self.epoch + 1) - self.order.start(self.epoch)
+
+    def _next_prompts(self, size: int, metrics: dict[str, float]) -> DataProto:
         size = size if self.end is None else min(size, self.end - self.drawn)
         proposed = self.augmentation.take(size, metrics)
         positions = range(self.position, self.position + size - len(proposed))

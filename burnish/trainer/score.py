@@ -4,19 +4,29 @@ Consumes a batch whose rows carry the `score_result` of their trajectory (or non
 itself). Samples that could not be scored are dropped and counted here, before the manager puts the others' scores on
 tokens. What the reward function proposes to train on joins what the agent loop does, in the column `new_prompts`
 (`augment.py` reads it). Used by training and validation.
+
+Training goes on from there: `add_overlong_penalty` lowers the scores of answers near the length limit, and
+`fold_baselines` turns the scores of greedy rows into `reward_baselines` of the samples they are compared with. A group
+whose greedy row has no score has no baseline, and is dropped and counted with the samples that could not be scored.
 """
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from burnish.agents.runner import GREEDY
+from burnish.algorithms.metrics import lengths
+from burnish.algorithms.overlong import overlong_penalty
 from burnish.config import PPOConfig
+from burnish.config.algorithm import OverlongBufferConfig
 from burnish.config.reward import RewardConfig
 from burnish.errors import RewardError
 from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import NEW_PROMPTS, proposed_by
-from burnish.rewards.failures import apply_policy
+from burnish.rewards.failures import FailureReport, apply_policy, describe_causes
 from burnish.rewards.scoring import Scoring
 
 
@@ -27,7 +37,12 @@ def score(
     if getattr(manager, "takes_results", False):
         uids = batch.non_tensor_batch["uid"]
         results = manager.score(batch)
-        keep, report = apply_policy(results, uids, needs_groups, config.max_failure_ratio, config.on_error)
+        greedy = GREEDY in batch.non_tensor_batch
+        keep, report = apply_policy(
+            results, uids, needs_groups and not greedy, config.max_failure_ratio, config.on_error
+        )
+        if greedy:
+            keep, report = _with_baselines(batch, keep, report, fewest=2 if needs_groups else 1)
         batch.non_tensor_batch["score_result"] = object_column(report.results)
         batch = batch[keep]
         for name, value in report.metrics().items():
@@ -41,10 +56,63 @@ def score(
     return batch
 
 
+def add_overlong_penalty(batch: DataProto, max_response_length: int, config: OverlongBufferConfig) -> None:
+    """Add the penalty to the score of the last policy token; `reward_info` says how much it was."""
+    mask = batch.batch["response_mask"]  # (B, R)
+    penalty = overlong_penalty(lengths(batch.batch)[1], max_response_length, config) * mask.any(-1)  # (B,)
+    last = (mask * torch.arange(1, mask.shape[1] + 1)).argmax(-1, keepdim=True)  # (B, 1)
+    scores = batch.batch["token_level_scores"]
+    batch.batch["token_level_scores"] = scores.scatter_add(-1, last, penalty.unsqueeze(-1))
+    infos = batch.non_tensor_batch["reward_info"]
+    batch.non_tensor_batch["reward_info"] = object_column(
+        [
+            {**info, "overlong_reward": amount, "overlong": amount < 0}
+            for info, amount in zip(infos, penalty.tolist(), strict=True)
+        ]
+    )
+
+
+def fold_baselines(batch: DataProto) -> DataProto:
+    """The samples alone, each with the score of its group's greedy row in `reward_baselines` (B,)."""
+    greedy = batch.non_tensor_batch.pop(GREEDY).astype(bool)
+    scores = batch.batch["token_level_scores"].sum(-1).tolist()
+    baselines = {uid: scores[i] for i, uid in enumerate(batch.non_tensor_batch["uid"]) if greedy[i]}
+    samples = batch[~greedy]
+    samples.batch["reward_baselines"] = torch.tensor([baselines[uid] for uid in samples.non_tensor_batch["uid"]])
+    return samples
+
+
+def score_metrics(batch: DataProto) -> dict[str, float]:
+    """How overlong the samples that are trained on were, and what they are compared with, where that was asked for."""
+    metrics, infos = {}, batch.non_tensor_batch["reward_info"]
+    if "reward_baselines" in batch.batch:
+        metrics["critic/greedy_baseline/mean"] = float(batch.batch["reward_baselines"].mean())
+    if all("overlong_reward" in info for info in infos):
+        metrics["overlong/share"] = float(np.mean([info["overlong"] for info in infos]))
+        metrics["overlong/penalty_mean"] = float(np.mean([info["overlong_reward"] for info in infos]))
+    return metrics
+
+
 def scores_at_once(manager: Any, config: PPOConfig) -> bool:
     """Whether the workers can score for this manager: it takes results, and its function is the configured one."""
     function = getattr(getattr(manager, "compute_score", None), "spec", None)
     return getattr(manager, "takes_results", False) and function == Scoring.spec_of(config)
+
+
+def _with_baselines(
+    batch: DataProto, keep: np.ndarray, report: FailureReport, fewest: int
+) -> tuple[np.ndarray, FailureReport]:
+    """A group stays whose greedy row has a score, while `fewest` of its samples are left. `keep` is (B,)."""
+    uids, greedy = batch.non_tensor_batch["uid"], batch.non_tensor_batch[GREEDY].astype(bool)
+    baselines, left = set(uids[keep & greedy]), Counter(uids[keep & ~greedy])
+    keep = keep & np.array([uid in baselines and left[uid] >= fewest for uid in uids], dtype=bool)
+    if not keep.any():
+        raise RewardError(
+            f"none of the {len(uids)} samples of the step could be used: no group is left with a greedy answer to "
+            f"compare it with\n{describe_causes(report.results, uids)}"
+        )
+    dropped_groups = len(set(uids)) - len(set(uids[keep]))
+    return keep, replace(report, dropped_samples=int((~keep & ~greedy).sum()), dropped_groups=dropped_groups)
 
 
 def _checked(scores: Any, mask: torch.Tensor, manager: str) -> torch.Tensor:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from burnish.config import Needs, SFTConfig, finalise, finalise_sft
-from burnish.errors import ConfigError, NotAvailable
+from burnish.errors import ConfigError
 
 GROUPS, CRITIC = Needs(groups=True), Needs(critic=True)
 ROLLOUT, ACTOR, VAL = "actor_rollout_ref.rollout", "actor_rollout_ref.actor", "actor_rollout_ref.rollout.val_kwargs"
@@ -102,8 +102,11 @@ def test_a_small_batch_shrinks_the_default_mini_batch(finish):
 
 def test_generation_rounds_are_as_large_as_the_batch(finish):
     finish({"data.train_batch_size": 256, "data.gen_batch_size": 256})
-    with pytest.raises(NotAvailable, match="data.gen_batch_size=512"):
-        finish({"data.train_batch_size": 256, "data.gen_batch_size": 512})
+    keys = {"data.train_batch_size": 256, "data.gen_batch_size": 512}
+    refused(
+        finish, keys, "data.gen_batch_size=512 with data.train_batch_size=256", "algorithm.filter_groups.enable=true"
+    )
+    assert finish(keys | {"algorithm.filter_groups.enable": True})[0].data.gen_batch_size == 512
 
 
 def test_passes_follow_the_actor(finish):
@@ -271,3 +274,74 @@ def test_keys_of_augmentation_without_the_switch_are_told(finish):
     assert "data.augment.share has no effect, because data.augment.enable is false" in said
     _, said = finish({"data.augment.share": 0.3, "data.augment.enable": True}, needs=CRITIC)
     assert not any("augment" in line for line in said)
+
+
+# What happens around sampling
+
+FILTER, OVERLONG = "algorithm.filter_groups", "algorithm.overlong_buffer"
+FILTERED = {f"{FILTER}.enable": True, "data.train_batch_size": 16}
+
+
+def test_dropping_groups_needs_groups(finish):
+    """Whatever the estimator: gae compares nothing, but the filter does."""
+    config, notices = finish(FILTERED, CRITIC)
+    assert config.actor_rollout_ref.rollout.n == 4
+    assert f"{ROLLOUT}.n=4: {FILTER} compares the responses to one prompt, and none was asked for" in notices
+    assert finish({**FILTERED, f"{ROLLOUT}.n": 2}, CRITIC)[0].actor_rollout_ref.rollout.n == 2
+    refused(finish, {**FILTERED, f"{ROLLOUT}.n": 1}, f"{ROLLOUT}.n=1: {FILTER}.enable=true compares", needs=CRITIC)
+    refused(
+        finish, {**FILTERED, f"{ROLLOUT}.do_sample": False}, "4 equal responses", f"{FILTER}.enable=true has nothing"
+    )
+
+
+def test_rounds_that_can_never_fill_the_batch(finish):
+    rounds = {**FILTERED, "data.gen_batch_size": 5, f"{FILTER}.max_num_gen_batches": 3}
+    refused(
+        finish, rounds, "max_num_gen_batches=3 rounds of data.gen_batch_size=5 prompts never fill", "=16", "=0 for no"
+    )
+    finish({**rounds, f"{FILTER}.max_num_gen_batches": 4})
+    finish({**rounds, f"{FILTER}.max_num_gen_batches": 0})
+
+
+def test_keys_of_a_filter_that_is_off_are_told(finish):
+    said = f"unused: {FILTER}.max_num_gen_batches, {FILTER}.metric ({FILTER}.enable is false)"
+    keys = {f"{FILTER}.metric": "score", f"{FILTER}.max_num_gen_batches": 3}
+    assert said in finish(keys)[1]
+    assert said in finish(keys | {f"{FILTER}.enable": False})[1]
+    assert not any(
+        FILTER in line and "unused" in line for line in finish(keys | FILTERED | {"data.gen_batch_size": 8})[1]
+    )
+
+
+@pytest.mark.parametrize("kl", [{"algorithm.use_kl_in_reward": True}, {"algorithm.kl_ctrl.kl_coef": 0.1}])
+def test_groups_are_not_chosen_by_a_reward_that_is_not_known_yet(finish, kl):
+    keys = {**FILTERED, f"{FILTER}.metric": "seq_final_reward"}
+    finish(keys)
+    refused(finish, keys | kl, "seq_final_reward with a KL term in the reward", f"{FILTER}.metric=seq_reward")
+    finish({**keys, **kl, f"{FILTER}.metric": "seq_reward"})
+
+
+@pytest.mark.parametrize("length", [0, 513])
+def test_the_overlong_penalty_needs_room_to_grow(finish, length):
+    keys = {f"{OVERLONG}.enable": True, f"{OVERLONG}.len": length}
+    refused(finish, keys, f"{OVERLONG}.len={length}", "data.max_response_length=512", "from 1 to 512")
+    finish({**keys, f"{OVERLONG}.len": 512})
+
+
+def test_the_limit_of_the_penalty_is_the_one_the_rollout_names(finish):
+    keys = {f"{OVERLONG}.enable": True, f"{OVERLONG}.len": 100, f"{ROLLOUT}.response_length": 99}
+    refused(finish, keys, "data.max_response_length=99")
+
+
+def test_keys_of_a_penalty_that_is_off_are_told(finish):
+    said = f"unused: {OVERLONG}.len, {OVERLONG}.penalty_factor ({OVERLONG}.enable is false)"
+    keys = {f"{OVERLONG}.len": 16, f"{OVERLONG}.penalty_factor": 0.5}
+    assert said in finish(keys)[1]
+    assert not any(OVERLONG in line for line in finish(keys | {f"{OVERLONG}.enable": True})[1])
+
+
+def test_a_greedy_baseline_needs_samples_that_are_not_greedy(finish):
+    baseline = Needs(greedy_baseline=True)
+    assert finish({"algorithm.adv_estimator": "remax"}, baseline)[0].actor_rollout_ref.rollout.n == 1
+    keys = {"algorithm.adv_estimator": "remax", f"{ROLLOUT}.do_sample": False}
+    refused(finish, keys, f"{ROLLOUT}.do_sample=false", "adv_estimator=remax", "nothing to learn", needs=baseline)

@@ -239,7 +239,7 @@ def test_a_users_class(way, reward_file, monkeypatch, tmp_path):
     assert manager(None) == 1.0
 
 
-@pytest.mark.parametrize("name", ["batch", "prime", "dapo"])
+@pytest.mark.parametrize("name", ["batch", "prime"])
 def test_managers_that_come_later(name):
     with pytest.raises(NotAvailable, match=f"reward_model.reward_manager={name}. Managers that are there: naive"):
         load(reward_model__reward_manager=name)

@@ -58,7 +58,8 @@ def test_a_mini_batch_without_any_advantage_still_moves_the_moments(build_traine
     first_groups = torch.tensor([uid < 2 for uid in batch.non_tensor_batch["uid"]])
     batch.batch["advantages"][first_groups] = 0
     with_all, without = updated(trainer, batch, skip=False), updated(trainer, batch, skip=True)
-    assert without[1]["actor/skipped_tokens_ratio"][0] == 1.0, "the first mini-batch is skipped as a whole"
+    assert 0.7 < without[1]["actor/skipped_tokens_ratio"][0] < 1, "one row of the first mini-batch is left"
+    assert without[1].keys() == with_all[1].keys() and without[1]["actor/pg_loss"][0] == 0
     assert without[1]["actor/bad_step"] == [0.0] * 4
     for name, tensor in with_all[0].items():
         assert torch.equal(torch.as_tensor(tensor), torch.as_tensor(without[0][name])), name

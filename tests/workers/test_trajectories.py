@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from burnish.agents import AgentLoopOutput
-from burnish.agents.runner import Trajectory
+from burnish.agents.runner import GREEDY, Trajectory
 from burnish.config.algorithm import AlgorithmConfig
 from burnish.config.reward import RewardConfig
 from burnish.data.row import TAKEN, complete_row
@@ -81,12 +81,12 @@ class Nothing:
 
 def test_every_column_a_step_adds_is_kept_free_in_rows():
     """A file's column of the same name would be overwritten, or end the run after the first generation."""
-    stream = DataProto.from_dict(non_tensors={"uid": [0, 0], "sample": [0, 1]})
+    stream = DataProto.from_dict(non_tensors={"uid": [0, 0], "sample": [0, 1], GREEDY: [False, True]})
     batch = stream.union(to_batch([trajectory(), trajectory()], 0))
     manager = NaiveRewardManager(Nothing(), 0, lambda solution_str: {"score": 1.0, "acc": 1.0})
-    batch = score(batch, manager, RewardConfig(), {}, needs_groups=True)
+    batch = score(batch, manager, RewardConfig(), {}, needs_groups=False)
     batch.batch["old_log_probs"] = torch.zeros(2, 3)
-    batch = Credit(AlgorithmConfig(adv_estimator="grpo"))(batch, {})
+    batch = Credit(AlgorithmConfig(adv_estimator="grpo"), print)(batch, {})
     added = {*batch.batch.keys(), *batch.non_tensor_batch}
     assert {"reward_info", "score_result", "num_turns", "advantages", "token_level_scores"} <= added
     assert added <= TAKEN, f"not in data/row.py: {sorted(added - TAKEN)}"

@@ -1,34 +1,37 @@
-"""Batch sizes: responses per prompt, prompts per step, prompts per optimiser step, and what follows the actor's."""
+"""Batch sizes: responses per prompt, prompts per step, round and optimiser step, and what follows the actor's."""
 
 from burnish.config.ppo import PPOConfig
 from burnish.config.rules.given import Given
-from burnish.errors import ConfigError, NotAvailable
+from burnish.errors import ConfigError
 
 N, N_AGENT = "actor_rollout_ref.rollout.n", "actor_rollout_ref.rollout.n_agent"
 TRAIN, MINI = "data.train_batch_size", "actor_rollout_ref.actor.ppo_mini_batch_size"
+GEN, FILTER = "data.gen_batch_size", "algorithm.filter_groups"
 GROUP_SIZE = 4
 
 
 def group_size(config: PPOConfig, given: Given) -> None:
     """`rollout.n`: 4 where responses to one prompt are compared, else 1; `n_agent` is another name for it."""
     rollout, estimator = config.actor_rollout_ref.rollout, config.algorithm.adv_estimator
+    compares = given.needs.groups or config.algorithm.filter_groups.enable
+    who = estimator if given.needs.groups else FILTER
+    switch = f"algorithm.adv_estimator={estimator}" if given.needs.groups else f"{FILTER}.enable=true"
     if rollout.n_agent is not None:
         if rollout.n not in (None, rollout.n_agent):
             raise ConfigError(f"{N}={rollout.n} and {N_AGENT}={rollout.n_agent} are the same thing; keep one")
         rollout.n = rollout.n_agent
     if rollout.n is None:
-        rollout.n = GROUP_SIZE if given.needs.groups else 1
-        if given.needs.groups:
-            given.say(f"{N}={GROUP_SIZE}: {estimator} compares the responses to one prompt, and none was asked for")
-    if given.needs.groups and rollout.n == 1:
+        rollout.n = GROUP_SIZE if compares else 1
+        if compares:
+            given.say(f"{N}={GROUP_SIZE}: {who} compares the responses to one prompt, and none was asked for")
+    if compares and rollout.n == 1:
         raise ConfigError(
-            f"{N}=1: algorithm.adv_estimator={estimator} compares the responses to one prompt and needs at least 2; "
-            f"leave {N} out for {GROUP_SIZE}"
+            f"{N}=1: {switch} compares the responses to one prompt and needs at least 2; leave {N} out for {GROUP_SIZE}"
         )
-    if given.needs.groups and not rollout.do_sample:
+    if compares and not rollout.do_sample:
         raise ConfigError(
             f"actor_rollout_ref.rollout.do_sample=false gives {rollout.n} equal responses, and "
-            f"algorithm.adv_estimator={estimator} has nothing to compare; leave it out"
+            f"{switch} has nothing to compare; leave it out"
         )
     rollout.n_agent = rollout.n
 
@@ -43,12 +46,37 @@ def mini_batches(config: PPOConfig, given: Given) -> None:
         critic.ppo_mini_batch_size = actor.ppo_mini_batch_size
     check_divides(data.train_batch_size, MINI, actor.ppo_mini_batch_size, given)
     check_divides(data.train_batch_size, "critic.ppo_mini_batch_size", critic.ppo_mini_batch_size, given)
+    _generation_rounds(config, given)
+
+
+def _generation_rounds(config: PPOConfig, given: Given) -> None:
+    """Rounds of another size than the batch, and all of `algorithm.filter_groups`, are for dropping groups."""
+    data, filters = config.data, config.algorithm.filter_groups
     if data.gen_batch_size is None:
         data.gen_batch_size = data.train_batch_size
-    if data.gen_batch_size != data.train_batch_size:
-        raise NotAvailable(
-            f"generation rounds of another size than the training batch (data.gen_batch_size={data.gen_batch_size}, "
-            f"{TRAIN}={data.train_batch_size})"
+    if not filters.enable:
+        if data.gen_batch_size != data.train_batch_size:
+            raise ConfigError(
+                f"{GEN}={data.gen_batch_size} with {TRAIN}={data.train_batch_size}: rounds of another size are for "
+                f"{FILTER}, which drops groups and draws others; set {FILTER}.enable=true, or leave {GEN} out"
+            )
+        if unused := [name for name in given.below(FILTER) if name != f"{FILTER}.enable"]:
+            given.say(f"unused: {', '.join(unused)} ({FILTER}.enable is false)")
+        return
+    most = filters.max_num_gen_batches
+    if most and most * data.gen_batch_size < data.train_batch_size:
+        raise ConfigError(
+            f"{FILTER}.max_num_gen_batches={most} rounds of {GEN}={data.gen_batch_size} prompts never fill {TRAIN}="
+            f"{data.train_batch_size}; raise one of them, or set max_num_gen_batches=0 for no limit"
+        )
+    # A coefficient that was set switches the term on, see loss.kl_terms.
+    kl = config.algorithm.use_kl_in_reward or (
+        "algorithm.kl_ctrl.kl_coef" in given and config.algorithm.kl_ctrl.kl_coef
+    )
+    if filters.metric == "seq_final_reward" and kl:
+        raise ConfigError(
+            f"{FILTER}.metric=seq_final_reward with a KL term in the reward: groups are chosen before the KL is known; "
+            f"set {FILTER}.metric=seq_reward, which leaves it out, or acc"
         )
 
 

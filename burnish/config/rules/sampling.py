@@ -1,4 +1,4 @@
-"""Lengths and sampling, in training and in validation."""
+"""Lengths and sampling, in training and in validation, and the penalty for responses near the limit."""
 
 from burnish.config.ppo import PPOConfig
 from burnish.config.rollout import ValKwargs
@@ -7,6 +7,7 @@ from burnish.errors import ConfigError
 
 ROLLOUT = "actor_rollout_ref.rollout"
 VAL = f"{ROLLOUT}.val_kwargs"
+OVERLONG = "algorithm.overlong_buffer"
 
 
 def lengths(config: PPOConfig, given: Given) -> None:
@@ -28,6 +29,20 @@ def lengths(config: PPOConfig, given: Given) -> None:
             f"{data.max_prompt_length} + data.max_response_length={data.max_response_length} = {longest}; "
             "raise it, or lower one of them"
         )
+    _overlong(config, given)
+
+
+def _overlong(config: PPOConfig, given: Given) -> None:
+    """The penalty needs a stretch to grow over, and keys of a penalty that is off are reported."""
+    buffer, longest = config.algorithm.overlong_buffer, config.data.max_response_length
+    if not buffer.enable:
+        if unused := [name for name in given.below(OVERLONG) if name != f"{OVERLONG}.enable"]:
+            given.say(f"unused: {', '.join(unused)} ({OVERLONG}.enable is false)")
+    elif not 0 < buffer.len <= longest:
+        raise ConfigError(
+            f"{OVERLONG}.len={buffer.len} with {OVERLONG}.enable=true: the penalty grows over the last tokens before "
+            f"data.max_response_length={longest}; set it to a number from 1 to {longest}"
+        )
 
 
 def sampling(config: PPOConfig, given: Given) -> None:
@@ -36,6 +51,11 @@ def sampling(config: PPOConfig, given: Given) -> None:
     if rollout.do_sample and rollout.temperature == 0:
         raise ConfigError(
             f"{ROLLOUT}.temperature=0: sampling needs more than 0; {ROLLOUT}.do_sample=false takes the likeliest token"
+        )
+    if given.needs.greedy_baseline and not rollout.do_sample:
+        raise ConfigError(
+            f"{ROLLOUT}.do_sample=false: every response is the greedy one that algorithm.adv_estimator="
+            f"{config.algorithm.adv_estimator} compares it with, so there is nothing to learn; leave it out"
         )
     rollout.top_k = rollout.top_k or -1
     cut = [f"top_k={rollout.top_k}"] if rollout.top_k > 0 else []

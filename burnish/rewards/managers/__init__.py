@@ -4,7 +4,8 @@ A manager is constructed as `cls(tokenizer=, num_examine=, compute_score=, rewar
 `manager(data, return_dict=False)`; it gives the reward tensor (B, R), or with `return_dict` a dict of `reward_tensor`
 and `reward_extra_info` (lists of B values; those under `new_prompts` are lists of rows to train on, and no figures). A
 user's class has the same shape and is named by import path (`package.module:Class`, `my_manager.py:Class`) or by
-`reward_manager.source=importlib` and `reward_manager.module.*`.
+`reward_manager.source=importlib` and `reward_manager.module.*`. `dapo` is another name for `naive`: what it adds, a
+penalty for responses near the length limit, is `algorithm.overlong_buffer` and works with every manager.
 
 How a step uses one:
 - A class with `takes_results = True` also has `score(data) -> list[ScoreResult]`, one result per row: the one in the
@@ -33,7 +34,7 @@ MANAGERS: dict[str, tuple[str, str] | None] = {
     "naive": ("burnish.rewards.managers.naive", "NaiveRewardManager"),
     "batch": None,
     "prime": None,
-    "dapo": None,
+    "dapo": ("burnish.rewards.managers.naive", "NaiveRewardManager"),
 }
 
 

@@ -1,0 +1,201 @@
+"""Dynamic sampling: a group whose samples are all alike teaches nothing; it is dropped, and another is drawn.
+
+Consumes the scored batches of a step's generation rounds, one after another; hands on the groups whose samples differ,
+`data.train_batch_size` at most, in the order in which they were drawn. What must differ is
+`algorithm.filter_groups.metric`:
+
+    acc                              what the reward function returns under that name; the score, where it never does
+    score, seq_reward                the score, with an overlong penalty where there is one
+    seq_final_reward                 the same: with a KL term in the reward it would not be known yet, and is refused
+    any other name                   that figure of the reward function
+
+Metrics of a step, `filter_groups/…`: `rounds`; `generated_groups`, of which `kept_groups` are trained on,
+`surplus_groups` would be too but were not needed, and `dropped_groups` were alike (or are groups of one); `kept_ratio`;
+`dropped_highest` and `dropped_lowest`, how many of the dropped had no sample below the highest (above the lowest) value
+of the step: prompts that are too easy, too hard. Where a step has one value only, it is the highest if above 0.
+
+Paper: DAPO (Yu et al. 2025, arXiv:2503.14476).
+
+How we differ:
+- Values are compared as they are, not by a deviation above 0, so rounding makes no group differ.
+- Surplus groups are not kept for the next step, for whose policy they would be old.
+- A step without enough groups at its last round trains on those it has, and says so. Elsewhere that ends the run.
+"""
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from burnish.config import PPOConfig
+from burnish.controller.dispatch import Split
+from burnish.errors import RewardError
+from burnish.protocol import DataProto, object_column
+from burnish.rewards.contract import plain
+from burnish.workers.trajectories import join_batches
+
+KEY = "algorithm.filter_groups"
+SCORES = ("score", "seq_reward", "seq_final_reward")
+SHOWN_VALUES = 3
+LATEST = ("augment/waiting",)  # metrics of a round that stand for the step as they are
+SHARES = ("augment/share",)  # those of which the mean does
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Sieve:
+    """The groups of one step, round by round."""
+
+    wanted: int  # groups
+    rounds: int = 0
+    generated: int = 0
+    surplus: int = 0
+    kept: list[DataProto] = field(default_factory=list)  # by round
+    kept_groups: int = 0
+    flat: list[float] = field(default_factory=list)  # the value of each dropped group
+    low: float = math.inf  # of all samples
+    high: float = -math.inf
+
+    @property
+    def missing(self) -> int:
+        """How many more groups are wanted."""
+        return self.wanted - self.kept_groups
+
+    def add(self, batch: DataProto, values: np.ndarray) -> int:
+        """Keep the groups of a round that differ in their `values` (B,), while any are missing; gives how many do."""
+        uids, group, size = np.unique(batch.non_tensor_batch["uid"], return_inverse=True, return_counts=True)
+        low, high = np.full(len(uids), math.inf), np.full(len(uids), -math.inf)
+        np.minimum.at(low, group, values)
+        np.maximum.at(high, group, values)
+        differ = (size > 1) & (low < high)
+        chosen = np.flatnonzero(differ)[: self.missing]
+        if len(chosen):
+            self.kept.append(batch[np.isin(group, chosen)])
+        self.rounds += 1
+        self.generated += len(uids)
+        self.kept_groups += len(chosen)
+        self.surplus += int(differ.sum()) - len(chosen)
+        self.flat += low[~differ].tolist()
+        self.low, self.high = min(self.low, float(low.min())), max(self.high, float(high.max()))
+        return int(differ.sum())
+
+    def metrics(self) -> dict[str, float]:
+        several = self.low < self.high
+        counts = {
+            "rounds": self.rounds,
+            "generated_groups": self.generated,
+            "kept_groups": self.kept_groups,
+            "surplus_groups": self.surplus,
+            "dropped_groups": len(self.flat),
+            "dropped_highest": self.flat.count(self.high) if several or self.high > 0 else 0,
+            "dropped_lowest": self.flat.count(self.low) if several or self.low <= 0 else 0,
+            "kept_ratio": self.kept_groups / self.generated,
+        }
+        return {f"filter_groups/{name}": float(value) for name, value in counts.items()}
+
+
+class GroupFilter:
+    """The filter of a run. `event(kind, **facts)` records what the run should remember."""
+
+    def __init__(self, config: PPOConfig, event: Callable[..., None]):
+        self.config, self.event = config.algorithm.filter_groups, event
+        self.wanted = config.data.train_batch_size
+        self.told: set[str] = set()
+
+    def start(self) -> Sieve:
+        """For the rounds of one step."""
+        return Sieve(self.wanted)
+
+    def values(self, batch: DataProto) -> np.ndarray:
+        """(B,): the metric of each sample. RewardError where the reward function did not return it."""
+        metric, infos = self.config.metric, batch.non_tensor_batch["reward_info"]
+        missing = metric == "acc" and all(info.get("acc") is None for info in infos)
+        if missing:
+            self._say_once("%s.metric=acc: the reward function returns no acc, so the score stands for it", KEY)
+        if missing or metric in SCORES:
+            scores: np.ndarray = batch.batch["token_level_scores"].double().sum(-1).numpy()
+            return scores
+        return np.array([_figure(batch, i, metric) for i in range(len(batch))], dtype=np.float64)
+
+    def finish(self, sieve: Sieve, step: int, metrics: dict[str, float]) -> DataProto:
+        """The step's batch: the groups that were kept. RewardError where there is none."""
+        metrics.update(sieve.metrics())
+        if not sieve.kept:
+            raise RewardError(self._nothing(sieve, step))
+        if sieve.missing:
+            facts = {"kept": sieve.kept_groups, "wanted": sieve.wanted, "generated": sieve.generated}
+            self.event("filter_groups_short", step=step, rounds=sieve.rounds, **facts)
+            self._say_once(
+                "step %d trains on %d of %d groups: of the %d that were generated in %d rounds, the others have one "
+                "%s for all their samples. More rounds: %s.max_num_gen_batches. Later such steps are in events.jsonl",
+                *(step, sieve.kept_groups, sieve.wanted, sieve.generated, sieve.rounds, self.config.metric, KEY),
+            )
+        return joined(sieve.kept)
+
+    def _nothing(self, sieve: Sieve, step: int) -> str:
+        values = [f"{value:g} in {count}" for value, count in Counter(sieve.flat).most_common(SHOWN_VALUES)]
+        most = self.config.max_num_gen_batches
+        more = f"raise {KEY}.max_num_gen_batches={most}, " if most else ""
+        return (
+            f"step {step}: nothing to learn from: in each of the {sieve.generated} groups of {sieve.rounds} rounds all "
+            f"samples have the same {self.config.metric} ({KEY}.metric): {', '.join(values)}. Are the prompts too hard "
+            f"or too easy for this policy, or does the reward function give all answers the same? Otherwise {more}"
+            "raise actor_rollout_ref.rollout.n or data.gen_batch_size"
+        )
+
+    def _say_once(self, text: str, *values: Any) -> None:
+        if text not in self.told:
+            self.told.add(text)
+            log.warning(text, *values)
+
+
+def joined(rounds: list[DataProto]) -> DataProto:
+    """The rounds as one batch. Each has its own P and R, and the columns that its own rows brought."""
+    if len(rounds) == 1:
+        return rounds[0]
+    names = dict.fromkeys(name for one in rounds for name in one.non_tensor_batch)
+    for one in rounds:
+        absent = object_column([None] * len(one))
+        one.non_tensor_batch = {name: one.non_tensor_batch.get(name, absent) for name in names}
+    scores = [one.pop(["token_level_scores"]).batch["token_level_scores"] for one in rounds]
+    whole = join_batches(Split([]), rounds)
+    assert whole is not None
+    width = whole.batch["responses"].shape[1]
+    padded = [F.pad(part, (0, width - part.shape[1])) for part in scores]
+    whole.batch["token_level_scores"] = torch.cat(padded)  # (B, R)
+    return whole
+
+
+def add_round(metrics: dict[str, float], of_round: dict[str, float], number: int) -> None:
+    """Fold what the step's `number`-th round reports into the step's metrics: counts and seconds add up."""
+    for name, value in of_round.items():
+        before = metrics.get(name, 0)
+        if name in LATEST:
+            metrics[name] = value
+        elif name in SHARES:
+            metrics[name] = before + (value - before) / number
+        else:
+            metrics[name] = before + value
+
+
+def _figure(batch: DataProto, row: int, metric: str) -> float:
+    columns = batch.non_tensor_batch
+    info = columns["reward_info"][row]
+    value = plain(info.get(metric))
+    if not isinstance(value, Real) or not math.isfinite(value):
+        there = ", ".join(name for name, other in info.items() if other is not None) or "nothing"
+        found = "no such figure" if value is None else f"{value!r}, which is no finite number,"
+        raise RewardError(
+            f"{KEY}.metric={metric}: what the reward function returned for uid {columns['uid'][row]} (data_source "
+            f"{columns['data_source'][row]}) has {found} under that name; it has {there}. Return it for every sample, "
+            f"or set {KEY}.metric to one that is always there, such as score"
+        )
+    return float(value)

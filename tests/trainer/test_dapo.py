@@ -1,0 +1,332 @@
+"""Dynamic sampling: groups that are all alike are dropped, others are drawn, and the run can be told what happened."""
+
+import json
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from burnish.agents import AgentLoopOutput
+from burnish.agents.runner import Trajectory
+from burnish.config import PPOConfig
+from burnish.errors import RewardError
+from burnish.protocol import DataProto, object_column
+from burnish.trainer.filter import GroupFilter, Sieve, add_round, joined
+from burnish.workers.trajectories import to_batch
+
+DAPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3", "algorithm.filter_groups.enable=true",
+        "algorithm.filter_groups.metric=score", "data.val_files=null", "data.shuffle=false"]  # fmt: skip
+# Rows 0, 3, 6 and 9 are solved by every answer, rows 1, 4, 7 and 10 by none; the others tell answers apart.
+THIRD = """kind = extra_info["index"] % 3
+    score = {0: 100.0, 1: 0.0, 2: 1.0 + sum(map(ord, solution_str)) % 97}[kind]"""
+SOME = f"{THIRD}\n    return score"
+FLAT = "return 0.0"
+
+
+def rollouts(step, run="run"):
+    return [json.loads(line) for line in Path(run, "rollouts", f"{step}.jsonl").read_text().splitlines()]
+
+
+def figures(line, *names):
+    return [line[f"filter_groups/{name}"] for name in names]
+
+
+def events(run="run"):
+    lines = [json.loads(line) for line in Path(run, "events.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == "filter_groups_short"]
+
+
+def drawn(step, run="run"):
+    return json.loads(Path(run, f"global_step_{step}/data/trainer.json").read_text())["experience"]["position"]
+
+
+def test_the_batch_is_refilled_with_groups_that_differ(train, reward, metrics_of):
+    """A third of the rows differ, so a batch of 4 takes three rounds of 4 (12 rows: a pass), and the stream goes on."""
+    reward(SOME)
+    train(*DAPO, "trainer.total_training_steps=2", "trainer.save_freq=1")
+    for step, line in enumerate(metrics_of("run"), 1):
+        rows = rollouts(step)
+        uids = sorted({row["uid"] for row in rows})
+        assert uids == [uid + 12 * (step - 1) for uid in (2, 5, 8, 11)] and len(rows) == 12
+        for uid in uids:
+            assert len({row["score"] for row in rows if row["uid"] == uid}) > 1
+        assert figures(line, "rounds", "generated_groups", "kept_groups", "dropped_groups") == [3, 12, 4, 8]
+        assert figures(line, "surplus_groups", "dropped_highest", "dropped_lowest") == [0, 4, 4]
+        assert line["filter_groups/kept_ratio"] == pytest.approx(1 / 3)
+        assert line["actor/grad_norm"] > 0
+        assert drawn(step) == 12 * step
+    assert events() == []
+
+
+def test_larger_rounds_leave_a_surplus_that_is_not_trained(train, reward, metrics_of):
+    reward(SOME)
+    train(*DAPO, "data.gen_batch_size=9", "trainer.total_training_steps=1", "data.train_batch_size=2")
+    line = metrics_of("run")[0]
+    assert figures(line, "rounds", "generated_groups", "kept_groups", "surplus_groups") == [1, 9, 2, 1]
+    assert figures(line, "dropped_groups") == [6] and line["filter_groups/kept_ratio"] == pytest.approx(2 / 9)
+    assert {row["uid"] for row in rollouts(1)} == {2, 5}, "the first in the stream, not the first to finish"
+    assert drawn(1) == 9
+
+
+def test_rounds_make_the_batch_that_one_large_round_makes(build_trainer, reward):
+    """Joining pads and loses nothing: noise belongs to the uid, not to the round."""
+    reward(SOME)
+    batches, sums = [], []
+    for size in (3, 12):
+        trainer, metrics = build_trainer(*DAPO, f"data.gen_batch_size={size}", f"trainer.default_local_dir=r{size}"), {}
+        published = []
+        trainer.policy.update_weights = published.append
+        batches.append(trainer.experience.draw(1, metrics))
+        assert published == [0], "once per step, whatever the rounds"
+        assert metrics["filter_groups/rounds"] == 12 / size and metrics["timing_s/gen"] > 0
+        sums.append({name: value for name, value in metrics.items() if name.startswith("failures/")})
+        trainer.close()
+    many, one = batches
+    assert sums[0] == sums[1] and many.non_tensor_batch.keys() == one.non_tensor_batch.keys()
+    assert many.non_tensor_batch["uid"].tolist() == one.non_tensor_batch["uid"].tolist()
+    for name in ("responses", "response_mask", "rollout_log_probs", "token_level_scores"):
+        width = min(many.batch[name].shape[1], one.batch[name].shape[1])
+        assert torch.equal(many.batch[name][:, :width], one.batch[name][:, :width]), name
+        assert not many.batch[name][:, width:].any() or name == "responses"
+
+
+def test_after_the_last_round_it_trains_on_what_there_is(train, reward, metrics_of, caplog):
+    reward(SOME)
+    train(*DAPO, "algorithm.filter_groups.max_num_gen_batches=2", "trainer.total_training_steps=3")
+    lines = metrics_of("run")
+    assert [line["filter_groups/rounds"] for line in lines] == [2, 2, 2]
+    kept = [line["filter_groups/kept_groups"] for line in lines]
+    assert kept == [2, 3, 3] and [len(rollouts(step)) for step in (1, 2, 3)] == [3 * count for count in kept]
+    said = [record.getMessage() for record in caplog.records if "max_num_gen_batches" in record.getMessage()]
+    assert len(said) == 1 and said[0].startswith("step 1 trains on 2 of 4 groups: of the 8 that were generated in 2")
+    assert [(e["step"], e["kept"], e["wanted"], e["generated"], e["rounds"]) for e in events()] == [
+        (step, count, 4, 8, 2) for step, count in enumerate(kept, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limit", "rounds", "advice"), [(2, 2, r"raise algorithm.filter_groups.max_num_gen_batches=2, raise"), (0, 3, "")]
+)
+def test_nothing_to_learn_from_ends_the_run(train, reward, limit, rounds, advice):
+    """Without a limit, after one pass over the 12 rows that brought nothing."""
+    reward(FLAT)
+    groups = 4 * rounds
+    expected = rf"in each of the {groups} groups of {rounds} rounds all samples have the same score .*: 0 in {groups}\."
+    with pytest.raises(RewardError, match=rf"step 1: nothing to learn from: {expected} .*too hard.*{advice}"):
+        train(*DAPO, f"algorithm.filter_groups.max_num_gen_batches={limit}", "trainer.total_training_steps=1")
+
+
+def test_a_pass_that_brings_nothing_more_ends_the_rounds(train, reward, metrics_of):
+    """Only the first answer to row 2 ever differs: one group is kept, and then nothing for the length of a pass."""
+    reward("""import os
+    if extra_info["index"] != 2 or os.path.exists("seen"):
+        return 0.0
+    open("seen", "x").close()
+    return 1.0""")
+    train(*DAPO, "trainer.total_training_steps=1")
+    line = metrics_of("run")[0]
+    assert figures(line, "kept_groups", "rounds", "generated_groups") == [1, 4, 16] and len(events()) == 1
+
+
+def test_the_end_of_the_stream_ends_the_rounds(build_trainer, reward):
+    reward(SOME)
+    trainer, metrics = build_trainer(*DAPO), {}
+    trainer.experience.end = 7
+    batch = trainer.experience.draw(1, metrics)
+    assert figures(metrics, "rounds", "generated_groups", "kept_groups") == [2, 7, 2]
+    assert sorted(set(batch.non_tensor_batch["uid"])) == [2, 5] and trainer.experience.drawn == 7
+    trainer.close()
+
+
+# Which figure must differ
+
+
+@pytest.mark.parametrize(("metric", "kept"), [("acc", {1, 4}), ("quality", {2, 5}), ("seq_reward", {0, 1, 2, 3})])
+def test_the_metric_says_what_must_differ(train, reward, metric, kept):
+    reward("""kind, noise = extra_info["index"] % 3, float(sum(map(ord, solution_str)) % 97)
+    return dict(score=noise, acc=noise if kind == 1 else 1.0, quality=noise if kind == 2 else 0.5)""")
+    keys = ["algorithm.filter_groups.max_num_gen_batches=2", "data.gen_batch_size=3"]
+    train(*DAPO, *keys, f"algorithm.filter_groups.metric={metric}", "trainer.total_training_steps=1")
+    assert {row["uid"] for row in rollouts(1)} == kept
+
+
+def test_without_acc_the_score_stands_for_it_and_that_is_said_once(train, reward, metrics_of, caplog):
+    reward(SOME)
+    train(*DAPO, "trainer.default_local_dir=score", "trainer.total_training_steps=2")
+    train(*DAPO, "algorithm.filter_groups.metric=acc", "trainer.total_training_steps=2")
+    said = [record for record in caplog.records if "returns no acc, so the score stands for it" in record.getMessage()]
+    assert len(said) == 1 and metrics_of("score") == metrics_of("run")
+
+
+@pytest.mark.parametrize(
+    ("returned", "found"),
+    [
+        ("{}", r"has no such figure under that name; it has score\."),
+        ("dict(acc=float('nan'))", r"has nan, which is no finite number, under that name; it has score, acc\."),
+        ("dict(acc='yes')", r"has 'yes', which is no finite number, under that name"),
+    ],
+)
+def test_a_figure_that_is_missing_is_named(train, reward, returned, found):
+    reward(f"return dict(score=1.0, **(dict(acc=1.0) if extra_info['index'] else {returned}))")
+    who = r"metric=acc: what the reward function returned for uid 0 \(data_source burnish/arithmetic\) "
+    with pytest.raises(RewardError, match=rf"{who}{found}"):
+        train(*DAPO, "algorithm.filter_groups.metric=acc", "trainer.total_training_steps=1")
+
+
+# With the rest of the run
+
+
+def test_the_penalty_is_in_the_score_that_must_differ(train, reward, metrics_of):
+    """Equal scores, but answers of different length: the penalty alone tells them apart."""
+    reward("return 1.0")
+    overlong = ["algorithm.overlong_buffer.enable=true", "algorithm.overlong_buffer.len=8"]
+    train(*DAPO, *overlong, "trainer.total_training_steps=1", "actor_rollout_ref.rollout.n=6")
+    groups = {}
+    for row in rollouts(1):
+        groups.setdefault(row["uid"], set()).add(len(row["response_mask"]))
+    assert groups and all(len(lengths) > 1 for lengths in groups.values())
+
+
+def test_dropped_groups_propose_prompts_too(train, reward, metrics_of):
+    """Every sample of the three rounds proposes its row's child, so all 12 are there; the counts are the step's."""
+    reward(f"""{THIRD}
+    index = extra_info["index"]
+    row = dict(prompt=str(index) + "+1=?", extra_info=dict(index=index + 12), data_source="next")
+    return dict(score=score, new_prompts=[row] if index < 12 else [])""")
+    train(*DAPO, "data.augment.enable=true", "trainer.total_training_steps=2", "trainer.default_local_dir=whole",
+          "trainer.save_freq=1")  # fmt: skip
+    first, second = metrics_of("whole")
+    rounds = first["filter_groups/rounds"]
+    assert rounds >= 3 and first["augment/added"] + first["augment/duplicates"] == 3 * drawn(1, "whole")
+    state = json.loads(Path("whole/global_step_1/data/trainer.json").read_text())["experience"]
+    assert state["drawn"] == 4 * rounds and first["augment/waiting"] == len(state["augment"]["waiting"])
+    proposed = state["drawn"] - state["position"]
+    assert 0 < proposed == pytest.approx(first["augment/share"] * state["drawn"])
+    os.rename("whole/global_step_2", "elsewhere")
+    again = ["data.augment.enable=true", "trainer.total_training_steps=2", "trainer.default_local_dir=whole"]
+    train(*DAPO, *again, "trainer.save_freq=1")
+    assert metrics_of("whole") == [first, second]
+
+
+def test_it_works_for_an_estimator_without_groups(train, reward, metrics_of):
+    reward(SOME)
+    keys = [key for key in DAPO if "adv_estimator" not in key and "rollout.n=" not in key]
+    train(*keys, "algorithm.adv_estimator=gae", "trainer.total_training_steps=1")
+    assert metrics_of("run")[0]["filter_groups/kept_groups"] == 4 and len(rollouts(1)) == 16
+
+
+def test_it_works_with_a_greedy_baseline(train, reward, metrics_of):
+    """Groups are samples; the greedy answer is none of them."""
+    reward(SOME)
+    keys = [key for key in DAPO if "adv_estimator" not in key]
+    train(*keys, "algorithm.adv_estimator=remax", "trainer.total_training_steps=1")
+    line = metrics_of("run")[0]
+    assert figures(line, "rounds", "kept_groups", "dropped_groups") == [3, 4, 8] and len(rollouts(1)) == 12
+    assert line["critic/greedy_baseline/mean"] > 0
+
+
+def test_a_run_that_ends_between_two_rounds_resumes_as_if_it_had_not(build_trainer, reward, train, metrics_of):
+    reward(SOME)
+    common = [*DAPO, "trainer.save_freq=1", "trainer.total_training_steps=4"]
+    train(*common, "trainer.default_local_dir=whole")
+    trainer = build_trainer(*common, "trainer.default_local_dir=parts")
+    generate, calls = trainer.policy.generate_sequences, []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 8:  # the second round of step 3
+            raise KeyboardInterrupt
+        return generate(*arguments)
+
+    trainer.policy.generate_sequences = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit()
+    assert trainer.step == 3 and trainer.experience.drawn > drawn(2, "parts") and len(metrics_of("parts")) == 2
+    train(*common, "trainer.default_local_dir=parts")
+    assert metrics_of("whole") == metrics_of("parts") and len(metrics_of("whole")) == 4
+    assert [rollouts(step, "whole") for step in range(1, 5)] == [rollouts(step, "parts") for step in range(1, 5)]
+    for file in ("actor/model.safetensors", "actor/optimizer.safetensors"):
+        one, other = (load_file(f"{run}/global_step_4/{file}") for run in ("whole", "parts"))
+        assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+# The parts
+
+
+def a_round(uids, scores, prompt=2, response=3, **columns):
+    output = AgentLoopOutput([7] * prompt, [1] * response, [1] * response, [-0.5] * response)
+    batch = to_batch([Trajectory({"data_source": "toy"}, output, "text") for _ in uids], 0)
+    placed = torch.zeros(len(uids), response)
+    placed[:, -1] = torch.tensor(scores, dtype=torch.float32)
+    batch.batch["token_level_scores"] = placed
+    infos = [{"score": value} for value in scores]
+    others = {"uid": list(uids), "reward_info": infos, **columns}
+    return batch.union(DataProto.from_dict(non_tensors=others))
+
+
+def sifted(wanted, *rounds):
+    sieve = Sieve(wanted)
+    for uids, values in rounds:
+        sieve.add(a_round(uids, values), np.array(values, dtype=np.float64))
+    kept = [uid for batch in sieve.kept for uid in batch.non_tensor_batch["uid"]]
+    return kept, {name.split("/")[1]: value for name, value in sieve.metrics().items()}
+
+
+def test_groups_of_one_are_dropped():
+    kept, metrics = sifted(4, ([0, 1, 1, 2, 2, 2], [5, 1, 2, 3, 3, 3]))
+    assert kept == [1, 1] and (metrics["generated_groups"], metrics["dropped_groups"]) == (3, 2)
+
+
+def test_values_are_compared_as_they_are():
+    """Eight times 0.3 has a deviation above 0 in float32."""
+    assert sifted(4, ([0] * 8 + [1] * 8, [0.3] * 8 + [0.3] * 7 + [0.30001]))[0] == [1] * 8
+
+
+@pytest.mark.parametrize(
+    ("values", "highest", "lowest"),
+    [([1, 1, 0, 0, 0, 0], 1, 2), ([0] * 6, 0, 3), ([1] * 6, 3, 0), ([-1] * 6, 0, 3), ([2, 2, 1, 1, 0, 0], 1, 1)],
+)
+def test_dropped_groups_at_the_ends(values, highest, lowest):
+    _, metrics = sifted(3, ([0, 0, 1, 1, 2, 2], values))
+    assert (metrics["dropped_highest"], metrics["dropped_lowest"]) == (highest, lowest)
+
+
+def test_the_ends_are_those_of_the_step_not_of_the_round():
+    _, metrics = sifted(3, ([0, 0], [1, 1]), ([1, 1, 2, 2], [0, 2, 2, 2]))
+    assert (metrics["dropped_highest"], metrics["dropped_lowest"]) == (1, 0)
+
+
+def test_rounds_of_different_width_and_columns_are_joined():
+    first = a_round([0, 0], [1, 2], prompt=1, response=4, level=["easy", "hard"])
+    second = a_round([1], [3], prompt=3, response=2, augmented=[{"depth": 1}])
+    whole = joined([first, second])
+    assert whole.batch["token_level_scores"].tolist() == [[0, 0, 0, 1], [0, 0, 0, 2], [0, 3, 0, 0]]
+    assert whole.batch["response_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 0, 0]]
+    assert whole.batch["attention_mask"].tolist()[0] == [0, 0, 1, 1, 1, 1, 1]
+    assert whole.batch["attention_mask"].tolist()[2] == [1, 1, 1, 1, 1, 0, 0]
+    assert whole.non_tensor_batch["level"].tolist() == ["easy", "hard", None]
+    assert whole.non_tensor_batch["augmented"].tolist() == [None, None, {"depth": 1}]
+
+
+def test_counts_of_rounds_add_up():
+    metrics = {}
+    rounds = [{"timing_s/gen": 1.0, "augment/added": 2, "augment/waiting": 2, "augment/share": 0.0},
+              {"timing_s/gen": 2.0, "augment/added": 3, "augment/waiting": 4, "augment/share": 0.5}]  # fmt: skip
+    for number, of_round in enumerate(rounds, 1):
+        add_round(metrics, of_round, number)
+    assert metrics == {"timing_s/gen": 3.0, "augment/added": 5, "augment/waiting": 4, "augment/share": 0.25}
+
+
+def test_a_managers_own_numbers_count(caplog):
+    """A user's manager may hand on numpy's numbers and booleans."""
+    config = PPOConfig()
+    config.algorithm.filter_groups.metric = "acc"
+    batch = a_round([0, 0], [1, 1], data_source=["toy", "toy"])
+    batch.non_tensor_batch["reward_info"] = object_column([{"acc": np.bool_(True)}, {"acc": np.float32(0.5)}])
+    with caplog.at_level(logging.WARNING):
+        assert GroupFilter(config, lambda kind, **facts: None).values(batch).tolist() == [1.0, 0.5]
+    assert not caplog.records
