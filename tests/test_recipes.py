@@ -21,6 +21,7 @@ def load(path: Path, *overrides: str):
 def test_there_are_recipes():
     names = {path.stem for path in RECIPES}
     assert {"grpo", "ppo_gae", "dr_grpo", "grpo_kl_loss", "curriculum", "chat"} <= names
+    assert {"dapo", "rloo", "remax", "reinforce_plus_plus", "gspo", "cispo", "gdpo", "prime"} <= names
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(ROOT / "recipes")))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from burnish.cli.main import main
@@ -96,6 +97,34 @@ def test_custom_reward(run_script):
         info = sample["reward_info"]
         worked = info["lines"] > 0
         assert sample["score"] == pytest.approx(info["acc"] + 0.2 * worked - 0.01 * info["lines"], abs=1e-6)
+
+
+def test_dapo_trains_on_groups_whose_answers_differ(run_script):
+    longer = ["actor_rollout_ref.rollout.n=8", "data.max_response_length=64", "data.gen_batch_size=8"]
+    lines = run_script("dapo.sh", *SMALL_RL, *longer, "algorithm.filter_groups.max_num_gen_batches=0")
+    for step in (1, 2):
+        answers: dict[int, set[float]] = {}
+        for sample in samples(step):
+            answers.setdefault(sample["uid"], set()).add(sample["reward_info"]["acc"])
+        assert list(answers.values()) == [{0.0, 1.0}] * 2, "two prompts, each answered rightly and wrongly"
+    assert sum(line.get("filter_groups/dropped_groups", 0) for line in lines) > 0
+
+
+def test_named_rewards_are_compared_one_by_one(run_script):
+    longer = ["actor_rollout_ref.rollout.n=8", "data.max_response_length=64"]
+    run_script("named_rewards/run.sh", *SMALL_RL, *longer, "data.train_batch_size=8")
+    rows, weights = samples(1), {"right": 1.0, "worked": 0.2}
+    combined = np.zeros(len(rows))
+    for name, weight in weights.items():
+        for uid in {row["uid"] for row in rows}:
+            mine = [i for i, row in enumerate(rows) if row["uid"] == uid]
+            part = np.array([rows[i]["reward_info"][name] for i in mine])
+            combined[mine] += weight * (part - part.mean()) / (part.std(ddof=1) + 1e-6)
+    tokens = np.repeat(combined, [len(row["response_mask"]) for row in rows])
+    expected = (combined - tokens.mean()) / np.sqrt(tokens.var(ddof=1) + 1e-8)
+    assert combined.any()
+    for row, advantage in zip(rows, expected, strict=True):
+        assert row["advantages"] == pytest.approx([advantage] * len(row["advantages"]), abs=1e-3)
 
 
 def test_custom_manager(run_script):
