@@ -8,8 +8,13 @@ enters a result, whatever it holds.
     losses/         advantages → the loss of a micro-batch, one loss per file
     aggregate.py    a loss per token → one number, whichever way the batch is cut
     kl.py           distance to the reference policy, in the reward or in the loss
+    correction/     the gap to the policy that sampled, measured and corrected
+    process_reward.py   a reward per token from a model that learns from outcomes (PRIME)
+    overlong.py     a penalty near the length limit (DAPO)
+    resample.py     drawing what is trained on by its score (PF-PPO)
     masked.py       sums, means and whitening inside the mask
     tally.py        metrics of micro-batches that add up exactly
+    variance.py     how noisy the gradient is, estimated from the batch
     metrics.py      what a step reports about its data, its time and its speed
     validation.py   mean@N, best@k, maj@k over repeated answers
     table.py        names and import paths → functions and what they need

@@ -76,9 +76,9 @@ class Trainable:
         """One optimiser step. `loss_fn` gives a micro-batch's share of the loss; shares are summed.
 
         So a loss that is a mean must already be divided by the whole mini-batch's count, and the cut changes nothing;
-        its metrics are `Sum` and `Mean` for the same reason. `schedule` is the place in the learning-rate schedule
-        (None: the number of updates so far). Returns the metrics with `loss`, `grad_norm`, `lr` and `bad_step`: 1
-        where loss or gradient was NaN or infinite; such a step is not applied. It still counts in the schedule.
+        its metrics are tallies for the same reason. `schedule` is the place in the learning-rate schedule (None: the
+        number of updates so far). Returns the metrics with `loss`, `grad_norm`, `lr` and `bad_step`: 1 where loss or
+        gradient was NaN or infinite; such a step is not applied. It still counts in the schedule.
         """
         self.module.train()
         self.optimizer.zero_grad(set_to_none=True)

@@ -1,4 +1,4 @@
-"""How a batch becomes optimiser steps, and what those report; shared by actor and critic."""
+"""How a batch becomes optimiser steps, and what those report; shared by all workers that train a model."""
 
 from collections.abc import Iterator
 
@@ -26,8 +26,14 @@ def loss_mask(data: DataProto) -> torch.Tensor:
 
 
 def rows_with_gradient(data: DataProto) -> np.ndarray:
-    """(B,) bool: the rows with an advantage other than 0 on a token of the policy's loss."""
+    """(B,) bool: the rows with an advantage other than 0 on a token of the policy's loss.
+
+    Where there is none, the shortest row: its gradient of 0 still moves the optimiser's moments and decays weights, as
+    all of them would have, and the step has its metrics.
+    """
     signal: np.ndarray = ((data.batch["advantages"] != 0) & loss_mask(data).bool()).any(-1).numpy()
+    if not signal.any():
+        signal[np.argmin(lengths(data))] = True
     return signal
 
 

@@ -1,0 +1,141 @@
+"""PRIME: figures by hand, a plain loop beside it, groups of one, equal rewards, and masks with holes."""
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from burnish.algorithms.advantages.prime import prime
+from burnish.algorithms.advantages.rloo import rloo
+from burnish.errors import BurnishError
+
+
+@pytest.fixture(scope="session")
+def make_inputs(make_advantage_inputs):
+    def make(rewards, process_rewards, mask, uids, **config):
+        inputs = make_advantage_inputs(rewards, mask, uids, **config)
+        return dataclasses.replace(inputs, process_rewards=torch.as_tensor(process_rewards, dtype=torch.float32))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def random_inputs(make_inputs):
+    def make(seed, uids=(0, 0, 0, 1, 1, 2), width=8, filled=0.6, **config):
+        random = torch.Generator().manual_seed(seed)
+        rewards, process = torch.randn(2, len(uids), width, generator=random)
+        mask = torch.rand(len(uids), width, generator=random) < filled
+        return make_inputs(rewards, process, mask, list(uids), **config)
+
+    return make
+
+
+def plain_loop(inputs):
+    """The paper's formula, sample by sample and token by token, on the policy's tokens."""
+    config, rows = inputs.config, range(len(inputs.uids))
+    columns = [[t for t in range(inputs.response_mask.shape[1]) if inputs.response_mask[i, t]] for i in rows]
+    outcome = [sum(float(inputs.token_level_rewards[i, t]) for t in columns[i]) for i in rows]
+    process = [[float(inputs.process_rewards[i, t]) for t in columns[i]] for i in rows]
+    means = [sum(steps) / max(len(steps), 1) for steps in process]
+    advantages = torch.zeros_like(inputs.token_level_rewards, dtype=torch.float64)
+    for i in rows:
+        others = [j for j in rows if j != i and inputs.uids[j] == inputs.uids[i]]
+        outcome_baseline = sum(outcome[j] for j in others) / max(len(others), 1)
+        process_baseline = sum(means[j] for j in others) / max(len(others), 1)
+        for k, t in enumerate(columns[i]):
+            to_go = sum(config.gamma**s * (r - process_baseline) for s, r in enumerate(process[i][k:]))
+            advantages[i, t] = config.reward_gt_coef * (outcome[i] - outcome_baseline) + config.reward_dpo_coef * to_go
+    return advantages
+
+
+def test_by_hand(make_inputs):
+    inputs = make_inputs(
+        [[0, 0, 1.0], [0, 0, 0]],
+        [[0.25, 0.5, 0.75], [1.0, 0.0, 9.0]],
+        [[1, 1, 1], [1, 1, 0]],
+        ["a", "a"],
+        gamma=0.5,
+        reward_gt_coef=2.0,
+        reward_dpo_coef=4.0,
+    )
+    # Outcome: ±1. Means of process rewards: 0.5 for both rows, so surpluses are -0.25, 0, 0.25 and 0.5, -0.5.
+    advantages, returns = prime(inputs)
+    assert advantages.tolist() == [[2 - 0.75, 2 + 0.5, 2 + 1], [-2 + 1, -2 - 2, 0]]
+    assert torch.equal(advantages, returns)
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    uids=st.lists(st.integers(0, 3), min_size=1, max_size=9),
+    width=st.integers(1, 12),
+    filled=st.sampled_from([0.3, 0.7, 1.0]),
+    gamma=st.floats(0, 1),
+    coefficients=st.tuples(st.floats(0, 5), st.floats(0, 5)),
+)
+@settings(max_examples=60, deadline=None)
+def test_equal_to_a_plain_loop(random_inputs, assert_close, seed, uids, width, filled, gamma, coefficients):
+    outcome, process = coefficients
+    config = {"gamma": gamma, "reward_gt_coef": outcome, "reward_dpo_coef": process}
+    inputs = random_inputs(seed, uids, width, filled, **config)
+    assert_close(prime(inputs)[0], plain_loop(inputs))
+
+
+def test_without_process_rewards_it_is_rloo(random_inputs):
+    inputs = random_inputs(1, reward_dpo_coef=0.0, gamma=0.9)
+    assert torch.equal(prime(inputs)[0], rloo(inputs)[0]) and prime(inputs)[0].any()
+
+
+@given(
+    outcome=st.floats(-1e6, 1e6, width=32),
+    process=st.floats(-1e3, 1e3, width=32),
+    lengths=st.lists(st.integers(1, 6), min_size=2, max_size=20),
+    gamma=st.floats(0, 1),
+)
+@settings(max_examples=60, deadline=None)
+def test_equal_rewards_give_exactly_zero(make_inputs, outcome, process, lengths, gamma):
+    mask = torch.arange(6) < torch.tensor(lengths)[:, None]
+    rewards = torch.zeros(mask.shape)
+    for row, length in enumerate(lengths):
+        rewards[row, length - 1] = outcome
+    inputs = make_inputs(rewards, torch.full(mask.shape, process), mask, [3] * len(lengths), gamma=gamma)
+    assert not prime(inputs)[0].any()
+
+
+def test_a_group_of_one_keeps_its_rewards(make_inputs):
+    inputs = make_inputs([[0, 0.75]], [[0.5, 0.25]], [[1, 1]], ["a"])
+    assert prime(inputs)[0].tolist() == [[1.5, 1.0]]
+
+
+def test_a_sample_without_policy_tokens_counts_with_zero(make_inputs):
+    inputs = make_inputs([[0, 1.0], [5, 5]], [[0.5, 0.25], [7, 7]], [[1, 1], [0, 0]], ["a", "a"])
+    assert prime(inputs)[0].tolist() == [[1.75, 1.25], [0, 0]]
+
+
+def test_observation_tokens_change_nothing(random_inputs, junk):
+    inputs = random_inputs(2, gamma=0.9)
+    outside = ~inputs.response_mask
+    replaced = dataclasses.replace(
+        inputs,
+        token_level_rewards=inputs.token_level_rewards.masked_fill(outside, junk),
+        process_rewards=inputs.process_rewards.masked_fill(outside, junk),
+    )
+    before, after = prime(inputs)[0], prime(replaced)[0]
+    assert torch.equal(before, after)
+    assert not before[outside].any() and before[~outside].any()
+
+
+def test_observation_tokens_take_no_time(make_inputs):
+    """Cutting the holes out of the responses gives the same numbers on the policy's tokens."""
+    rewards, process = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(3))
+    apart = torch.tensor([0, 1, 4, 5, 7])
+    wide = [torch.zeros(3, 9).index_copy(1, apart, tensor) for tensor in (rewards, process, torch.ones(3, 5))]
+    tight = prime(make_inputs(rewards, process, torch.ones(3, 5), [1, 1, 1], gamma=0.7))[0]
+    holed = prime(make_inputs(*wide, [1, 1, 1], gamma=0.7))[0]
+    torch.testing.assert_close(holed[:, apart], tight)
+
+
+def test_missing_process_rewards_are_named(make_advantage_inputs):
+    with pytest.raises(BurnishError, match=r"prime reads a reward for each token.*Needs\(process_reward=True\)"):
+        prime(make_advantage_inputs([[1.0, 0.0]], [[1, 1]]))
