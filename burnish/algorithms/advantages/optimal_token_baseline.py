@@ -17,7 +17,8 @@ How we differ:
   as a group of one does (`handle_zero_tail`); its own return as baseline would give 0 whatever it earned, and the end
   of the longest response would never be learned from. The usual implementation looks for such positions by counting
   policy tokens and takes the count for a column, which holes in the mask shift; we ask each position.
-- Equal returns give exactly 0: weighted are the distances to the highest return, in float64 and without an ε.
+- Equal returns that are compared give exactly 0: weighted are the distances to the highest one, in float64 and without
+  an ε.
 - Where every sample's W is 0 (all tokens so far were certain) the baseline is the plain mean.
 """
 
@@ -43,9 +44,8 @@ def against_group(
     """Advantages and returns where a token is compared with those of its group at the same `position` (B, R)."""
     mask, rewards = inputs.response_mask.bool(), inputs.token_level_rewards
     returns = zero_outside(rewards, mask).double().flip(-1).cumsum(-1).flip(-1)  # G (B, R)
-    place = (inputs.groups.index.unsqueeze(-1) * mask.shape[-1] + position)[
-        mask
-    ]  # (tokens,) one per group and position
+    group = inputs.groups.index.unsqueeze(-1)  # (B, 1)
+    place = (group * mask.shape[-1] + position)[mask]  # (tokens,) one number for each group and position
 
     def sum_at_place(values: torch.Tensor) -> torch.Tensor:
         return values.new_zeros(mask.numel()).index_add(0, place, values)[place]  # (tokens,)
