@@ -306,7 +306,7 @@ def test_an_empty_path_of_a_reward_function(refuses, no_model, place):
 @BOTH
 def test_a_recipe_that_does_not_exist(refuses, no_model, command):
     message = refuses(command, "--config-name=recipes/nosuch")
-    assert_says(message, "--config-name=nosuch: no nosuch.yaml in", "(there: clip_higher, curriculum, dr_grpo, grpo")
+    assert_says(message, "--config-name=nosuch: no nosuch.yaml in", "(there: cispo, clip_higher, curriculum, dapo")
 
 
 def test_a_prompt_over_the_limit(refuses, no_model):

@@ -1,4 +1,4 @@
-"""Masked sums, means, variance and whitening, against the recorded figures and with NaN outside the mask; steps."""
+"""Masked sums, means, variance and whitening, against the recorded figures and with NaN outside the mask."""
 
 import json
 from pathlib import Path
@@ -6,16 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from burnish.algorithms.masked import (
-    close_up,
-    discounted_sum_to_end,
-    masked_mean,
-    masked_sum,
-    masked_var,
-    masked_whiten,
-    spread_out,
-    zero_outside,
-)
+from burnish.algorithms.masked import masked_mean, masked_sum, masked_var, masked_whiten, zero_outside
 from burnish.errors import BurnishError
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "masked_ops.json").read_text())
@@ -56,21 +47,3 @@ def test_mean_of_an_empty_row_is_zero():
 def test_equal_values_are_whitened_to_exactly_zero():
     values = torch.full((7, 3), 0.3)  # 21 · 0.3 is not exact in float32
     assert not masked_whiten(values, torch.ones(7, 3)).any()
-
-
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32])
-def test_steps_are_closed_up_and_spread_out_again(dtype):
-    nan = float("nan")
-    values = torch.tensor([[1.0, nan, 2.0, 3.0], [nan, nan, nan, nan], [nan, 4.0, nan, nan]])
-    mask = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 0], [0, 1, 0, 0]]).to(dtype)
-    steps = close_up(values, mask)
-    assert steps.tolist() == [[1.0, 2.0, 3.0, 0.0], [0.0] * 4, [4.0, 0.0, 0.0, 0.0]]
-    assert torch.equal(spread_out(steps, mask), zero_outside(values, mask))
-    assert torch.equal(spread_out(torch.full((3, 4), 7.0), mask), 7.0 * mask)
-
-
-def test_discounted_sum_to_the_end():
-    assert discounted_sum_to_end(torch.tensor([[3.0]]), 0.5).tolist() == [[3.0]]
-    assert discounted_sum_to_end(torch.ones(1, 5), 0.5).tolist() == [[1.9375, 1.875, 1.75, 1.5, 1.0]]
-    assert discounted_sum_to_end(torch.ones(1, 3), 0.0).tolist() == [[1.0, 1.0, 1.0]]
-    assert discounted_sum_to_end(torch.ones(2, 0), 0.5).shape == (2, 0)

@@ -16,10 +16,10 @@ How we differ:
 """
 
 import torch
-import torch.nn.functional as F
 
 from burnish.algorithms.advantages.inputs import AdvantageInputs
-from burnish.algorithms.masked import close_up, discounted_sum_to_end, masked_whiten, spread_out, zero_outside
+from burnish.algorithms.masked import masked_whiten
+from burnish.algorithms.steps import Steps
 from burnish.errors import BurnishError
 
 
@@ -27,10 +27,8 @@ def gae(inputs: AdvantageInputs) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantages and returns, both (B, R)."""
     if inputs.values is None:
         raise BurnishError("gae reads the critic's values, and there are none: declare Needs(critic=True)")
-    gamma, lam, mask = inputs.config.gamma, inputs.config.lam, inputs.response_mask.bool()
-    values = zero_outside(inputs.values, mask)
-    here = close_up(values, mask)  # (B, R) V_t, one policy token after the other
-    following = F.pad(here[:, 1:], (0, 1))  # V_{t+1}, 0 after the last step
-    delta = close_up(inputs.token_level_rewards, mask) + gamma * following - here
-    raw = spread_out(discounted_sum_to_end(delta, gamma * lam), mask)
-    return zero_outside(masked_whiten(raw, mask), mask), zero_outside(raw + values, mask)
+    gamma, lam, steps = inputs.config.gamma, inputs.config.lam, Steps(inputs.response_mask)
+    rewards, values = steps.take(inputs.token_level_rewards), steps.take(inputs.values)  # (tokens,)
+    delta = rewards + gamma * steps.following(values) - values
+    raw = steps.discounted_sum_to_end(delta, gamma * lam)
+    return steps.put(masked_whiten(raw, torch.ones_like(raw, dtype=torch.bool))), steps.put(raw + values)

@@ -21,7 +21,8 @@ import torch
 
 from burnish.algorithms.advantages.inputs import AdvantageInputs
 from burnish.algorithms.advantages.rloo import rloo
-from burnish.algorithms.masked import close_up, discounted_sum_to_end, masked_mean, spread_out, zero_outside
+from burnish.algorithms.masked import masked_mean
+from burnish.algorithms.steps import Steps
 from burnish.errors import BurnishError
 
 
@@ -31,12 +32,12 @@ def prime(inputs: AdvantageInputs) -> tuple[torch.Tensor, torch.Tensor]:
         raise BurnishError(
             "prime reads a reward for each token, and there are none: declare Needs(process_reward=True)"
         )
-    config, groups, mask = inputs.config, inputs.groups, inputs.response_mask
-    rewards = zero_outside(inputs.process_rewards, mask).double()  # (B, R)
-    mean = masked_mean(rewards, mask, dim=-1)  # (B,)
+    config, groups, steps = inputs.config, inputs.groups, Steps(inputs.response_mask)
+    rewards = inputs.process_rewards.double()  # (B, R)
+    mean = masked_mean(rewards, inputs.response_mask, dim=-1)  # (B,)
     of_others = (groups.sum(mean) - mean) / (groups.size - 1).clamp(min=1)  # (B,) 0 in a group of one
-    surplus = close_up(rewards - of_others.unsqueeze(-1), mask)  # (B, R) one policy token after the other
-    process = spread_out(discounted_sum_to_end(surplus, config.gamma), mask)
+    surplus = steps.take(rewards - of_others.unsqueeze(-1))  # (tokens,)
+    process = steps.put(steps.discounted_sum_to_end(surplus, config.gamma))
     outcome, _ = rloo(inputs)
     advantages = (config.reward_gt_coef * outcome + config.reward_dpo_coef * process).to(outcome.dtype)
     return advantages, advantages

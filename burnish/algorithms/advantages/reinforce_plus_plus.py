@@ -16,12 +16,13 @@ How we differ:
 import torch
 
 from burnish.algorithms.advantages.inputs import AdvantageInputs
-from burnish.algorithms.masked import close_up, discounted_sum_to_end, masked_whiten, spread_out, zero_outside
+from burnish.algorithms.masked import masked_whiten
+from burnish.algorithms.steps import Steps
 
 
 def reinforce_plus_plus(inputs: AdvantageInputs) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantages and returns, both (B, R)."""
-    mask = inputs.response_mask
-    rewards = close_up(inputs.token_level_rewards, mask)  # (B, R) one policy token after the other
-    returns = spread_out(discounted_sum_to_end(rewards, inputs.config.gamma), mask)
-    return zero_outside(masked_whiten(returns, mask), mask), returns
+    steps = Steps(inputs.response_mask)
+    rewards = steps.take(inputs.token_level_rewards)  # (tokens,)
+    returns = steps.discounted_sum_to_end(rewards, inputs.config.gamma)
+    return steps.put(masked_whiten(returns, torch.ones_like(returns, dtype=torch.bool))), steps.put(returns)

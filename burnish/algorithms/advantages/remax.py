@@ -17,7 +17,8 @@ How we differ:
 import torch
 
 from burnish.algorithms.advantages.inputs import AdvantageInputs
-from burnish.algorithms.masked import discounted_sum_to_end, zero_outside
+from burnish.algorithms.masked import zero_outside
+from burnish.algorithms.steps import discounted_sum_to_end
 from burnish.errors import BurnishError
 
 
