@@ -16,7 +16,10 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
+from burnish.algorithms import advantages
 from burnish.cli.main import main
+from burnish.config.actor import AGGREGATIONS, KL_KINDS, LOSSES
+from burnish.config.algorithm import ESTIMATORS
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
 from burnish.models.tiny import write_tiny_model
@@ -113,6 +116,7 @@ def test_the_right_command_runs(run):
 
 # Keys
 
+CORRECTION = "algorithm.rollout_correction"
 BAD_KEYS = {
     "unknown": (
         ["data.train_batchsize=4"],
@@ -123,8 +127,52 @@ BAD_KEYS = {
     "not a number": (["data.train_batch_size=many"], ["data.train_batch_size=many", "must be an integer"]),
     "out of range": (["actor_rollout_ref.rollout.top_p=1.5"], ["rollout.top_p=1.5", "at most 1"]),
     "no such choice": (["trainer.device=gpu"], ["trainer.device=gpu", "one of auto, cuda, cpu"]),
-    "no such estimator": (["algorithm.adv_estimator=grop"], ["algorithm.adv_estimator=grop", "grpo"]),
-    "no such loss": (["actor_rollout_ref.actor.policy_loss.loss_mode=vanila"], ["vanila", "vanilla"]),
+    "no such estimator": (
+        ["algorithm.adv_estimator=grop"],
+        ["algorithm.adv_estimator=grop", "did you mean 'grpo'?", *ESTIMATORS],
+    ),
+    "no such loss": (
+        ["actor_rollout_ref.actor.policy_loss.loss_mode=vanila"],
+        ["loss_mode=vanila", "did you mean 'vanilla'?", *LOSSES],
+    ),
+    "no such aggregation": (["actor_rollout_ref.actor.loss_agg_mode=mean"], ["loss_agg_mode=mean", *AGGREGATIONS]),
+    "no such KL": (["algorithm.kl_penalty=k4", "algorithm.use_kl_in_reward=true"], ["kl_penalty=k4", *KL_KINDS]),
+    "the whole KL": (["actor_rollout_ref.actor.kl_loss_type=full"], ["kl_loss_type=full", "whole vocabulary"]),
+    "bounds out of order": (
+        [f"{CORRECTION}.rollout_is=token", f"{CORRECTION}.rollout_is_threshold=2.0_0.5"],
+        [f"{CORRECTION}.rollout_is_threshold=2.0_0.5"],
+    ),
+    "masks without bounds": ([f"{CORRECTION}.rollout_rs=token_k1"], [f"{CORRECTION}.rollout_rs_threshold"]),
+    "no such mask": (
+        [f"{CORRECTION}.rollout_rs=token_k9", f"{CORRECTION}.rollout_rs_threshold=1.5"],
+        ["token_k9", "token_k1"],
+    ),
+    "covariance bounds out of order": (
+        ["actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov", "actor_rollout_ref.actor.policy_loss.clip_cov_lb=9"],
+        ["clip_cov_lb=9", "clip_cov_ub=5"],
+    ),
+    "weights without components": (
+        ["algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_weights=[1]"],
+        ["gdpo_reward_weights", "gdpo_reward_keys"],
+    ),
+    "other weights than components": (
+        ["algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_keys=[a,b]", "algorithm.gdpo_reward_weights=[1]"],
+        ["1 weights for the 2", "one for each"],
+    ),
+    "a KL that components do not see": (
+        ["algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_keys=[a]", "algorithm.use_kl_in_reward=true"],
+        ["use_kl_in_reward", "gdpo_reward_keys", "use_kl_loss"],
+    ),
+    "greedy samples against a greedy baseline": (
+        ["algorithm.adv_estimator=remax", "actor_rollout_ref.rollout.do_sample=false"],
+        ["do_sample=false", "remax"],
+    ),
+    "no room for the overlong buffer": (["algorithm.overlong_buffer.enable=true"], ["overlong_buffer.len=0"]),
+    "rounds of generation without a filter": (["data.gen_batch_size=8"], ["gen_batch_size=8", "filter_groups.enable"]),
+    "no process reward for prime": (
+        ["algorithm.adv_estimator=prime", "process_reward.enable=false"],
+        ["process_reward.enable=false", "prime"],
+    ),
     "not true or false": (["data.shuffle=maybe"], ["data.shuffle=maybe", "true or false"]),
     "unsupported": (
         ["actor_rollout_ref.actor.fsdp_config.grad_offload=true"],
@@ -138,7 +186,6 @@ BAD_KEYS = {
         ["actor_rollout_ref.actor.ppo_mini_batch_size=8"],
         ["ppo_mini_batch_size=8 is more than data.train_batch_size=4"],
     ),
-    "group of one": (["actor_rollout_ref.rollout.n=1"], ["rollout.n=1", "grpo", "at least 2", "leave"]),
     "no critic for gae": (
         ["algorithm.adv_estimator=gae", "critic.enable=false"],
         ["critic.enable=false", "gae needs a critic"],
@@ -161,6 +208,12 @@ BAD_KEYS = {
 @pytest.mark.parametrize(("overrides", "parts"), BAD_KEYS.values(), ids=BAD_KEYS)
 def test_keys(refuses, no_model, overrides, parts):
     assert_says(refuses("ppo", *overrides), *parts)
+
+
+@pytest.mark.parametrize("name", [name for name in ESTIMATORS if advantages.needs_of(name).groups])
+def test_groups_of_one(refuses, no_model, name):
+    said = refuses("ppo", f"algorithm.adv_estimator={name}", "actor_rollout_ref.rollout.n=1")
+    assert_says(said, "rollout.n=1", name, "at least 2", "leave")
 
 
 BAD_SFT_KEYS = {
@@ -438,6 +491,20 @@ def test_a_reward_function_that_fails(run, place, body, parts):
     assert_says(message, "stopped after scoring", "of 8 samples: ", "reward.max_failure_ratio=0.05", *parts)
     assert "burnish/trainer" not in message, "a traceback shows the user's lines, not ours"
     assert not list(place.glob("run/global_step_*"))
+
+
+def test_groups_that_are_all_alike(refuses, place):
+    (place / "reward.py").write_text("def compute_score(solution_str):\n    return {'score': 0.5, 'acc': 1}\n")
+    said = refuses("ppo", "custom_reward_function.path=reward.py", "algorithm.filter_groups.enable=true",
+                   "algorithm.filter_groups.max_num_gen_batches=2")  # fmt: skip
+    assert_says(said, "step 1: nothing to learn from", "2 rounds", "the same acc", "max_num_gen_batches")
+
+
+def test_a_component_that_the_function_does_not_return(refuses, place):
+    (place / "reward.py").write_text("def compute_score(solution_str):\n    return {'score': 0.5, 'format': 1}\n")
+    said = refuses("ppo", "custom_reward_function.path=reward.py", "algorithm.adv_estimator=gdpo",
+                   "algorithm.gdpo_reward_keys=[format,correct]")  # fmt: skip
+    assert_says(said, "algorithm.gdpo_reward_keys names 'correct'", "data_source", "score, format")
 
 
 def test_an_option_no_scorer_has(refuses, no_model):

@@ -345,3 +345,29 @@ def test_a_greedy_baseline_needs_samples_that_are_not_greedy(finish):
     assert finish({"algorithm.adv_estimator": "remax"}, baseline)[0].actor_rollout_ref.rollout.n == 1
     keys = {"algorithm.adv_estimator": "remax", f"{ROLLOUT}.do_sample": False}
     refused(finish, keys, f"{ROLLOUT}.do_sample=false", "adv_estimator=remax", "nothing to learn", needs=baseline)
+
+
+@pytest.mark.parametrize(
+    ("keys", "unused"),
+    [
+        ({"algorithm.adv_estimator": "rloo", "algorithm.gamma": 0.9}, "algorithm.gamma"),
+        ({"algorithm.adv_estimator": "opo", "algorithm.reward_gt_coef": 2.0}, "algorithm.reward_gt_coef"),
+        ({f"{ACTOR}.policy_loss.loss_mode": "gpg", f"{ACTOR}.clip_ratio_c": 5.0}, f"{ACTOR}.clip_ratio_c"),
+        ({f"{ACTOR}.policy_loss.tau_pos": 2.0}, f"{ACTOR}.policy_loss.tau_pos"),
+    ],
+)
+def test_numbers_of_another_algorithm_are_named(finish, keys, unused):
+    [notice] = [line for line in finish(keys)[1] if line.startswith("unused")]
+    assert notice.startswith(f"unused: {unused} (") and "does not read it" in notice
+
+
+def test_what_an_algorithm_of_ones_own_reads_is_theirs_to_know(finish):
+    keys = {"algorithm.adv_estimator": "mine:mine", "algorithm.gamma": 0.9, f"{ACTOR}.policy_loss.loss_mode": "my:loss"}
+    _, notices = finish({**keys, f"{ACTOR}.policy_loss.tau_pos": 2.0})
+    assert not [line for line in notices if line.startswith("unused")]
+
+
+def test_a_loss_with_its_own_aggregation_says_so(finish):
+    keys = {f"{ACTOR}.policy_loss.loss_mode": "gspo", f"{ACTOR}.loss_agg_mode": "token-sum"}
+    [notice] = [line for line in finish(keys)[1] if "loss_agg_mode" in line]
+    assert "for entropy and KL terms only: the policy loss gspo is always seq-mean-token-mean" in notice
