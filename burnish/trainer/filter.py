@@ -13,6 +13,7 @@ Metrics of a step, `filter_groups/…`: `rounds`; `generated_groups`, of which `
 `surplus_groups` would be too but were not needed, and `dropped_groups` were alike (or are groups of one); `kept_ratio`;
 `dropped_highest` and `dropped_lowest`, how many of the dropped had no sample below the highest (above the lowest) value
 of the step: prompts that are too easy, too hard. Where a step has one value only, it is the highest if above 0.
+`metric_mean` is over all samples that were generated: how good the policy is, which those that are kept do not tell.
 
 Paper: DAPO (Yu et al. 2025, arXiv:2503.14476).
 
@@ -61,6 +62,8 @@ class Sieve:
     kept: list[DataProto] = field(default_factory=list)  # by round
     kept_groups: int = 0
     flat: list[float] = field(default_factory=list)  # the value of each dropped group
+    samples: int = 0
+    total: float = 0.0  # of the values of all samples
     low: float = math.inf  # of all samples
     high: float = -math.inf
 
@@ -84,6 +87,7 @@ class Sieve:
         self.kept_groups += len(chosen)
         self.surplus += int(differ.sum()) - len(chosen)
         self.flat += low[~differ].tolist()
+        self.samples, self.total = self.samples + len(values), self.total + float(values.sum())
         self.low, self.high = min(self.low, float(low.min())), max(self.high, float(high.max()))
         return int(differ.sum())
 
@@ -98,6 +102,7 @@ class Sieve:
             "dropped_highest": self.flat.count(self.high) if several or self.high > 0 else 0,
             "dropped_lowest": self.flat.count(self.low) if several or self.low <= 0 else 0,
             "kept_ratio": self.kept_groups / self.generated,
+            "metric_mean": self.total / self.samples,
         }
         return {f"filter_groups/{name}": float(value) for name, value in counts.items()}
 
