@@ -163,6 +163,19 @@ BAD_KEYS = {
         ["algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_keys=[a]", "algorithm.use_kl_in_reward=true"],
         ["use_kl_in_reward", "gdpo_reward_keys", "use_kl_loss"],
     ),
+    "a penalty that components do not see": (
+        [
+            "algorithm.adv_estimator=gdpo",
+            "algorithm.gdpo_reward_keys=[a]",
+            "algorithm.overlong_buffer.enable=true",
+            "algorithm.overlong_buffer.len=2",
+        ],
+        ["overlong_buffer", "gdpo_reward_keys", "overlong_reward"],
+    ),
+    "weights that are no weights": (
+        ["algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_keys=[a]", "algorithm.gdpo_reward_weights=[0]"],
+        ["gdpo_reward_weights=[0.0]", "not all 0"],
+    ),
     "greedy samples against a greedy baseline": (
         ["algorithm.adv_estimator=remax", "actor_rollout_ref.rollout.do_sample=false"],
         ["do_sample=false", "remax"],

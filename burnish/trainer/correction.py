@@ -4,14 +4,14 @@ Both have the same weights, but the rollout engine computes them in another way 
 the probabilities differ a little. `algorithm.rollout_correction.mode` says what follows from that:
 
     measure   nothing; a warning when the gap passes `gap_threshold`
-    auto      a correction as soon as the step before had a gap past the threshold, until one had less than half of it
+    auto      a correction as soon as the step before had a gap past the threshold, until one had at most half of it
     on        a correction in every step
     off       nothing, and no warning
 
 The gap is the mean over tokens of the k3 estimate of the KL (`rollout_corr/k3_kl`). Consumes the log-probs of both
 sides; adds `rollout_is_weights` (B, R), which weigh the loss, and `loss_mask` (B, R), the tokens that stay in it, each
 where it is asked for. Whether `auto` is on is part of the checkpoint. With `bypass_mode` the training side is known
-only in the update, which then measures and corrects (`algorithms/correction`).
+only in the update, whose first optimiser step then measures the gap (`algorithms/correction`).
 """
 
 import logging
@@ -72,7 +72,9 @@ class RolloutCorrection:
         if mode == "measure" and gap > threshold and not self.told:
             self.told = True
             self.event("rollout_gap", **facts)
-            log.warning("%s, and nothing corrects it; %s=auto would", found, SWITCH)
+            log.warning(
+                "%s%s", found, "" if self.config.bypass_mode else f", and nothing corrects it; {SWITCH}=auto would"
+            )
         if mode != "auto":
             return
         active = gap > (threshold / 2 if self.active else threshold)

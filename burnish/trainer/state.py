@@ -17,13 +17,14 @@ from burnish.errors import CheckpointError
 from burnish.models.fingerprint import fingerprint
 
 FILE = "data/trainer.json"
-MODEL = "actor_rollout_ref.model.path"
+MODEL, PROCESS_REWARD = "actor_rollout_ref.model.path", "process_reward.model.path"
 PARTS = ("experience", "kl", "correction", "bad_steps", "run", "config")
 
 
 def run_facts(config: PPOConfig, rows: int) -> dict[str, Any]:
     """What must be the same for a resumed run to be the same run, by the key that says it."""
     data, sampler, curriculum = config.data, config.data.sampler, config.data.curriculum
+    process_reward = config.process_reward
     augment = asdict(data.augment) if data.augment.enable else dict.fromkeys(asdict(data.augment))
     return {
         "rows of data.train_files": rows,
@@ -36,6 +37,7 @@ def run_facts(config: PPOConfig, rows: int) -> dict[str, Any]:
         **{f"data.augment.{name}": value for name, value in augment.items()},
         "trainer.seed": config.trainer.seed,
         MODEL: fingerprint(config.actor_rollout_ref.model.path),
+        **({PROCESS_REWARD: fingerprint(process_reward.model.path)} if process_reward.enable else {}),
     }
 
 
@@ -76,14 +78,14 @@ def check_same_run(folder: Path, theirs: Mapping[str, Any], ours: Mapping[str, A
     """CheckpointError that names what differs between the run that was saved and the one that resumes."""
     ours = json.loads(json.dumps(ours))  # as it would be read back
     for name, value in ours.items():
-        if theirs.get(name) == value:
+        if name not in theirs or theirs[name] == value:
             continue
-        if name == MODEL:
+        if name in (MODEL, PROCESS_REWARD):
             raise CheckpointError(
-                f"{folder} is a checkpoint of another model: the weights at {MODEL} are not those its run started "
+                f"{folder} is a checkpoint of another model: the weights at {name} are not those its run started "
                 f"from. Name that model again, or start afresh with trainer.resume_mode=disable"
             )
         raise CheckpointError(
-            f"{folder} was saved with {name}={theirs.get(name)}, and this run has {value}: it would go on with other "
+            f"{folder} was saved with {name}={theirs[name]}, and this run has {value}: it would go on with other "
             f"prompts. Set it back, or start afresh with trainer.resume_mode=disable {MODEL}={folder}"
         )

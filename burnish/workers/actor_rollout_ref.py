@@ -17,6 +17,7 @@ from torch import nn
 from burnish.agents.output import AgentLoopOutput
 from burnish.agents.runner import Score, TrajectoryRunner
 from burnish.algorithms.aggregate import Counts
+from burnish.algorithms.correction import is_gap
 from burnish.algorithms.losses import needs_of, policy_loss, token_choice
 from burnish.config import PPOConfig
 from burnish.controller import Dispatch, Worker, register
@@ -150,6 +151,8 @@ class ActorRolloutRefWorker(Worker):
                 mini = self._with_choice(mini, objective, micro, step, number)
             needed = mini[rows_with_gradient(mini)] if self.skips_zero_advantage else mini
             update = self.actor.update(needed, objective, micro, schedule=step - 1 - self.warmup)
+            if number:  # from the second update on the policy itself has moved, which is no gap to the rollout engine
+                update = {name: value for name, value in update.items() if not is_gap(name)}
             updates.append(update | {"skipped_tokens_ratio": 1 - sum(lengths(needed)) / sum(lengths(mini))})
             computed += lengths(needed)
         return update_metrics("actor", updates, self.actor, computed, time.perf_counter() - start)
@@ -184,7 +187,8 @@ class ActorRolloutRefWorker(Worker):
             lambda rows: log_probs(self.actor.module, pack(rows.batch), self.temperature), mini, micro
         )
         seed = np.random.SeedSequence([self.config.trainer.seed, step, number]).generate_state(1)
-        chosen = self.choose(objective.inputs(mini, passed), torch.Generator().manual_seed(int(seed[0])))
+        inputs, _ = objective.inputs(mini, passed)
+        chosen = self.choose(inputs, torch.Generator().manual_seed(int(seed[0])))
         return mini.union(DataProto.from_dict({"chosen": chosen}))
 
     def _scorer(self, total: int) -> Score:

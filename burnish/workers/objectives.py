@@ -41,17 +41,18 @@ class PolicyObjective:
 
     def __call__(self, micro: DataProto) -> tuple[Tensor, Metrics]:
         passed = log_probs(self.module, pack(micro.batch), self.temperature, self.outputs)  # name → (b, R)
-        inputs, gap = self.inputs(micro, passed), Metrics()
-        if self.bypass is not None:
-            inputs, gap = in_the_loss(inputs, self.bypass)
+        inputs, gap = self.inputs(micro, passed)
         loss, metrics = self.policy_loss(inputs)
         more, more_metrics = entropy_and_kl(inputs)
         return loss + more, metrics | more_metrics | gap
 
-    def inputs(self, rows: DataProto, passed: Mapping[str, Tensor]) -> PolicyLossInputs:
-        """What the loss is given of these rows; `passed` is what the log-prob pass gave for them."""
+    def inputs(self, rows: DataProto, passed: Mapping[str, Tensor]) -> tuple[PolicyLossInputs, Metrics]:
+        """What the loss is given of these rows, and the gap to the rollout engine where it is measured here.
+
+        `passed` is what the log-prob pass gave for the rows.
+        """
         batch = rows.batch
-        return PolicyLossInputs(
+        inputs = PolicyLossInputs(
             old_log_prob=batch["old_log_probs"],
             log_prob=passed["log_prob"],
             advantages=batch["advantages"],
@@ -65,6 +66,7 @@ class PolicyObjective:
             outputs=passed,
             chosen=batch.get("chosen", None),
         )
+        return (inputs, {}) if self.bypass is None else in_the_loss(inputs, self.bypass)
 
 
 @dataclass(frozen=True)

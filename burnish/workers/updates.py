@@ -20,9 +20,13 @@ def passes(data: DataProto, count: int, epochs: int, shuffle: bool, *, seed: int
 
 
 def loss_mask(data: DataProto) -> torch.Tensor:
-    """(B, R) the tokens in the policy's loss: those it sampled, without those that a correction rejected."""
-    mask: torch.Tensor = data.batch.get("loss_mask", data.batch["response_mask"])
-    return mask
+    """(B, R) the tokens in the policy's loss: those it sampled, without those that a correction rejected.
+
+    Padding rows of a dispatch have no token in `response_mask`, whatever the correction kept of what they repeat.
+    """
+    sampled: torch.Tensor = data.batch["response_mask"]
+    kept = data.batch.get("loss_mask", None)
+    return sampled if kept is None else sampled * kept
 
 
 def rows_with_gradient(data: DataProto) -> np.ndarray:

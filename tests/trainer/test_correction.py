@@ -132,3 +132,32 @@ def test_on_policy_the_bypass_is_the_same_run_up_to_the_engines_rounding(train, 
     train(*GRPO, *one_step, "trainer.default_local_dir=bypass", "algorithm.rollout_correction.bypass_mode=true")
     for plain, bypassed in zip(metrics_of("plain"), metrics_of("bypass"), strict=True):
         assert plain["actor/grad_norm"] == pytest.approx(bypassed["actor/grad_norm"], rel=1e-3)
+
+
+def test_under_bypass_the_gap_is_that_of_the_first_update(train, metrics_of, caplog):
+    """Later updates see a policy that has moved: how far it did is `actor/ppo_kl`, and no fault of the engine."""
+    moving = ["algorithm.rollout_correction.bypass_mode=true", "actor_rollout_ref.actor.ppo_epochs=4",
+              "actor_rollout_ref.actor.optim.lr=1e-2", "trainer.total_training_steps=1"]  # fmt: skip
+    train(*GRPO, *moving)
+    [line] = metrics_of("run")
+    assert abs(line["actor/ppo_kl"]) > 1e-3 and line["rollout_corr/k3_kl"] < 1e-6
+    assert "disagree" not in caplog.text
+
+
+def test_tokens_that_a_correction_rejects_are_not_chosen_under_bypass(build_trainer):
+    """`choose` sees what the loss sees."""
+    trainer = build_trainer(
+        *GRPO, "algorithm.rollout_correction.bypass_mode=true", "algorithm.rollout_correction.rollout_rs=token_k3",
+        "algorithm.rollout_correction.rollout_rs_threshold=0.1", "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+        "actor_rollout_ref.actor.policy_loss.loss_mode=kl_cov", "actor_rollout_ref.actor.policy_loss.kl_cov_ratio=1.0",
+    )  # fmt: skip
+    metrics: dict[str, float] = {}
+    drawn = trainer.experience.draw(1, metrics)
+    drawn.batch["rollout_log_probs"][:, 0] -= 3  # the first token of every row is far off
+    drawn = trainer.credit(drawn.union(trainer.old_log_probs(drawn)), metrics)
+    worker, seen = trainer.policy.worker, []
+    choose = worker.choose
+    worker.choose = lambda inputs, random: seen.append(choose(inputs, random)) or seen[-1]
+    worker.update_actor(drawn, 1)
+    [chosen] = seen
+    assert not chosen[:, 0].any() and chosen[:, 1:].any()

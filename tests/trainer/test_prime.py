@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from burnish.errors import CheckpointError, RewardError
+from burnish.models.tiny import write_tiny_model
 
 PRIME = ["algorithm.adv_estimator=prime", "actor_rollout_ref.rollout.n=3", "process_reward.optim.lr=1e-3",
          "data.val_files=null"]  # fmt: skip
@@ -135,3 +136,13 @@ def test_acc_is_the_outcome_where_the_reward_function_gives_one(train, reward):
     reward('return {"score": 3.0 * len(solution_str), "acc": len(set(solution_str)) % 2 == 0}')
     metrics = train(*PRIME, "trainer.total_training_steps=1")
     assert metrics["process_reward/grad_norm"] > 0
+
+
+def test_another_start_of_the_process_reward_model_is_refused_on_resume(train, tmp_path):
+    """Its rewards are distances to that start."""
+    start = write_tiny_model(tmp_path / "start", hidden_size=32)
+    keys = [*PRIME, f"process_reward.model.path={start}"]
+    train(*keys, "trainer.total_training_steps=1")
+    write_tiny_model(tmp_path / "start", hidden_size=32, seed=7)
+    with pytest.raises(CheckpointError, match=r"another model: the weights at process_reward.model.path"):
+        train(*keys, "trainer.total_training_steps=2")

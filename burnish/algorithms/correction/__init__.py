@@ -22,9 +22,10 @@ How we differ from the usual implementation:
 - Weights that are all 0 have an effective sample size of 0, and a batch without policy tokens has weights and metrics
   of 0; both end the run elsewhere.
 - In `bypass_mode` a rejected token still counts in the loss's denominators: these are counts of the whole mini-batch,
-  known before its log-probs are. So a rejection takes a token's gradient away and leaves that of all others as it was,
-  however the batch is cut. `correct`, which sees the whole batch first, hands on a mask, and what it rejects is not
-  counted. Batch normalisation is refused in `bypass_mode` for the same reason.
+  known before its log-probs are. So a rejection takes a token's gradient away and leaves that of other rows as it was,
+  however the batch is cut. (Losses that average within a row average over what is left of it.) `correct`, which sees
+  the whole batch first, hands on a mask, and what it rejects is not counted. Batch normalisation is refused in
+  `bypass_mode` for the same reason.
 """
 
 from dataclasses import dataclass, replace
@@ -40,7 +41,7 @@ from burnish.algorithms.tally import Metrics, merge
 from burnish.config.algorithm import RolloutCorrectionConfig
 from burnish.config.bounds import rejections, weight_bounds
 
-__all__ = ["Corrected", "correct", "in_the_loss", "mismatch"]
+__all__ = ["Corrected", "correct", "in_the_loss", "is_gap", "mismatch"]
 
 
 @dataclass(frozen=True)
@@ -84,3 +85,8 @@ def _corrections(
         weights, metrics = importance_weights(log_ratio, mask, config.rollout_is, weight_bounds(config))
     kept, more = reject(log_ratio, mask, rejections(config))
     return weights, kept, metrics | more
+
+
+def is_gap(name: str) -> bool:
+    """Whether a metric is about the gap or its correction."""
+    return name.startswith(("rollout_corr/", "training/rollout_probs_diff_"))

@@ -1,5 +1,6 @@
 """The loss and the reward: KL terms that a coefficient switches on, clip ranges, and numbers that nobody reads."""
 
+import math
 from typing import Any
 
 from burnish.config.actor import LOSSES, OWN_AGGREGATION, USED_BY_LOSS
@@ -61,14 +62,21 @@ def estimator_keys(config: PPOConfig, given: Given) -> None:
     if not names:
         if weights:
             raise ConfigError("algorithm.gdpo_reward_weights needs algorithm.gdpo_reward_keys: what do they weigh?")
-        given.say(f"algorithm.gdpo_reward_keys is not set: {chosen} normalises the score alone")
+        given.say(f"algorithm.gdpo_reward_keys is not set: {chosen} is given no components, only the score")
         return
     if len(set(names)) < len(names):
         raise ConfigError(f"algorithm.gdpo_reward_keys={names} names one twice; weigh it with gdpo_reward_weights")
+    if weights is not None and not (any(weights) and all(map(math.isfinite, weights))):
+        raise ConfigError(f"algorithm.gdpo_reward_weights={weights}: weights are finite and not all 0")
     if weights is not None and len(weights) != len(names):
         raise ConfigError(
             f"algorithm.gdpo_reward_weights has {len(weights)} weights for the {len(names)} of "
             "algorithm.gdpo_reward_keys; give one for each"
+        )
+    if algorithm.overlong_buffer.enable and "overlong_reward" not in names:
+        raise ConfigError(
+            f"algorithm.overlong_buffer with algorithm.gdpo_reward_keys={names}: {chosen} reads these components, and "
+            "the penalty is in none of them; name it too, as overlong_reward"
         )
     if algorithm.use_kl_in_reward:
         raise ConfigError(

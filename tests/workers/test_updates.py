@@ -1,0 +1,31 @@
+"""What is in the policy's loss, and which rows an update needs."""
+
+import torch
+
+from burnish.protocol import DataProto
+from burnish.workers.updates import loss_mask, rows_with_gradient
+
+
+def batch(advantages, mask, kept=None):
+    columns = {"advantages": torch.tensor(advantages), "response_mask": torch.tensor(mask)}
+    columns["attention_mask"] = torch.ones(len(mask), 5, dtype=torch.long)
+    if kept is not None:
+        columns["loss_mask"] = torch.tensor(kept)
+    return DataProto.from_dict(columns)
+
+
+def test_padding_of_a_dispatch_is_in_no_loss():
+    """A padding row repeats another, the correction's mask included; only its response_mask says that it is none."""
+    padded = batch([[1.0, 1.0], [1.0, 1.0]], [[1, 1], [0, 0]], kept=[[1, 0], [1, 0]])
+    assert loss_mask(padded).tolist() == [[1, 0], [0, 0]]
+    assert rows_with_gradient(padded).tolist() == [True, False]
+
+
+def test_rows_are_needed_for_an_advantage_that_counts():
+    assert rows_with_gradient(batch([[0.0, 2.0], [0.0, 2.0]], [[1, 1], [1, 0]])).tolist() == [True, False]
+
+
+def test_without_any_advantage_the_shortest_row_is_left():
+    flat = batch([[0.0, 0.0], [0.0, 0.0]], [[1, 1], [1, 0]])
+    flat.batch["attention_mask"][1, -1] = 0
+    assert rows_with_gradient(flat).tolist() == [False, True]
