@@ -46,6 +46,10 @@ class RewardError(UserError):
     """More samples of a step failed to be scored than `reward.max_failure_ratio` allows."""
 
 
+class NothingToLearn(RewardError):
+    """All samples of all prompts that a step may draw earn the same, and dynamic sampling found no other."""
+
+
 class RolloutError(BurnishError):
     """The rollout engine could not finish a request."""
 

@@ -19,7 +19,7 @@ from burnish.algorithms.masked import masked_sum, masked_var
 Batch = Mapping[str, torch.Tensor]
 ArrayLike = Sequence[float] | np.ndarray
 
-# Stages that touch every token of a step, prompts included; "gen" only makes the responses.
+# Stages that touch every token of the batch, prompts included; "gen" only makes responses, also those left out of it.
 STAGES_OVER_ALL_TOKENS = ("old_log_prob", "ref", "values", "adv", "update_critic", "update_actor")
 
 
@@ -70,7 +70,10 @@ def lengths(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def timing_metrics(seconds: Mapping[str, float], *, total_tokens: int, response_tokens: int) -> dict[str, float]:
-    """`timing_s/<stage>` for every stage and `timing_per_token_ms/<stage>` for those that work token by token."""
+    """`timing_s/<stage>` for every stage and `timing_per_token_ms/<stage>` for those that work token by token.
+
+    total_tokens: of the batch. response_tokens: of all responses that were generated for it.
+    """
     tokens = {"gen": response_tokens, **dict.fromkeys(STAGES_OVER_ALL_TOKENS, total_tokens)}
     per_token = {stage: seconds[stage] * 1000 / n for stage, n in tokens.items() if stage in seconds and n > 0}
     return {

@@ -3,7 +3,7 @@
 `advantages` and `losses` each hold one `Table`. Built-in entries are import paths, so that a name can be checked and
 its needs read before anything heavy is loaded. A user adds an entry with the table's decorator, or none at all: a
 value such as `my.module:function` or `my_loss.py:function` is imported as it stands, and what it needs is read off its
-`needs` attribute.
+`needs` attribute. Needs that are none are refused when they are read, before a model is loaded.
 """
 
 import difflib
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from burnish.config.needs import Needs
+from burnish.config.needs import OUTPUTS, Needs
 from burnish.config.user_code import load_target
 from burnish.errors import ConfigError
 
@@ -39,6 +39,7 @@ class Table:
 
     key: str  # the configuration key, for messages
     entries: dict[str, Entry] = field(default_factory=dict)
+    elsewhere: dict[str, str] = field(default_factory=dict)  # names that are something else here, and what to type
 
     def needs_of(self, name: str) -> Needs:
         """What the algorithm needs; a built-in name is answered without importing it."""
@@ -71,16 +72,31 @@ class Table:
 
     def _entry(self, name: str) -> Entry:
         if name in self.entries:
-            return self.entries[name]
+            return self._checked(self.entries[name], name)
         if ":" in name:
             function = self._import(name)
-            return getattr(function, "entry", None) or Entry(function, getattr(function, "needs", NOTHING))
-        near = difflib.get_close_matches(name, self.entries, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+            entry = getattr(function, "entry", None) or Entry(function, getattr(function, "needs", NOTHING))
+            return self._checked(entry, name)
         raise ConfigError(
-            f"{self.key}={name} is unknown: {hint}There is {_listed(self.entries)}; "
-            f"a function of your own is named by its import path, my.module:function"
+            f"{self.key}={name}: no such name{self._hint(name)}. There are {_listed(self.entries)}; a function of your "
+            "own is named by its import path, my.module:function"
         )
+
+    def _hint(self, name: str) -> str:
+        """What may have been meant: something that is called otherwise here, or a name that is near."""
+        if name.lower() in self.elsewhere:
+            return f": {self.elsewhere[name.lower()]}"
+        near = difflib.get_close_matches(name.lower(), self.entries, n=1)
+        return f", did you mean {near[0]!r}?" if near else ""
+
+    def _checked(self, entry: Entry, name: str) -> Entry:
+        """Refuse needs that the run cannot read: a user's own are whatever was written."""
+        needs, whose = entry.needs, f"{self.key}={name}: its needs"
+        if not isinstance(needs, Needs):
+            raise ConfigError(f"{whose} are of type {type(needs).__name__}; they must be a burnish.config.Needs(...)")
+        if not isinstance(needs.outputs, tuple) or not all(output in OUTPUTS for output in needs.outputs):
+            raise ConfigError(f"{whose} have outputs={needs.outputs!r}; it must be a tuple of {', '.join(OUTPUTS)}")
+        return entry
 
     def _import(self, path: str) -> Function:
         function: Function = load_target(path, self.key)

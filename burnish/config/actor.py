@@ -59,12 +59,12 @@ class PolicyLossConfig:
     # Which names there are is the table's to say (algorithms/losses): a user can add one.
     loss_mode: str = key("vanilla", "policy loss, or an import path package.module:function", reader=ACTOR)
     clip_cov_ratio: float = key(
-        0.0002, "clip_cov: share of tokens that leave the loss", reader=f"{LOSS_FILES}/clip_cov.py", low=0, high=1
+        0.0002, "clip_cov: share of tokens that leave the loss", reader=f"{LOSS_FILES}/clip_cov.py", above=0, high=1
     )
     clip_cov_lb: float = key(1.0, "clip_cov: lower covariance bound", reader=f"{LOSS_FILES}/clip_cov.py")
     clip_cov_ub: float = key(5.0, "clip_cov: upper covariance bound", reader=f"{LOSS_FILES}/clip_cov.py")
     kl_cov_ratio: float = key(
-        0.0002, "kl_cov: share of tokens with a penalty", reader=f"{LOSS_FILES}/kl_cov.py", low=0, high=1
+        0.0002, "kl_cov: share of tokens with a penalty", reader=f"{LOSS_FILES}/kl_cov.py", above=0, high=1
     )
     ppo_kl_coef: float = key(0.1, "kl_cov: weight of the penalty", reader=f"{LOSS_FILES}/kl_cov.py", low=0)
     tau_pos: float = key(1.0, "sapo: temperature of positive advantages", reader=f"{LOSS_FILES}/sapo.py", above=0)

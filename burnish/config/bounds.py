@@ -8,8 +8,11 @@
 `weight_bounds` and `rejections` read these keys. A k1 mask takes lower_upper, or a single u that stands for 1/u..u,
 both as ratios of probabilities; k2 and k3 are never negative and take one upper bound.
 
-A ratio of 1 is where both policies agree, so bounds that leave it out are refused. That also catches 0.5_2, which YAML
-and the command line read as the number 0.52: an underscore between digits is a separator to them.
+A ratio of 1 is where both policies agree, so bounds that leave it out are refused.
+
+An underscore between digits is a separator to YAML: in a recipe 0.5_2 arrives as the number 0.52, which is refused, but
+1_2.0 as 12, which is a cap like any other. So quote a band there ("1_2.0"). On the command line it stays text, see
+`command.keep_text`.
 """
 
 import math
@@ -22,7 +25,7 @@ from burnish.config.values import show
 from burnish.errors import ConfigError
 
 SECTION = "algorithm.rollout_correction"
-WRITTEN = "write lower_upper with a point in each, as in 0.5_2.0"
+WRITTEN = 'write lower_upper as in 0.5_2.0 (in a recipe with quotes, "0.5_2.0")'
 # The largest of a signed k1 would bound one side only, so there is no seq_max_k1.
 REJECTIONS = (
     *(f"{level}_{kind}" for level in ("token", "seq_sum", "seq_mean") for kind in ("k1", "k2", "k3")),

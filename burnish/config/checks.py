@@ -68,13 +68,13 @@ def _check_column(file: str, facts: FileFacts, column: str, key: str) -> None:
         )
 
 
-def check_model(config: PPOConfig, facts: ContextFacts) -> None:
-    """Prompt and response fit the model's context."""
+def check_model(config: PPOConfig, key: str, facts: ContextFacts) -> None:
+    """Prompt and response fit the context of a model of the run (`PPOConfig.models`)."""
     data = config.data
     longest = data.max_prompt_length + data.max_response_length
     if facts.context is not None and longest > facts.context:
         raise ConfigError(
             f"data.max_prompt_length={data.max_prompt_length} + data.max_response_length={data.max_response_length} = "
-            f"{longest} tokens, but {config.actor_rollout_ref.model.path} has a context of {facts.context}; "
-            "lower one of them"
+            f"{longest} tokens, but {key}.path={config.models[key].path} has a context of {facts.context}; lower "
+            "one of them"
         )

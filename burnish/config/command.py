@@ -2,11 +2,13 @@
 
 `parse_command(argv, builtin)` takes out our own flags (`--plan`, `--debug`, `--cfg job`), finds the recipe
 that `--config-path` and `--config-name` mean, and turns every `key=value` and `+key=value` into `++key=value`: whether
-a key is known is decided by our tree, not by what a recipe happens to contain. It hands on a `Command`.
+a key is known is decided by our tree, not by what a recipe happens to contain. It hands on a `Command`. `keep_text`
+then quotes what Hydra would take for a number under a key that holds text.
 """
 
 import argparse
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -17,6 +19,10 @@ from burnish.config.nearest import nearest
 from burnish.errors import ConfigError, NotAvailable
 
 HERE = "the working directory"
+# What is in quotes already; or, as a whole value or item, a number with an underscore and what stands before it.
+QUOTED_OR_NUMBER = re.compile(
+    r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|([=\[(,]\s*)([\d.eE+-]+_[\d._eE+-]*)(?=\s*(?:[\]),]|$))"""
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,16 @@ def parse_command(argv: list[str], builtin: str) -> Command:
     for text in overrides:
         _add_override(command, text, folder)
     return command
+
+
+def keep_text(command: Command, is_text: Callable[[str], bool]) -> None:
+    """Quote 1_2.0 under keys that hold text and no numbers: Hydra leaves underscores out, and would read 12.0."""
+    for i, override in enumerate(command.overrides):
+        key = override.lstrip("+").partition("=")[0].strip()
+        if is_text(key):
+            command.overrides[i] = QUOTED_OR_NUMBER.sub(
+                lambda found: f"{found[1]}'{found[2]}'" if found[2] else found[0], override
+            )
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,6 +14,7 @@ from burnish.config.rules.correction import correction
 from burnish.config.rules.critic import critic
 from burnish.config.rules.given import Given
 from burnish.config.rules.process_reward import process_reward
+from burnish.config.rules.unread import unread
 from burnish.config.sft import SFTConfig
 from burnish.errors import ConfigError
 
@@ -47,6 +48,7 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
     critic(config, given)
     process_reward(config, given)
     loss.kl_terms(config, given)
+    unread(config, given)
     loss.clip_range(config, given)
     correction(config, given)
     loss.estimator_keys(config, given)

@@ -16,14 +16,14 @@ from typing import Any, Generic, TypeVar
 
 from burnish.config.aliases import ALIASES, SFT_ALIASES, Rewrite
 from burnish.config.build import build, complaint
-from burnish.config.command import Command, Flags, parse_command
+from burnish.config.command import Command, Flags, keep_text, parse_command
 from burnish.config.evaluation import EvalConfig
 from burnish.config.explain import to_yaml
 from burnish.config.generation import GenerationConfig
 from burnish.config.key import keys_of, read
 from burnish.config.ppo import PPOConfig
 from burnish.config.sft import SFTConfig
-from burnish.config.values import show
+from burnish.config.values import is_text, show
 from burnish.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -121,6 +121,7 @@ def load(argv: list[str], schema: Schema[Config]) -> list[Loaded[Config]]:
     """All jobs of a command line; several with --multirun."""
     command = parse_command(argv, schema.builtin)
     _check_removed(command, schema)
+    keep_text(command, lambda name: _is_text(name, schema))
     from burnish.config.compose import compose_jobs
 
     jobs = []
@@ -129,6 +130,13 @@ def load(argv: list[str], schema: Schema[Config]) -> list[Loaded[Config]]:
         notices = list(dict.fromkeys(command.notices + built.notices))
         jobs.append(Loaded(built.config, built.given, notices, command.flags))
     return jobs if schema.output else _with_own_folders(jobs)
+
+
+def _is_text(name: str, schema: Schema[Any]) -> bool:
+    """Whether a key, or the one that it is another spelling of, holds text and no numbers."""
+    target = schema.aliases.get(name, name)
+    known = keys_of(schema.root).get(target) if isinstance(target, str) else None
+    return known is not None and is_text(known)
 
 
 def _check_removed(command: Command, schema: Schema[Any]) -> None:

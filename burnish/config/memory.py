@@ -1,7 +1,7 @@
 """How much memory a run needs on one device, estimated from the model's sizes before anything is loaded.
 
 An estimate, not a promise: it counts what grows with the model and the batch, and leaves out what is small or varies
-(buffers of libraries, fragmentation). In bytes, for P parameters in a type of w bytes:
+(buffers of libraries, fragmentation). In bytes, for P parameters in a type of w bytes, of each model its own:
 
     always     weights w·P; where w is not 4, float32 masters 4·P; Adam's moments 8·P; the same for a critic and for a
                process reward model, which keeps its start w·P beside it; and the reference w·P
@@ -10,16 +10,22 @@ An estimate, not a promise: it counts what grows with the model and the batch, a
     sampling   the KV cache
 
 Sampling and training take turns, and so do the models that are trained, so the peak is what is always there plus the
-larger turn.
+larger turn; of gradients, logits and activations, each is that of the model which has most of it.
+
+Sizes come in by the key of the model, as `PPOConfig.models` has them; a model without any has those of the policy.
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from burnish.config.ppo import PPOConfig
+from burnish.config.model import ModelConfig
+from burnish.config.needs import Needs
+from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, PROCESS_REWARD_MODEL, PPOConfig
 
+NOTHING = Needs()
 BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
 FLOAT32 = 4
 LOGITS_AT_A_TIME = 2**25  # CHUNK_ELEMENTS in engine/forward.py: more tokens are computed in chunks of this size
@@ -79,24 +85,31 @@ class Memory:
         return self.always + max(self.kv_cache, self.training)
 
 
-def estimate_memory(config: PPOConfig, facts: ModelSizes, micro_batch: int) -> Memory:
+def estimate_memory(
+    config: PPOConfig, facts: Mapping[str, ModelSizes], micro_batch: int, needs: Needs = NOTHING
+) -> Memory:
     """The memory of a run whose passes hold `micro_batch` sequences of full length."""
-    models = (config.actor_rollout_ref.model, config.critic.model, config.process_reward.model)
-    actor, critic, process = (BYTES[model.dtype] for model in models)
-    trained = ((actor, True), (critic, config.critic.enable), (process, config.process_reward.enable))
-    uses_reference = config.reads_reference
-    logits = min(micro_batch * config.data.max_response_length * facts.vocab, LOGITS_AT_A_TIME)
+    policy = facts[ACTOR_MODEL]
+    sizes = {key: facts.get(key, policy) for key in config.models}
+    widths = {key: BYTES[model.dtype] for key, model in config.models.items()}
+    count = {key: sizes[key].parameters for key in sizes}
+    width = widths[ACTOR_MODEL]
+    vocab = max(sizes[key].vocab for key in sizes if key != CRITIC_MODEL)  # its head gives one number
+    logits = min(micro_batch * config.data.max_response_length * vocab, LOGITS_AT_A_TIME)
+    per_token = max(_activations_per_token(model, sizes[key]) for key, model in config.models.items())
+    always = {key: count[key] * _trained(widths[key]) for key in sizes}
+    start = count[PROCESS_REWARD_MODEL] * widths[PROCESS_REWARD_MODEL] if PROCESS_REWARD_MODEL in sizes else 0
     return Memory(
-        weights=facts.parameters * actor,
-        masters=facts.parameters * _master(actor),
-        moments=facts.parameters * 2 * FLOAT32,
-        reference=facts.parameters * actor if uses_reference else 0,
-        critic=facts.parameters * _trained(critic) if config.critic.enable else 0,
-        process_reward=facts.parameters * (process + _trained(process)) if config.process_reward.enable else 0,
-        gradients=facts.parameters * max(_gradient(width) for width, there in trained if there),
+        weights=policy.parameters * width,
+        masters=policy.parameters * _master(width),
+        moments=policy.parameters * 2 * FLOAT32,
+        reference=policy.parameters * width if config.reads_reference else 0,
+        critic=always.get(CRITIC_MODEL, 0),
+        process_reward=always.get(PROCESS_REWARD_MODEL, 0) + start,
+        gradients=max(count[key] * _gradient(widths[key]) for key in sizes),
         logits=logits * FLOAT32 * LOGIT_COPIES,
-        activations=micro_batch * longest(config) * _activations_per_token(config, facts),
-        kv_cache=sequences_at_a_time(config) * longest(config) * _kv_per_token(config, facts),
+        activations=micro_batch * longest(config) * per_token,
+        kv_cache=sequences_at_a_time(config, needs) * longest(config) * _kv_per_token(config, policy),
     )
 
 
@@ -113,10 +126,10 @@ def longest(config: PPOConfig) -> int:
     return config.data.max_prompt_length + config.data.max_response_length
 
 
-def sequences_at_a_time(config: PPOConfig) -> int:
-    """Sequences that the rollout engine generates together."""
+def sequences_at_a_time(config: PPOConfig, needs: Needs = NOTHING) -> int:
+    """Sequences that the rollout engine generates together: at most the samples and greedy rows of one round."""
     rollout = config.actor_rollout_ref.rollout
-    return min(rollout.max_num_seqs, config.data.train_batch_size * rollout.n)
+    return min(rollout.max_num_seqs, config.data.gen_batch_size * (rollout.n + needs.greedy_baseline))
 
 
 def gib(count: float) -> str:
@@ -146,9 +159,8 @@ def _kv_per_token(config: PPOConfig, facts: ModelSizes) -> int:
     return 2 * facts.layers * facts.kv_heads * facts.head_dim * BYTES[config.actor_rollout_ref.model.dtype]
 
 
-def _activations_per_token(config: PPOConfig, facts: ModelSizes) -> int:
+def _activations_per_token(model: ModelConfig, facts: ModelSizes) -> int:
     """With gradient checkpointing only each layer's input is kept, and one layer at a time is recomputed."""
-    model = config.actor_rollout_ref.model
     layer = KEPT_HIDDEN * facts.hidden + KEPT_INTERMEDIATE * facts.intermediate
     kept = facts.layers * facts.hidden + layer if model.enable_gradient_checkpointing else facts.layers * layer
     return kept * BYTES[model.dtype]

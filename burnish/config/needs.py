@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+OUTPUTS = ("log_prob", "entropy", "sum_pi_squared")  # what a pass gives per response token, as engine/forward.py has it
+
 
 @dataclass(frozen=True)
 class Needs:
@@ -12,7 +14,7 @@ class Needs:
     greedy_baseline: bool = False  # the score of one greedy answer to each prompt
     reward_components: bool = False  # the named parts of a reward, `algorithm.gdpo_reward_keys`
     process_reward: bool = False  # a reward per token from a model that is trained along
-    outputs: tuple[str, ...] = ()  # of the log-prob pass, beside log-probs and entropy
+    outputs: tuple[str, ...] = ()  # some of OUTPUTS: of the log-prob pass, or for a loss of the update's
     ratio: bool = False  # a loss that weighs tokens by their ratio to the policy that sampled them
     skips_zero_advantage: bool = False  # a loss without gradient in rows whose advantages are all 0
 

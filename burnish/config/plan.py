@@ -1,15 +1,17 @@
 """`burnish ppo --plan`: the arithmetic of a run, before anything is loaded; and micro-batches that fit the memory.
 
-Consumes a finalised configuration, the number of training rows and the model's sizes; hands on a list of
-(name, value, how it comes about) that `plan_table` aligns.
+Consumes a finalised configuration, the number of training rows, the models' sizes and what the algorithm needs; hands
+on a list of (name, value, how it comes about) that `plan_table` aligns.
 """
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from burnish.config.key import read, write
 from burnish.config.memory import (
     LOGITS_AT_A_TIME,
+    NOTHING,
     Memory,
     ModelSizes,
     estimate_memory,
@@ -18,7 +20,8 @@ from burnish.config.memory import (
     longest,
     sequences_at_a_time,
 )
-from burnish.config.ppo import PPOConfig
+from burnish.config.needs import Needs
+from burnish.config.ppo import ACTOR_MODEL, PPOConfig
 
 USABLE = 0.9  # share of the memory that may be planned with
 ENOUGH_TOKENS = 16384  # a pass with more tokens than this gains no speed
@@ -32,10 +35,12 @@ class PlanLine(NamedTuple):
     how: str
 
 
-def plan_numbers(config: PPOConfig, rows: int | None, facts: ModelSizes | None) -> list[PlanLine]:
+def plan_numbers(
+    config: PPOConfig, rows: int | None, facts: Mapping[str, ModelSizes] | None, needs: Needs = NOTHING
+) -> list[PlanLine]:
     """Everything that follows from the batch sizes; steps need `rows`, memory needs `facts`."""
-    lines = _step(config) + _length(config, rows)
-    return lines if facts is None else lines + _memory(config, facts)
+    lines = _step(config, needs) + _length(config, rows)
+    return lines if facts is None else lines + _memory(config, facts, needs)
 
 
 def total_steps(config: PPOConfig, rows: int) -> int:
@@ -44,14 +49,16 @@ def total_steps(config: PPOConfig, rows: int) -> int:
     return config.trainer.total_training_steps or steps
 
 
-def plan_table(config: PPOConfig, rows: int | None, facts: ModelSizes | None) -> str:
+def plan_table(
+    config: PPOConfig, rows: int | None, facts: Mapping[str, ModelSizes] | None, needs: Needs = NOTHING
+) -> str:
     """The plan as an aligned table."""
-    lines = plan_numbers(config, rows, facts)
+    lines = plan_numbers(config, rows, facts, needs)
     name, value = max(len(line.name) for line in lines), max(len(line.value) for line in lines)
     return "\n".join(f"{line.name:<{name}}  {line.value:>{value}}  {line.how}".rstrip() for line in lines)
 
 
-def plan_micro_batch(config: PPOConfig, facts: ModelSizes, memory_bytes: int) -> int:
+def plan_micro_batch(config: PPOConfig, facts: Mapping[str, ModelSizes], memory_bytes: int) -> int:
     """Sequences per pass that fit beside what is always there; at least 1, and no more than gains speed."""
     per_update = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
     for size in range(min(per_update, ENOUGH_TOKENS // longest(config)), 1, -1):
@@ -61,7 +68,9 @@ def plan_micro_batch(config: PPOConfig, facts: ModelSizes, memory_bytes: int) ->
     return 1
 
 
-def plan_micro_batches(config: PPOConfig, facts: ModelSizes, memory_bytes: int | None = None) -> list[str]:
+def plan_micro_batches(
+    config: PPOConfig, facts: Mapping[str, ModelSizes], memory_bytes: int | None = None
+) -> list[str]:
     """Give every micro-batch size that was left null the planned one; returns a notice where there was any.
 
     `memory_bytes` is the memory of the device; without it, that of this machine.
@@ -94,12 +103,13 @@ def _counted(config: PPOConfig) -> dict[str, bool]:
     return {f"{name}micro_batch_size_per_gpu": used for name, by_tokens, used in places if not by_tokens}
 
 
-def _step(config: PPOConfig) -> list[PlanLine]:
+def _step(config: PPOConfig, needs: Needs) -> list[PlanLine]:
     data, actor, n = config.data, config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout.n
     sequences, mini = data.train_batch_size * n, actor.ppo_mini_batch_size * n
     minis = data.train_batch_size // actor.ppo_mini_batch_size
     lines = [
         PlanLine("prompts per step", f"{data.train_batch_size:,}", "data.train_batch_size"),
+        *_sampling(config, needs),
         PlanLine("sequences per step", f"{sequences:,}", f"{data.train_batch_size} prompts × rollout.n={n}"),
         PlanLine(
             "tokens per step, at most", f"{sequences * longest(config):,}", f"{sequences} × {longest(config)} tokens"
@@ -119,6 +129,21 @@ def _step(config: PPOConfig) -> list[PlanLine]:
         size = config.process_reward.mini_batch_size
         how = f"{data.train_batch_size} / process_reward.mini_batch_size={size}"
         lines.append(PlanLine("process reward optimiser steps per step", f"{data.train_batch_size // size:,}", how))
+    return lines
+
+
+def _sampling(config: PPOConfig, needs: Needs) -> list[PlanLine]:
+    """What is generated besides the sequences of the step."""
+    size, filters = config.data.gen_batch_size, config.algorithm.filter_groups
+    lines = []
+    if filters.enable:
+        most = f", at most {filters.max_num_gen_batches}" if filters.max_num_gen_batches else ""
+        how = f"data.gen_batch_size; as many rounds as it takes to fill the step{most}"
+        lines.append(PlanLine("prompts per generation round", f"{size:,}", how))
+    if needs.greedy_baseline:
+        which = "generation round" if filters.enable else "step"
+        how = f"one for each prompt, the baseline of {config.algorithm.adv_estimator}; not trained on"
+        lines.append(PlanLine(f"greedy sequences per {which}", f"{size:,}", how))
     return lines
 
 
@@ -145,17 +170,18 @@ def _length(config: PPOConfig, rows: int | None) -> list[PlanLine]:
     return [PlanLine("steps in total", f"{total_steps(config, rows):,}", how)]
 
 
-def _memory(config: PPOConfig, facts: ModelSizes) -> list[PlanLine]:
+def _memory(config: PPOConfig, facts: Mapping[str, ModelSizes], needs: Needs) -> list[PlanLine]:
+    policy, at_a_time = facts[ACTOR_MODEL], sequences_at_a_time(config, needs)
     micro = config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu or 1
     if config.actor_rollout_ref.actor.use_dynamic_bsz:
         micro = max(1, config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu // longest(config))
-    memory = estimate_memory(config, facts, micro)
+    memory = estimate_memory(config, facts, micro, needs)
     dtype = config.actor_rollout_ref.model.dtype.replace("auto", "float32")
     pass_size = f"{micro} sequences of {longest(config)} tokens"
     gradients = f"in float32, and those of one pass in {dtype}" if memory.masters else "in float32"
-    logits = f"{facts.vocab:,} per response token, at most {LOGITS_AT_A_TIME:,} at a time"
+    logits = f"{policy.vocab:,} per response token, at most {LOGITS_AT_A_TIME:,} at a time"
     table = [
-        ("weights", memory.weights, f"{facts.parameters:,} parameters in {dtype}"),
+        ("weights", memory.weights, f"{policy.parameters:,} parameters in {dtype}"),
         ("masters", memory.masters, "the weights in float32, which the optimiser steps on"),
         ("Adam's moments", memory.moments, "two per parameter, in float32"),
         ("reference", memory.reference, "a second copy, for the KL term"),
@@ -164,7 +190,7 @@ def _memory(config: PPOConfig, facts: ModelSizes) -> list[PlanLine]:
         ("gradients", memory.gradients, gradients),
         ("logits", memory.logits, logits),
         ("activations", memory.activations, pass_size),
-        ("KV cache", memory.kv_cache, f"{sequences_at_a_time(config)} sequences of {longest(config)} tokens"),
+        ("KV cache", memory.kv_cache, f"{at_a_time} sequences of {longest(config)} tokens"),
     ]
     lines = [PlanLine(f"memory: {name}", gib(size), how) for name, size, how in table if size]
     return [*lines, PlanLine("estimated peak memory", gib(memory.peak), _peak(memory))]

@@ -8,7 +8,7 @@ from burnish.config.algorithm import AlgorithmConfig
 from burnish.config.cluster import ProfilerConfig, RayInitConfig
 from burnish.config.critic import CriticConfig
 from burnish.config.data import DataConfig
-from burnish.config.key import key, section
+from burnish.config.key import key, read, section
 from burnish.config.model import ModelConfig
 from burnish.config.process_reward import ProcessRewardConfig
 from burnish.config.reward import CustomRewardFunctionConfig, RewardConfig, RewardManagerConfig, RewardModelConfig
@@ -17,6 +17,7 @@ from burnish.config.search import SEARCH_AGENT, RetrieverConfig
 from burnish.config.trainer import TrainerConfig
 
 PROFILING = "profiling"
+ACTOR_MODEL, CRITIC_MODEL, PROCESS_REWARD_MODEL = "actor_rollout_ref.model", "critic.model", "process_reward.model"
 
 
 @dataclass
@@ -55,6 +56,12 @@ class PPOConfig:
     global_profiler: ProfilerConfig = section(ProfilerConfig, later=PROFILING)
     controller_nsight_options: dict[str, Any] = key({}, "options of nsys here", later=PROFILING)
     worker_nsight_options: dict[str, Any] = key({}, "options of nsys in workers", later=PROFILING)
+
+    @property
+    def models(self) -> dict[str, ModelConfig]:
+        """The models that this run loads, by their key; the policy's comes first. Known once it is finalised."""
+        places = {ACTOR_MODEL: True, CRITIC_MODEL: self.critic.enable, PROCESS_REWARD_MODEL: self.process_reward.enable}
+        return {name: read(self, name) for name, is_there in places.items() if is_there}
 
     @property
     def reads_reference(self) -> bool:

@@ -57,6 +57,11 @@ def show(value: Any) -> str:
     return str(value)
 
 
+def is_text(known: KnownKey) -> bool:
+    """Whether a key holds text, or a list of it, and nothing else."""
+    return all(kind in (str, list[str]) for kind in _members(known.type))
+
+
 def allowed(known: KnownKey) -> str:
     """What a key takes, in words: its choices, or its type and range."""
     about = known.about

@@ -5,8 +5,9 @@ estimator compares samples of one prompt, a group that lost samples stays while 
 `max_failure_ratio` of the step's samples failing raises a RewardError with the distinct causes.
 `reward.on_error=zero` keeps failed samples with score 0; they are counted all the same, also towards that ratio.
 
-Functions over lists and numpy arrays, and one counter. The trainer calls `apply_policy` once per step; a `FailureWatch`
-is told of each result while the step's trajectories come in.
+Functions over lists and numpy arrays, and one counter. The trainer calls `apply_policy` once per generation round, of
+which a step has one, or several with dynamic sampling: what is said of a step here, ratio included, is then said of the
+round. A `FailureWatch` is told of each result while the trajectories come in.
 """
 
 import re

@@ -1,9 +1,9 @@
 """Augmentation: prompts that trajectories propose while training, from a scored batch to the batches that draw them.
 
 Consumes the column `new_prompts` of a scored batch: per row, what was proposed, by who proposed it (`agent`, `reward`).
-Hands on the rows that a next batch draws, and the `augment/…` metrics of a step. The rows wait in the buffer of
-`data/augment.py`. Proposals are taken in the order of the batch's rows, never in that of finishing, so a run draws the
-same prompts whatever ran beside what.
+Hands on the rows that a next round draws, and the `augment/…` metrics of a step, whose rounds add up. The rows wait in
+the buffer of `data/augment.py`. Proposals are taken in the order of the batch's rows, never in that of finishing, so a
+run draws the same prompts whatever ran beside what.
 
 Where `data.augment.enable` is not set there is no buffer: what is proposed is ignored, and said once.
 """
@@ -54,13 +54,13 @@ class Augmentation:
         self.buffer, self.event = buffer, event
         self.told = 0
 
-    def take(self, size: int, metrics: dict[str, float]) -> list[Row]:
-        """The rows that wait for a batch of `size` prompts."""
-        if self.buffer is None:
-            return []
-        rows = self.buffer.take(size)
-        metrics["augment/share"] = len(rows) / size
-        return rows
+    def take(self, size: int) -> list[Row]:
+        """The rows that wait for a round of `size` prompts."""
+        return [] if self.buffer is None else self.buffer.take(size)
+
+    def share(self, drawn: int, from_data: int) -> dict[str, float]:
+        """The metric of a step that drew so many prompts in all, and so many of them from the data."""
+        return {} if self.buffer is None else {"augment/share": (drawn - from_data) / drawn}
 
     def collect(self, batch: DataProto, step: int, metrics: dict[str, float]) -> None:
         """Take what the batch's trajectories propose, out of the batch."""
@@ -77,7 +77,7 @@ class Augmentation:
             return
         intake = self.buffer.add(proposals)
         for name in ("added", "duplicates", "refused", "dropped"):
-            metrics[f"augment/{name}"] = getattr(intake, name)
+            metrics[f"augment/{name}"] = metrics.get(f"augment/{name}", 0) + getattr(intake, name)
         metrics["augment/waiting"] = len(self.buffer)
         if intake.refused:
             self._tell_refusals(step, intake)

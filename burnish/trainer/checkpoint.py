@@ -32,7 +32,7 @@ class CheckpointStore:
 
     def save(self, step: int, write: Callable[[Path], None]) -> Path:
         """Write `global_step_<step>` through `write(folder)`, all or nothing; returns the finished folder."""
-        final = self.root / f"global_step_{step}"
+        final = self.folder(step)
         temporary = self.root / f".{final.name}.writing"
         with _disk_errors(final):
             self.root.mkdir(parents=True, exist_ok=True)
@@ -46,6 +46,10 @@ class CheckpointStore:
             self._point_to(step)
             self._prune(step)
         return final
+
+    def folder(self, step: int) -> Path:
+        """Where the checkpoint of a step is, or would be."""
+        return self.root / f"global_step_{step}"
 
     def latest(self) -> Path | None:
         """The newest complete checkpoint: the one the pointer names, else the newest that verifies.

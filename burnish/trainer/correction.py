@@ -69,7 +69,7 @@ class RolloutCorrection:
             return
         facts = {"step": step, "gap": gap, "threshold": threshold}
         found = f"step {step}: rollout and training disagree by {gap:.3g} ({GAP}; gap_threshold={threshold:g})"
-        if mode == "measure" and gap > threshold and not self.told:
+        if mode == "measure" and not gap <= threshold and not self.told:  # a gap of NaN is past any threshold
             self.told = True
             self.event("rollout_gap", **facts)
             log.warning(
@@ -77,7 +77,7 @@ class RolloutCorrection:
             )
         if mode != "auto":
             return
-        active = gap > (threshold / 2 if self.active else threshold)
+        active = not gap <= (threshold / 2 if self.active else threshold)
         if active != self.active:
             self.active = active
             self.event("rollout_correction", active=active, **facts)

@@ -40,7 +40,9 @@ class Credit:
         """Add the credit columns to the batch, and what the correction and the KL did to the metrics."""
         batch = self.correction(batch, metrics)
         rewards = self._rewards(batch.batch, metrics)  # (B, R)
-        advantage, returns = self._checked(self.estimator(self._inputs(batch, rewards)), rewards.shape)
+        inputs = self._inputs(batch, rewards)
+        metrics.update({f"reward/{name}/mean": float(part.mean()) for name, part in inputs.reward_components.items()})
+        advantage, returns = self._checked(self.estimator(inputs), rewards.shape)
         credit = {"token_level_rewards": rewards, "advantages": advantage, "returns": returns}
         return batch.union(DataProto.from_dict(credit))
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from burnish.agents.runner import GREEDY
+from burnish.algorithms.metrics import lengths
 from burnish.config import Needs, PPOConfig
 from burnish.config.rollout import RolloutConfig
 from burnish.controller import WorkerGroup
@@ -30,7 +31,8 @@ from burnish.protocol import DataProto, object_column
 from burnish.rollout.base import Sampling
 from burnish.tracking.timer import timed
 from burnish.trainer.augment import Augmentation
-from burnish.trainer.filter import GroupFilter, add_round
+from burnish.trainer.filter import GroupFilter
+from burnish.trainer.process_reward import outcomes
 from burnish.trainer.score import add_overlong_penalty, fold_baselines, score, score_metrics, scores_at_once
 
 
@@ -70,11 +72,12 @@ class Experience:
         """The batch of training step `step`: at most train_batch_size groups of n samples, scored."""
         with timed(metrics, "update_weights"):
             self.policy.update_weights(step - 1)
+        drawn, position = self.drawn, self.position
         if self.config.algorithm.filter_groups.enable:
             batch = self._rounds(step, metrics)
         else:
             batch = self._round(self.config.data.train_batch_size, step, metrics)
-        metrics.update(score_metrics(batch))
+        metrics.update(score_metrics(batch) | self.augmentation.share(self.drawn - drawn, self.position - position))
         return batch
 
     def state_dict(self) -> dict[str, Any]:
@@ -93,21 +96,22 @@ class Experience:
         limit = self.config.algorithm.filter_groups.max_num_gen_batches
         sieve, found_at = self.filter.start(), self.drawn
         while sieve.missing:
-            of_round: dict[str, float] = {}
-            batch = self._round(self.config.data.gen_batch_size, step, of_round)
+            batch = self._round(self.config.data.gen_batch_size, step, metrics)
             if sieve.add(batch, self.filter.values(batch)):
                 found_at = self.drawn
-            add_round(metrics, of_round, sieve.rounds)
+            self.filter.tell(sieve, step)
             in_vain = not limit and self.drawn - found_at >= self._pass_length
-            if sieve.rounds == limit or self.drawn == self.end or in_vain:
+            if sieve.rounds == limit or in_vain:
                 break
         return self.filter.finish(sieve, step, metrics)
 
     def _round(self, size: int, step: int, metrics: dict[str, float]) -> DataProto:
-        """The next `size` prompts, answered and scored."""
-        prompts = self._with_samples(self._next_prompts(size, metrics))
+        """The next `size` prompts, answered and scored. What a round reports is added to the step's metrics."""
+        prompts = self._with_samples(self._next_prompts(size))
         with timed(metrics, "gen"):
             batch = prompts.union(self.policy.generate_sequences(prompts, self.sampling, "train", self.at_once))
+        generated = int(lengths(batch.batch)[1].sum())
+        metrics["perf/generated_tokens"] = metrics.get("perf/generated_tokens", 0) + generated
         with timed(metrics, "reward"):
             batch = self._scored(batch, metrics)
         self.augmentation.collect(batch, step, metrics)
@@ -127,6 +131,8 @@ class Experience:
         algorithm = self.config.algorithm
         needs_groups = self.needs.groups or algorithm.filter_groups.enable
         batch = score(batch, self.manager, self.config.reward, metrics, needs_groups=needs_groups)
+        if self.needs.process_reward:
+            batch.batch["outcomes"] = outcomes(batch)
         if algorithm.overlong_buffer.enable:
             add_overlong_penalty(batch, self.config.data.max_response_length, algorithm.overlong_buffer)
         return fold_baselines(batch) if self.needs.greedy_baseline else batch
@@ -136,9 +142,9 @@ class Experience:
         """Prompts in the pass over the data that the next one belongs to."""
         return self.order.start(self.epoch + 1) - self.order.start(self.epoch)
 
-    def _next_prompts(self, size: int, metrics: dict[str, float]) -> DataProto:
+    def _next_prompts(self, size: int) -> DataProto:
         size = size if self.end is None else min(size, self.end - self.drawn)
-        proposed = self.augmentation.take(size, metrics)
+        proposed = self.augmentation.take(size)
         positions = range(self.position, self.position + size - len(proposed))
         rows = _mixed(proposed, [self.dataset[self.order.index(position)] for position in positions])
         # The uid is the place in the stream of drawn prompts: a row drawn twice makes two groups.

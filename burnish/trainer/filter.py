@@ -4,7 +4,8 @@ Consumes the scored batches of a step's generation rounds, one after another; ha
 `data.train_batch_size` at most, in the order in which they were drawn. What must differ is
 `algorithm.filter_groups.metric`:
 
-    acc                              what the reward function returns under that name; the score, where it never does
+    acc                              what the reward function returns under that name; the score, where it never does:
+                                     the first round decides that for the run, and one of the other kind ends it
     score, seq_reward                the score, with an overlong penalty where there is one
     seq_final_reward                 the same: with a KL term in the reward it would not be known yet, and is refused
     any other name                   that figure of the reward function
@@ -28,25 +29,18 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 
 from burnish.config import PPOConfig
-from burnish.controller.dispatch import Split
-from burnish.errors import RewardError
-from burnish.protocol import DataProto, object_column
-from burnish.rewards.contract import plain
-from burnish.workers.trajectories import join_batches
+from burnish.errors import NothingToLearn, RewardError
+from burnish.protocol import DataProto
+from burnish.workers.trajectories import joined
 
 KEY = "algorithm.filter_groups"
 SCORES = ("score", "seq_reward", "seq_final_reward")
 SHOWN_VALUES = 3
-LATEST = ("augment/waiting",)  # metrics of a round that stand for the step as they are
-SHARES = ("augment/share",)  # those of which the mean does
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +107,7 @@ class GroupFilter:
     def __init__(self, config: PPOConfig, event: Callable[..., None]):
         self.config, self.event = config.algorithm.filter_groups, event
         self.wanted = config.data.train_batch_size
+        self.score_for_acc: bool | None = None  # not known before the first round
         self.told: set[str] = set()
 
     def start(self) -> Sieve:
@@ -121,20 +116,26 @@ class GroupFilter:
 
     def values(self, batch: DataProto) -> np.ndarray:
         """(B,): the metric of each sample. RewardError where the reward function did not return it."""
-        metric, infos = self.config.metric, batch.non_tensor_batch["reward_info"]
-        missing = metric == "acc" and all(info.get("acc") is None for info in infos)
-        if missing:
-            self._say_once("%s.metric=acc: the reward function returns no acc, so the score stands for it", KEY)
-        if missing or metric in SCORES:
+        metric = self.config.metric
+        if metric in SCORES or (metric == "acc" and self._score_stands_for_acc(batch)):
             scores: np.ndarray = batch.batch["token_level_scores"].double().sum(-1).numpy()
             return scores
         return np.array([_figure(batch, i, metric) for i in range(len(batch))], dtype=np.float64)
 
+    def tell(self, sieve: Sieve, step: int) -> None:
+        """How far a step is that takes many rounds: said after 2, 4, 8, … of them."""
+        if sieve.missing and sieve.rounds > 1 and sieve.rounds.bit_count() == 1:
+            log.info(
+                "step %d, dynamic sampling: %d rounds, %d groups generated, %d of %d kept (mean %s %.3g)",
+                *(step, sieve.rounds, sieve.generated, sieve.kept_groups, sieve.wanted),
+                *(self.config.metric, sieve.total / sieve.samples),
+            )
+
     def finish(self, sieve: Sieve, step: int, metrics: dict[str, float]) -> DataProto:
-        """The step's batch: the groups that were kept. RewardError where there is none."""
+        """The step's batch: the groups that were kept. NothingToLearn where there is none."""
         metrics.update(sieve.metrics())
         if not sieve.kept:
-            raise RewardError(self._nothing(sieve, step))
+            raise NothingToLearn(self._nothing(sieve, step))
         if sieve.missing:
             facts = {"kept": sieve.kept_groups, "wanted": sieve.wanted, "generated": sieve.generated}
             self.event("filter_groups_short", step=step, rounds=sieve.rounds, **facts)
@@ -145,15 +146,37 @@ class GroupFilter:
             )
         return joined(sieve.kept)
 
+    def _score_stands_for_acc(self, batch: DataProto) -> bool:
+        """Whether the run does without `acc`: its first round says so, and the others must be like it. So a run that
+        goes through has one kind of round, and one that is resumed needs no memory of it."""
+        columns = batch.non_tensor_batch
+        having = [i for i, info in enumerate(columns["reward_info"]) if info.get("acc") is not None]
+        if self.score_for_acc is None:
+            self.score_for_acc = not having
+            if self.score_for_acc:
+                log.warning("%s.metric=acc: the reward function returns no acc, so the score stands for it", KEY)
+        if self.score_for_acc and having:
+            raise RewardError(
+                f"{KEY}.metric=acc: the reward function returned acc for uid {columns['uid'][having[0]]} (data_source "
+                f"{columns['data_source'][having[0]]}) and none in the rounds before, in which the score stood for it. "
+                f"Return it for every sample, or set {KEY}.metric=score"
+            )
+        return self.score_for_acc
+
     def _nothing(self, sieve: Sieve, step: int) -> str:
         values = [f"{value:g} in {count}" for value, count in Counter(sieve.flat).most_common(SHOWN_VALUES)]
         most = self.config.max_num_gen_batches
         more = f"raise {KEY}.max_num_gen_batches={most}, " if most else ""
+        metric = "score" if self.score_for_acc else self.config.metric
+        solved = set(sieve.flat) == {1.0}
+        verdict = (
+            "The policy solves these prompts" if solved else "Are the prompts too hard or too easy for this policy"
+        )
         return (
             f"step {step}: nothing to learn from: in each of the {sieve.generated} groups of {sieve.rounds} rounds all "
-            f"samples have the same {self.config.metric} ({KEY}.metric): {', '.join(values)}. Are the prompts too hard "
-            f"or too easy for this policy, or does the reward function give all answers the same? Otherwise {more}"
-            "raise actor_rollout_ref.rollout.n or data.gen_batch_size"
+            f"samples have the same {metric} ({KEY}.metric={self.config.metric}): {', '.join(values)}. {verdict}, or "
+            f"does the reward function give all answers the same? Otherwise {more}raise actor_rollout_ref.rollout.n "
+            "or data.gen_batch_size"
         )
 
     def _say_once(self, text: str, *values: Any) -> None:
@@ -162,40 +185,14 @@ class GroupFilter:
             log.warning(text, *values)
 
 
-def joined(rounds: list[DataProto]) -> DataProto:
-    """The rounds as one batch. Each has its own P and R, and the columns that its own rows brought."""
-    if len(rounds) == 1:
-        return rounds[0]
-    names = dict.fromkeys(name for one in rounds for name in one.non_tensor_batch)
-    for one in rounds:
-        absent = object_column([None] * len(one))
-        one.non_tensor_batch = {name: one.non_tensor_batch.get(name, absent) for name in names}
-    scores = [one.pop(["token_level_scores"]).batch["token_level_scores"] for one in rounds]
-    whole = join_batches(Split([]), rounds)
-    assert whole is not None
-    width = whole.batch["responses"].shape[1]
-    padded = [F.pad(part, (0, width - part.shape[1])) for part in scores]
-    whole.batch["token_level_scores"] = torch.cat(padded)  # (B, R)
-    return whole
-
-
-def add_round(metrics: dict[str, float], of_round: dict[str, float], number: int) -> None:
-    """Fold what the step's `number`-th round reports into the step's metrics: counts and seconds add up."""
-    for name, value in of_round.items():
-        before = metrics.get(name, 0)
-        if name in LATEST:
-            metrics[name] = value
-        elif name in SHARES:
-            metrics[name] = before + (value - before) / number
-        else:
-            metrics[name] = before + value
-
-
 def _figure(batch: DataProto, row: int, metric: str) -> float:
     columns = batch.non_tensor_batch
     info = columns["reward_info"][row]
-    value = plain(info.get(metric))
-    if not isinstance(value, Real) or not math.isfinite(value):
+    value = info.get(metric)
+    result = columns.get("score_result", {row: None})[row]
+    if value is None and result is not None and result.error is not None:
+        return 0.0  # it could not be scored, and reward.on_error=zero gave it 0
+    if not isinstance(value, int | float) or not math.isfinite(value):
         there = ", ".join(name for name, other in info.items() if other is not None) or "nothing"
         found = "no such figure" if value is None else f"{value!r}, which is no finite number,"
         raise RewardError(

@@ -11,7 +11,6 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from burnish.config import PPOConfig
 from burnish.controller import ClassWithInitArgs, ResourcePoolManager, Role, Worker, WorkerGroup
 from burnish.data.dataset import train_dataset, val_dataset
 from burnish.data.order import make_order
-from burnish.errors import BadStepError, CheckpointError
+from burnish.errors import BadStepError, CheckpointError, NothingToLearn
 from burnish.protocol import DataProto
 from burnish.tracking import RunFolder, Tracker
 from burnish.tracking.timer import timed
@@ -146,7 +145,7 @@ class PPOTrainer:
                 metrics = {"training/global_step": self.step, "training/epoch": self.experience.epoch}
                 metrics |= saving  # the time of the checkpoint before this step
                 with timed(metrics, "step"):
-                    batch = self.experience.draw(self.step, metrics)  # prompts, new weights out, generate, score
+                    batch = self.draw(metrics)  # prompts, new weights out, generate, score
                     with timed(metrics, "old_log_prob"):
                         batch = batch.union(self.old_log_probs(batch))
                     if self.config.reads_reference:
@@ -201,6 +200,21 @@ class PPOTrainer:
             self.tracker.log(metrics, self.step)
         return metrics
 
+    def draw(self, metrics: dict[str, float]) -> DataProto:
+        """The step's experience. Where there is nothing left to learn from, what was learned is saved before the run
+        ends: it may be that all prompts are solved.
+        """
+        before = self.experience.state_dict()
+        try:
+            return self.experience.draw(self.step, metrics)
+        except NothingToLearn as error:
+            self.experience.load_state_dict(before)
+            self.step -= 1
+            if self.step and self.store.latest() != self.store.folder(self.step):
+                self.save()
+            kept = f". What was learned is in {self.store.folder(self.step)}" if self.step else ""
+            raise NothingToLearn(f"{error}{kept}") from error
+
     def old_log_probs(self, batch: DataProto) -> DataProto:
         """`old_log_probs` and what else the estimator asked of that pass; the rollout's own where it is bypassed."""
         if self.config.algorithm.rollout_correction.bypass_mode:
@@ -216,7 +230,9 @@ class PPOTrainer:
         random = np.random.default_rng([self.config.trainer.seed, self.step])
         rows = resample(batch.batch["token_level_scores"].sum(-1).numpy(), config, random)
         metrics["pf_ppo/distinct_ratio"] = len(np.unique(rows)) / len(rows)
-        return batch[rows]
+        drawn = batch[rows]
+        drawn.non_tensor_batch["uid"] = np.arange(len(rows))  # mini-batches are cut by rows: whole groups are gone
+        return drawn
 
     def note_updates(self, role: str, updates: Mapping[str, list[float]], metrics: dict[str, float]) -> None:
         """Add the metrics of a role's optimiser steps; stop the run when too many in a row could not be applied."""
@@ -244,7 +260,7 @@ class PPOTrainer:
             self.told_of_no_signal = True
             log.warning("step %d: no prompt has answers of different reward, so there is nothing to learn", self.step)
         accuracy = [info.get("acc") for info in batch.non_tensor_batch["reward_info"]]
-        is_number = all(isinstance(value, Real) for value in accuracy)
+        is_number = all(isinstance(value, int | float) for value in accuracy)
         return data_metrics(
             batch.batch,
             max_prompt_length=self.config.data.max_prompt_length,
@@ -255,11 +271,11 @@ class PPOTrainer:
         ) | entropy_metrics(batch)
 
     def speed(self, batch: DataProto, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Seconds per token by stage, and tokens per second."""
+        """Seconds per token by stage, and tokens per second: of the batch, and of all that was generated for it."""
         prompt, response = (int(part.sum()) for part in lengths(batch.batch))
         seconds = {name.split("/")[1]: value for name, value in metrics.items() if name.startswith("timing_s/")}
-        tokens = prompt + response
-        return timing_metrics(seconds, total_tokens=tokens, response_tokens=response) | throughput_metrics(
+        tokens, generated = prompt + response, int(metrics["perf/generated_tokens"])
+        return timing_metrics(seconds, total_tokens=tokens, response_tokens=generated) | throughput_metrics(
             total_tokens=tokens, step_seconds=seconds["step"], n_devices=self.resource_pool_manager.n_processes()
         )
 

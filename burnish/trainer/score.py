@@ -11,6 +11,7 @@ whose greedy row has no score has no baseline, and is dropped and counted with t
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from burnish.config.algorithm import OverlongBufferConfig
 from burnish.config.reward import RewardConfig
 from burnish.errors import RewardError
 from burnish.protocol import DataProto, object_column
-from burnish.rewards.contract import NEW_PROMPTS, proposed_by
+from burnish.rewards.contract import NEW_PROMPTS, plain, proposed_by
 from burnish.rewards.failures import FailureReport, apply_policy, describe_causes
 from burnish.rewards.scoring import Scoring
 
@@ -33,7 +34,8 @@ from burnish.rewards.scoring import Scoring
 def score(
     batch: DataProto, manager: Any, config: RewardConfig, metrics: dict[str, float], *, needs_groups: bool
 ) -> DataProto:
-    """Add `token_level_scores` (B, R) and `reward_info` (a dict per row); rows without a score are gone afterwards."""
+    """Add `token_level_scores` (B, R) and `reward_info`, per row a dict of values in JSON's types, whatever arrays a
+    manager returned them in; rows without a score are gone afterwards."""
     if getattr(manager, "takes_results", False):
         uids = batch.non_tensor_batch["uid"]
         results = manager.score(batch)
@@ -47,12 +49,11 @@ def score(
         batch = batch[keep]
         for name, value in report.metrics().items():
             metrics[name] = metrics.get(name, 0.0) + value
-    answer = manager(batch, return_dict=True)
-    scores = _checked(answer["reward_tensor"], batch.batch["response_mask"], type(manager).__name__)
-    batch.batch["token_level_scores"] = scores
-    info = _rows(answer.get("reward_extra_info") or {}, len(batch))
-    batch.non_tensor_batch[NEW_PROMPTS] = _new_prompts(batch, [extra.pop(NEW_PROMPTS, None) for extra in info])
-    batch.non_tensor_batch["reward_info"] = info
+    batch.batch["token_level_scores"], columns = _answer(manager, batch)
+    batch.non_tensor_batch[NEW_PROMPTS] = _new_prompts(batch, columns.pop(NEW_PROMPTS, [None] * len(batch)))
+    batch.non_tensor_batch["reward_info"] = object_column(
+        [{name: plain(values[i]) for name, values in columns.items()} for i in range(len(batch))]
+    )
     return batch
 
 
@@ -115,25 +116,48 @@ def _with_baselines(
     return keep, replace(report, dropped_samples=int((~keep & ~greedy).sum()), dropped_groups=dropped_groups)
 
 
-def _checked(scores: Any, mask: torch.Tensor, manager: str) -> torch.Tensor:
-    """A manager may be a user's: what it returns is checked before it reaches the loss."""
+def _answer(manager: Any, batch: DataProto) -> tuple[torch.Tensor, dict[str, Any]]:
+    """The rewards (B, R), and what else is known of the samples by name. A manager may be a user's: all is checked."""
+    answer, name = manager(batch, return_dict=True), type(manager).__name__
+    if not isinstance(answer, Mapping) or "reward_tensor" not in answer:
+        found = f"a dict with {list(answer)}" if isinstance(answer, Mapping) else f"a {type(answer).__name__}"
+        raise RewardError(
+            f'{name}(data, return_dict=True) returned {found}; return {{"reward_tensor": a tensor (B, R), '
+            '"reward_extra_info": {name: B values}}'
+        )
+    scores = _checked(answer["reward_tensor"], batch, name)
+    return scores, _columns(answer.get("reward_extra_info") or {}, len(batch), name)
+
+
+def _checked(scores: Any, batch: DataProto, manager: str) -> torch.Tensor:
+    """What may reach the loss: finite, and on tokens of the policy alone."""
+    mask = batch.batch["response_mask"]  # (B, R)
     if not isinstance(scores, torch.Tensor) or scores.shape != mask.shape:
         found = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
         raise RewardError(f"{manager} returned {found} as reward_tensor; a tensor of {tuple(mask.shape)} is needed")
     scores = scores.float()
     if not bool(scores.isfinite().all()):
         row = int((~scores.isfinite()).any(-1).nonzero()[0])
-        raise RewardError(f"{manager} returned a NaN or infinite reward for row {row}")
+        raise RewardError(
+            f"{manager} returned a reward that is NaN or infinite for {_name_of(batch, row)}; return a finite one"
+        )
     if bool((scores[mask == 0] != 0).any()):
         row = int(((scores != 0) & (mask == 0)).any(-1).nonzero()[0])
         raise RewardError(
-            f"{manager} put the reward of row {row} on a token that the policy did not sample; it belongs on the last "
-            f"token with response_mask 1"
+            f"{manager} put the reward of {_name_of(batch, row)} on a token that the policy did not sample; it belongs "
+            "on the last token with response_mask 1"
         )
     return scores
 
 
-def _new_prompts(batch: DataProto, by_manager: list[Any]) -> np.ndarray:
+def _name_of(batch: DataProto, row: int) -> str:
+    """How messages name a sample."""
+    names = ("uid", "sample", "data_source")
+    facts = [f"{name} {batch.non_tensor_batch[name][row]}" for name in names if name in batch.non_tensor_batch]
+    return f"row {row} of the batch ({', '.join(facts)})"
+
+
+def _new_prompts(batch: DataProto, by_manager: Any) -> np.ndarray:
     """Per row, what its agent loop and its reward function propose, by the two names. The function's are in the result;
     a manager that scores by itself hands them on in its extra info."""
     nothing = [None] * len(batch)
@@ -145,9 +169,14 @@ def _new_prompts(batch: DataProto, by_manager: list[Any]) -> np.ndarray:
     return object_column(proposed)
 
 
-def _rows(columns: dict[str, Any], count: int) -> np.ndarray:
-    """{name: B values} → B dicts."""
-    for name, values in columns.items():
-        if len(values) != count:
-            raise RewardError(f"reward_extra_info[{name!r}] has {len(values)} values for {count} samples")
-    return object_column([{name: values[i] for name, values in columns.items()} for i in range(count)])
+def _columns(extra_info: Mapping[str, Any], count: int, manager: str) -> dict[str, Any]:
+    """What a manager returned beside the rewards, by name: sequences or arrays of one value for each sample."""
+    for name, values in extra_info.items():
+        one = not hasattr(values, "__len__") or getattr(values, "shape", None) == ()
+        if one or len(values) != count:
+            found = repr(values) if one else f"{len(values)} values"
+            raise RewardError(
+                f"{manager} returned {found} as reward_extra_info[{name!r}]; a value for each of the {count} samples "
+                "is needed"
+            )
+    return dict(extra_info)

@@ -4,6 +4,7 @@ What can be wrong with keys, files, rows and the reward function is found here, 
 also the way in for a program of one's own: it takes a finished configuration and hands back the trainer.
 """
 
+import functools
 import logging
 import signal
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from burnish.controller import ResourcePoolManager, Role, Worker
 from burnish.controller.local import LocalWorkerGroup
 from burnish.data.files import describe
 from burnish.engine.seeding import seed_torch
+from burnish.errors import ModelError
 from burnish.models.device import pick_device
 from burnish.models.facts import ModelFacts, read_model_facts
 from burnish.models.folder import resolve_path
@@ -43,7 +45,7 @@ def run(loaded: Loaded[PPOConfig]) -> None:
     rows, facts = check(loaded)
     loaded.tell()
     if loaded.flags.plan:
-        print(plan_table(config, rows, facts))
+        print(plan_table(config, rows, facts, needs_of(config)))
         return
     print(explain(config, loaded.explicit))
     trainer = build(config)
@@ -87,20 +89,31 @@ def terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def prepare(loaded: Loaded[PPOConfig]) -> tuple[int, ModelFacts]:
+def prepare(loaded: Loaded[PPOConfig]) -> tuple[int, dict[str, ModelFacts]]:
     """Finish the configuration and `check` it: what a program calls between `load_ppo` and `build`."""
     loaded.notices += finalise(loaded.config, loaded.explicit, needs_of(loaded.config))
     return check(loaded)
 
 
-def check(loaded: Loaded[PPOConfig]) -> tuple[int, ModelFacts]:
-    """The finished configuration against the files and the model; returns training rows and model sizes."""
-    config = loaded.config
-    rows = check_files(config, describe)
-    facts = read_model_facts(config.actor_rollout_ref.model.path)
-    check_model(config, facts)
+def check(loaded: Loaded[PPOConfig]) -> tuple[int, dict[str, ModelFacts]]:
+    """The finished configuration against the files and the models; returns training rows, and sizes by model key."""
+    config, read_facts = loaded.config, functools.cache(read_model_facts)
+    rows, facts = check_files(config, describe), {}
+    for key, model in config.models.items():
+        with naming(key):
+            facts[key] = read_facts(model.path)
+        check_model(config, key, facts[key])
     loaded.notices += plan_micro_batches(config, facts, device_memory(config.trainer.device))
     return rows, facts
+
+
+@contextmanager
+def naming(key: str) -> Iterator[None]:
+    """What is wrong with a model is told with the key that names it."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"{key}.path: {error}") from error
 
 
 def device_memory(kind: str) -> int | None:
@@ -115,7 +128,9 @@ def build(config: PPOConfig) -> PPOTrainer:
     scoring = Scoring.from_config(config)
     scoring.validate()
     model = config.actor_rollout_ref.model
-    resolve_path(model.path)  # weights that are not there are told before the data is read
+    for key, wanted in config.models.items():  # weights that are not there are told before the data is read
+        with naming(key):
+            resolve_path(wanted.path)
     tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
     workers: dict[str, type[Worker]] = {Role.ActorRolloutRef: ActorRolloutRefWorker}
     if config.critic.enable:

@@ -7,21 +7,23 @@ micro-batches that mini-batch is cut into. It runs the model (`engine/forward.py
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
 from burnish.algorithms.aggregate import Counts
 from burnish.algorithms.correction import in_the_loss
-from burnish.algorithms.losses import PolicyLoss
+from burnish.algorithms.losses import TABLE, PolicyLoss
 from burnish.algorithms.losses.inputs import PolicyLossInputs, ValueLossInputs
 from burnish.algorithms.losses.regularise import entropy_and_kl
 from burnish.algorithms.losses.value import value_loss
-from burnish.algorithms.tally import Metrics
+from burnish.algorithms.tally import Metrics, Tally, mean_over_tokens, part_of_sum
 from burnish.config.actor import ActorConfig
 from burnish.config.algorithm import RolloutCorrectionConfig
 from burnish.config.critic import CriticConfig
 from burnish.engine.forward import log_probs, values
 from burnish.engine.packing import pack
+from burnish.errors import ConfigError
 from burnish.protocol import DataProto
 from burnish.workers.updates import loss_mask
 
@@ -42,9 +44,11 @@ class PolicyObjective:
     def __call__(self, micro: DataProto) -> tuple[Tensor, Metrics]:
         passed = log_probs(self.module, pack(micro.batch), self.temperature, self.outputs)  # name → (b, R)
         inputs, gap = self.inputs(micro, passed)
-        loss, metrics = self.policy_loss(inputs)
+        loss, metrics = checked(self.policy_loss(inputs), f"{TABLE.key}={self.config.policy_loss.loss_mode}")
         more, more_metrics = entropy_and_kl(inputs)
-        return loss + more, metrics | more_metrics | gap
+        ppo_kl = mean_over_tokens(-inputs.log_ratio(), inputs.response_mask)
+        always: Metrics = {"actor/pg_loss": part_of_sum(loss), "actor/ppo_kl": ppo_kl}  # also of a loss that has none
+        return loss + more, always | metrics | more_metrics | gap
 
     def inputs(self, rows: DataProto, passed: Mapping[str, Tensor]) -> tuple[PolicyLossInputs, Metrics]:
         """What the loss is given of these rows, and the gap to the rollout engine where it is measured here.
@@ -67,6 +71,23 @@ class PolicyObjective:
             chosen=batch.get("chosen", None),
         )
         return (inputs, {}) if self.bypass is None else in_the_loss(inputs, self.bypass)
+
+
+def checked(result: Any, name: str) -> tuple[Tensor, Metrics]:
+    """A loss may be a user's: what it returns is checked before it is differentiated."""
+    if not isinstance(result, tuple | list) or len(result) != 2 or not isinstance(result[1], Mapping):
+        raise ConfigError(f"{name} returned a {type(result).__name__}; (loss, dictionary of metrics) is needed")
+    loss, metrics = result
+    if not isinstance(loss, Tensor) or loss.ndim or not loss.requires_grad:
+        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+        raise ConfigError(f"{name} returned {found} as its loss; a scalar made from inputs.log_prob is needed")
+    for key, metric in metrics.items():
+        if not isinstance(metric, Tally):
+            raise ConfigError(
+                f"{name} returned a {type(metric).__name__} as metric {key!r}; a tally is needed, such as "
+                "mean_over_tokens(values, inputs.response_mask) of burnish.algorithms.tally"
+            )
+    return loss, dict(metrics)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ log-probs are the engine's own. Besides the tensors, a row gets
     agent_metrics    the metrics of its agent loop
     new_prompts      {"agent": the rows that its agent loop proposes to train on}, {} where it proposes none
 
-`ROLLOUT_ROWS` is how a call that returns such batches is split over several workers, and their batches joined.
+`joined` makes one batch of several, scored or not. `ROLLOUT_ROWS` is how a call that returns such batches is split over
+several workers, and their batches joined.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ import torch.nn.functional as F
 from burnish.agents.runner import Trajectory
 from burnish.controller import DispatchPair
 from burnish.controller.dispatch import Split, joined_rows, rows_to_each
-from burnish.protocol import DataProto
+from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import NEW_PROMPTS, proposed_by
 from burnish.rewards.routing import data_source_of
 from burnish.rewards.scoring import FACTS, facts_of, loop_result
@@ -54,26 +55,38 @@ def to_batch(trajectories: Sequence[Trajectory], pad_token_id: int, *, log_probs
     return DataProto.from_dict(tensors, non_tensors=columns)
 
 
-def join_batches(split: Split, outputs: list[Any]) -> DataProto | None:
-    """The workers' batches as one: each has its own P and R and is first padded to the largest.
+def joined(batches: Sequence[DataProto]) -> DataProto:
+    """The batches as one. Each has its own P and R, and is padded to the largest; where a batch lacks a column of plain
+    values that another has, its rows have None there."""
+    names = dict.fromkeys(name for batch in batches for name in batch.non_tensor_batch)
+    whole = []
+    for batch in _of_one_width(batches):
+        absent = object_column([None] * len(batch))
+        columns = {name: batch.non_tensor_batch.get(name, absent) for name in names}
+        whole.append(DataProto(batch.batch, columns, batch.meta_info))
+    return DataProto.concat(whole)
 
-    The ids of this further padding are 0: nothing reads an id where attention_mask is 0.
-    """
-    batches = [output for output in outputs if isinstance(output, DataProto) and output.batch is not None]
-    if len(batches) < len(outputs):
-        return joined_rows(split, outputs)
-    widest = [max(output.batch[name].shape[1] for output in batches) for name in ("prompts", "responses")]
-    return joined_rows(split, [_widened(output, *widest) for output in batches])
+
+def join_batches(split: Split, outputs: list[Any]) -> DataProto | None:
+    """The workers' batches as one, without the rows that the call was padded with."""
+    complete = all(isinstance(output, DataProto) and output.batch is not None for output in outputs)
+    return joined_rows(split, _of_one_width(outputs) if complete else outputs)
 
 
 ROLLOUT_ROWS = DispatchPair(rows_to_each, join_batches)
+
+
+def _of_one_width(batches: Sequence[DataProto]) -> list[DataProto]:
+    """Each padded to the largest P and R. The ids of this are 0: nothing reads an id where attention_mask is 0."""
+    widest = [max(batch.batch[name].shape[1] for batch in batches) for name in ("prompts", "responses")]
+    return [_widened(batch, *widest) for batch in batches]
 
 
 def _widened(data: DataProto, prompt_width: int, response_width: int) -> DataProto:
     columns = {name: data.batch[name] for name in data.batch.keys()}  # noqa: SIM118  (a TensorDict iterates over rows)
     left = prompt_width - columns["prompts"].shape[1]
     right = response_width - columns["responses"].shape[1]
-    for name in ("responses", "response_mask", "rollout_log_probs"):
+    for name in ("responses", "response_mask", "rollout_log_probs", "token_level_scores"):
         if name in columns:
             columns[name] = F.pad(columns[name], (0, right))
     attention_mask = F.pad(columns["attention_mask"], (left, right))

@@ -12,7 +12,9 @@ from burnish.algorithms.losses.vanilla import vanilla
 from burnish.algorithms.table import Entry, Table
 from burnish.config import Needs
 from burnish.config.key import keys_of
+from burnish.config.needs import OUTPUTS
 from burnish.config.ppo import PPOConfig
+from burnish.engine import forward
 from burnish.errors import ConfigError
 
 MODULE = """
@@ -76,6 +78,36 @@ def test_a_registered_function_has_its_needs_by_name_and_by_path(user_module, ma
     assert advantages.estimator("centred")(inputs)[0].tolist() == [[0.5, 0.5], [-0.5, -0.5]]
 
 
+@pytest.mark.parametrize(
+    ("needs", "said"),
+    [
+        ({"groups": True}, "its needs are of type dict; they must be a burnish.config.Needs"),
+        (None, "its needs are of type NoneType"),
+        (
+            Needs(outputs=("typo",)),
+            r"its needs have outputs=\('typo',\); it must be a tuple of log_prob, entropy, sum_pi",
+        ),
+        (Needs(outputs="entropy"), "its needs have outputs='entropy'; it must be a tuple of"),
+    ],
+)
+def test_needs_that_a_run_cannot_read_are_refused_by_name(user_module, needs, said):
+    path = f"{user_module}:plain"
+    plain = advantages.estimator(path)
+    plain.needs = needs
+    with pytest.raises(ConfigError, match=f"^algorithm.adv_estimator={path}: {said}"):
+        advantages.needs_of(path)
+    advantages.register_adv_est("mine", needs=needs)(plain)
+    for name in ("mine", path):
+        with pytest.raises(ConfigError, match=f"^algorithm.adv_estimator={name}: {said}"):
+            advantages.needs_of(name)
+
+
+def test_an_algorithm_may_ask_for_what_a_pass_gives(user_module):
+    assert tuple(forward.OUTPUTS) == OUTPUTS
+    advantages.estimator(f"{user_module}:plain").needs = Needs(outputs=OUTPUTS)
+    assert advantages.needs_of(f"{user_module}:plain").outputs == OUTPUTS
+
+
 def test_a_registered_loss(policy_batch, monkeypatch):
     monkeypatch.setattr(losses.TABLE, "entries", dict(losses.TABLE.entries))
 
@@ -94,7 +126,7 @@ def test_a_registered_loss(policy_batch, monkeypatch):
         ("no_such_module:fn", "no such file, and no module of that name"),
         ("my_estimators:two_arguments", "must be a function of one argument, the inputs"),
         ("my_estimators:not_a_function", "in my_estimators it is of type int and cannot be called"),
-        ("my_estimators.py", "is unknown"),
+        ("my_estimators.py", "no such name"),
     ],
 )
 def test_a_wrong_import_path_is_explained(user_module, name, message):
@@ -104,11 +136,11 @@ def test_a_wrong_import_path_is_explained(user_module, name, message):
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_the_known():
     with pytest.raises(
-        ConfigError, match=r"algorithm.adv_estimator=grop is unknown: did you mean 'grpo'\? There is gae, "
+        ConfigError, match=r"algorithm.adv_estimator=grop: no such name, did you mean 'grpo'\?. There are gae, "
     ) as e:
         advantages.estimator("grop")
     assert "my.module:function" in str(e.value) and all(name in str(e.value) for name in advantages.TABLE.entries)
-    with pytest.raises(ConfigError, match=r"loss_mode=xyzzy is unknown: There is cispo, clip_cov, .*, vanilla;"):
+    with pytest.raises(ConfigError, match=r"loss_mode=xyzzy: no such name. There are cispo, clip_cov, .*, vanilla;"):
         losses.needs_of("xyzzy")
 
 
@@ -130,3 +162,26 @@ def test_the_tables_are_read_without_torch():
         "advantages.needs_of('gae'); losses.needs_of('vanilla'); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "hint"),
+    [
+        (advantages.TABLE, "dapo", "DAPO is grpo with further keys, --config-name=recipes/dapo"),
+        (advantages.TABLE, "gspo", "it is a policy loss: actor_rollout_ref.actor.policy_loss.loss_mode=gspo"),
+        (advantages.TABLE, "Dr_GRPO", "Dr.GRPO is grpo with algorithm.norm_adv_by_std_in_grpo=false"),
+        (advantages.TABLE, "GRPO", "did you mean 'grpo'?"),
+        (losses.TABLE, "gmpo", "GMPO's loss is geo_mean"),
+        (losses.TABLE, "grpo", "it is an estimator: algorithm.adv_estimator=grpo"),
+    ],
+)
+def test_a_name_that_is_something_else_here_is_sent_there(table, name, hint):
+    with pytest.raises(ConfigError) as error:
+        table.needs_of(name)
+    assert f"{table.key}={name}: no such name" in str(error.value) and hint in str(error.value)
+
+
+def test_names_that_are_sent_elsewhere_exist_there():
+    for table, other in ((advantages.TABLE, losses.TABLE), (losses.TABLE, advantages.TABLE)):
+        named = [hint.partition(f"{other.key}=")[2] for hint in table.elsewhere.values() if f"{other.key}=" in hint]
+        assert named and set(named) <= set(other.entries) and not set(table.elsewhere) & set(table.entries)

@@ -67,9 +67,19 @@ def test_sft_reads_conversations_or_pairs():
 
 
 def test_prompt_and_response_fit_the_context():
-    check_model(ppo(), Facts(context=1024))
-    check_model(ppo(), Facts(context=None))
+    key = "actor_rollout_ref.model"
+    check_model(ppo(), key, Facts(context=1024))
+    check_model(ppo(), key, Facts(context=None))
     with pytest.raises(ConfigError) as error:
-        check_model(ppo(max_response_length=600), Facts(context=1024))
+        check_model(ppo(max_response_length=600), key, Facts(context=1024))
     assert "data.max_response_length=600" in str(error.value)
-    assert "= 1112 tokens, but some/model has a context of 1024" in str(error.value)
+    assert "= 1112 tokens, but actor_rollout_ref.model.path=some/model has a context of 1024" in str(error.value)
+
+
+@pytest.mark.parametrize("role", ["critic", "process_reward"])
+def test_the_context_of_the_other_models_counts_under_their_own_key(role):
+    config = ppo(max_response_length=600)
+    getattr(config, role).enable, getattr(config, role).model.path = True, "other/model"
+    assert list(config.models) == ["actor_rollout_ref.model", f"{role}.model"]
+    with pytest.raises(ConfigError, match=f"1112 tokens, but {role}.model.path=other/model has a context of 1024"):
+        check_model(config, f"{role}.model", Facts(context=1024))

@@ -1,11 +1,14 @@
 """Settings of the train/rollout correction that switch one another on, do nothing, or count twice."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
+from burnish.algorithms.needs import needs_of
 from burnish.config import Needs
+from burnish.config.bounds import WeightBounds, rejections, weight_bounds
 from burnish.config.rules.correction import correction
 from burnish.config.rules.given import Given
 from burnish.errors import ConfigError
@@ -111,17 +114,25 @@ def test_an_unknown_mode_is_told_with_those_there_are(make, mode):
 # Bounds
 
 
-@pytest.mark.parametrize(
-    "typed",
-    [
-        [f"{SECTION}.rollout_is=token", f"{SECTION}.rollout_is_threshold=0.5_2"],
-        [f"{SECTION}.rollout_rs=token_k1", f"{SECTION}.rollout_rs_threshold=0.5_2"],
-    ],
-)
-def test_a_band_that_yaml_takes_for_a_number_is_noticed(load, typed):
-    loaded = load(*typed)
-    with pytest.raises(ConfigError, match=r"_threshold=0.52: .*write lower_upper with a point in each, as in 0.5_2.0"):
+@pytest.mark.parametrize("keys", ["rollout_is: token, rollout_is", "rollout_rs: token_k1, rollout_rs"])
+def test_a_band_below_1_that_yaml_takes_for_a_number_is_noticed(load, tmp_path, monkeypatch, keys):
+    (tmp_path / "mine.yaml").write_text(f"algorithm: {{rollout_correction: {{{keys}_threshold: 0.5_2}}}}\n")
+    monkeypatch.chdir(tmp_path)
+    loaded = load("--config-path=.", "--config-name=mine")
+    with pytest.raises(ConfigError, match=r"_threshold=0.52: .*write lower_upper as in 0.5_2.0 \(in a recipe with quo"):
         correction(loaded.config, Given(loaded.explicit, RATIO))
+
+
+@pytest.mark.parametrize(
+    ("typed", "lower", "upper"),
+    [("1_2.0", 1, 2), ("1_2", 1, 2), ("0.5_2", 0.5, 2), ("0.5_2.0", 0.5, 2), (".5_2.", 0.5, 2), ("1e-1_5", 0.1, 5)],
+)
+def test_a_band_typed_in_any_way_stays_a_band(load, typed, lower, upper):
+    weights = load(f"{SECTION}.rollout_is=token", f"{SECTION}.rollout_is_threshold={typed}")
+    assert weight_bounds(weights.config.algorithm.rollout_correction) == WeightBounds(lower, upper)
+    masks = load(f"{SECTION}.rollout_rs=[token_k1,token_k2]", f"{SECTION}.rollout_rs_threshold=[{typed}, 0.1]")
+    (mask, _) = rejections(masks.config.algorithm.rollout_correction)
+    assert (mask.lower, mask.upper) == (math.log(lower), math.log(upper))
 
 
 def test_masks_are_a_list_on_the_command_line(load):
@@ -222,6 +233,38 @@ def test_an_estimator_that_reads_the_saved_pass_is_told(settle):
         "algorithm.adv_estimator=optimal_token_baseline needs"
     )
     refused(settle, keys, said, needs=Needs(groups=True, outputs=("sum_pi_squared",)))
+
+
+def test_what_the_loss_reads_comes_from_the_update_itself(settle, make, tmp_path):
+    (tmp_path / "my_loss.py").write_text(
+        "from burnish.config import Needs\n"
+        "def loss(inputs): ...\n"
+        "loss.needs = Needs(outputs=('sum_pi_squared',), ratio=True)\n"
+    )
+    keys = {LOSS_MODE: f"{tmp_path}/my_loss.py:loss", "algorithm.adv_estimator": "grpo"}
+    needs = needs_of(make(keys).config)
+    assert needs.ratio and needs.groups
+    settle(BYPASS | keys, needs)
+    keys["algorithm.adv_estimator"] = "optimal_token_baseline"
+    refused(settle, BYPASS | keys, "adv_estimator=optimal_token_baseline needs", needs=needs_of(make(keys).config))
+
+
+@pytest.mark.parametrize("keys", [{"mode": "on"}, {"mode": "off"}, {"rollout_is": "token"}])
+def test_a_threshold_that_nothing_is_compared_with_is_told(settle, keys):
+    config, notices = settle(keys | {"gap_threshold": 0.5})
+    mode = config.algorithm.rollout_correction.mode
+    assert f"unused: {SECTION}.gap_threshold ({SECTION}.mode={mode} compares the gap with nothing)" in notices
+    for mode in ("measure", "auto"):
+        _, notices = settle({"mode": mode, "gap_threshold": 0.5})
+        assert not [line for line in notices if line.startswith("unused")]
+
+
+def test_measuring_without_log_probs_is_told(settle):
+    said = f"({LOG_PROBS}=false: there is no gap to measure)"
+    off = {LOG_PROBS: False}
+    assert settle(off | {"mode": "measure"})[1] == [f"unused: {SECTION}.mode {said}"]
+    assert settle(off | {"gap_threshold": 0.5})[1] == [f"unused: {SECTION}.gap_threshold {said}"]
+    assert settle(off)[1] == settle(off | {"mode": "off"})[1] == []
 
 
 @pytest.mark.parametrize("keys", [{"mode": True}, REJECT, BYPASS | {"loss_type": "reinforce", "rollout_is": "token"}])

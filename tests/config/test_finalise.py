@@ -361,6 +361,51 @@ def test_numbers_of_another_algorithm_are_named(finish, keys, unused):
     assert notice.startswith(f"unused: {unused} (") and "does not read it" in notice
 
 
+PF_PPO, KL_CTRL = "algorithm.pf_ppo", "algorithm.kl_ctrl"
+
+
+@pytest.mark.parametrize(
+    ("keys", "unused", "read"),
+    [
+        (
+            {f"{PF_PPO}.reweight_method": "max_min", f"{PF_PPO}.weight_pow": 3.0},
+            f"unused: {PF_PPO}.reweight_method, {PF_PPO}.weight_pow ({PF_PPO}.enable is false)",
+            {f"{PF_PPO}.enable": True, f"{PF_PPO}.reweight_method": "pow"},
+        ),
+        (
+            {f"{PF_PPO}.enable": True, f"{PF_PPO}.reweight_method": "max_min", f"{PF_PPO}.weight_pow": 3.0},
+            f"unused: {PF_PPO}.weight_pow ({PF_PPO}.reweight_method=max_min has no exponent)",
+            {f"{PF_PPO}.reweight_method": "pow"},
+        ),
+        (
+            {"algorithm.use_kl_in_reward": True, f"{KL_CTRL}.target_kl": 0.2, f"{KL_CTRL}.horizon": 5},
+            f"unused: {KL_CTRL}.target_kl, {KL_CTRL}.horizon ({KL_CTRL}.type is fixed)",
+            {f"{KL_CTRL}.type": "adaptive"},
+        ),
+        (
+            {f"{KL_CTRL}.kl_coef": 0.1, f"{KL_CTRL}.horizon": 5},
+            f"unused: {KL_CTRL}.horizon ({KL_CTRL}.type is fixed)",
+            {f"{KL_CTRL}.type": "adaptive"},
+        ),
+    ],
+)
+def test_numbers_that_a_switch_of_theirs_leaves_unread_are_named(finish, keys, unused, read):
+    assert [line for line in finish(keys)[1] if line.startswith("unused")] == [unused]
+    assert not [line for line in finish(keys | read)[1] if line.startswith("unused")]
+
+
+@pytest.mark.parametrize("name", ["clip_cov_ratio", "kl_cov_ratio"])
+def test_a_share_of_no_tokens_is_refused(finish, name):
+    refused(finish, {f"{ACTOR}.policy_loss.{name}": 0}, f"policy_loss.{name}=0", "more than 0")
+    finish({f"{ACTOR}.policy_loss.{name}": 1})
+
+
+@pytest.mark.parametrize("needs", [Needs(), Needs(critic=True)])
+def test_several_greedy_responses_are_the_same_one(finish, needs):
+    keys = {f"{ROLLOUT}.n": 3, f"{ROLLOUT}.do_sample": False}
+    refused(finish, keys, f"{ROLLOUT}.n=3 gives equal responses without sampling", "do_sample=false", needs=needs)
+
+
 def test_what_an_algorithm_of_ones_own_reads_is_theirs_to_know(finish):
     keys = {"algorithm.adv_estimator": "mine:mine", "algorithm.gamma": 0.9, f"{ACTOR}.policy_loss.loss_mode": "my:loss"}
     _, notices = finish({**keys, f"{ACTOR}.policy_loss.tau_pos": 2.0})

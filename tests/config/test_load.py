@@ -64,6 +64,34 @@ def test_a_home_folder_inside_an_unquoted_list(load):
     assert files == [str(Path.home() / "a.parquet"), str(Path.home() / "b.parquet")]
 
 
+@pytest.mark.parametrize("key", ["trainer.experiment_name", "trainer.run_name"])
+@pytest.mark.parametrize("text", ["2024_01_02", "1_2.0", "0.5_2", "3"])
+def test_text_of_digits_stays_as_it_was_typed(load, key, text):
+    assert load(f"{key}={text}").config.trainer.experiment_name == text
+
+
+def test_numbers_keep_their_underscores_as_separators(load):
+    config = load("data.train_batch_size=1_024", "+actor_rollout_ref.model.override_config.rope_theta=1_000").config
+    assert config.data.train_batch_size == 1024
+    assert config.actor_rollout_ref.model.override_config == {"rope_theta": 1000}
+
+
+def test_digits_in_lists_quotes_and_sweeps_stay_text(load):
+    files = load("""data.train_files=[1_2, '3_4,5_6,7', "8_9", a_1]""").config.data.train_files
+    assert files == ["1_2", "3_4,5_6,7", "8_9", "a_1"]
+    jobs = []
+    run(["--multirun", "trainer.experiment_name=1_2,3_4"], PPO, no_rules, jobs.append)
+    assert [job.config.trainer.experiment_name for job in jobs] == ["1_2", "3_4"]
+
+
+def test_a_band_comes_back_from_the_recipe_of_its_run(load, tmp_path, monkeypatch):
+    name = "algorithm.rollout_correction.rollout_is_threshold"
+    (tmp_path / "recipe.yaml").write_text(to_recipe(load(f"{name}=1_2.0").given))
+    monkeypatch.chdir(tmp_path)
+    again = load("--config-path=.", "--config-name=recipe")
+    assert again.config.algorithm.rollout_correction.rollout_is_threshold == "1_2.0"
+
+
 def test_flags_are_taken_out(load):
     flags = load("--plan", "trainer.seed=2", "--debug", "--cfg", "job").flags
     assert (flags.plan, flags.debug, flags.print_config) == (True, True, True)

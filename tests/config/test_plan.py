@@ -15,7 +15,7 @@ from burnish.config import (
     plan_numbers,
     plan_table,
 )
-from burnish.config.memory import LOGITS_AT_A_TIME, gib, host_memory
+from burnish.config.memory import LOGITS_AT_A_TIME, gib, host_memory, sequences_at_a_time
 from burnish.engine.forward import CHUNK_ELEMENTS
 from burnish.models.tiny import write_tiny_model
 
@@ -33,6 +33,11 @@ class Sizes:
     vocab: int = 1000
     kv_heads: int = 2
     head_dim: int = 32
+
+
+def sizes(**policy):
+    """Sizes by model; those that are not there have the policy's."""
+    return {"actor_rollout_ref.model": Sizes(**policy)}
 
 
 def value(lines, name):
@@ -66,6 +71,36 @@ def test_a_critic_has_its_own_steps(finish):
     assert value(plan_numbers(config, None, None), "critic optimiser steps per step") == "6"
 
 
+FILTER = {"algorithm.filter_groups.enable": True}
+
+
+def test_rounds_of_generation_are_what_samples_together(finish):
+    config, _ = finish(KEYS | FILTER | {"data.gen_batch_size": 48, "algorithm.filter_groups.max_num_gen_batches": 3})
+    lines = plan_numbers(config, None, sizes())
+    assert value(lines, "prompts per generation round") == "48"
+    assert "at most 3" in next(line.how for line in lines if line.name == "prompts per generation round")
+    assert value(lines, "sequences per step") == "128"  # what is trained
+    assert next(line.how for line in lines if line.name == "memory: KV cache").startswith(f"{48 * 8} sequences")
+    assert not [line for line in plan_numbers(finish(KEYS)[0], None, None) if "round" in line.name]
+
+
+def test_greedy_rows_sample_beside_the_others(finish):
+    needs = Needs(greedy_baseline=True)
+    keys = KEYS | {f"{ROLLOUT}.n": 1, "algorithm.adv_estimator": "remax"}
+    config, _ = finish(keys, needs)
+    lines = plan_numbers(config, None, sizes(), needs)
+    assert value(lines, "greedy sequences per step") == "16"
+    assert estimate_memory(config, sizes(), 2, needs).kv_cache == 2 * estimate_memory(config, sizes(), 2).kv_cache
+    assert "32 sequences" in plan_table(config, None, sizes(), needs)
+    assert not [line for line in plan_numbers(config, None, sizes()) if "greedy" in line.name]
+    config, _ = finish(keys | FILTER | {f"{ROLLOUT}.n": 4, "data.gen_batch_size": 32}, needs)
+    assert value(plan_numbers(config, None, None, needs), "greedy sequences per generation round") == "32"
+    config.actor_rollout_ref.rollout.max_num_seqs = 100
+    assert sequences_at_a_time(config, needs) == 100
+    config.actor_rollout_ref.rollout.max_num_seqs = 1000
+    assert sequences_at_a_time(config, needs) == 32 * 5
+
+
 def test_tokens_instead_of_sequences(finish):
     config, _ = finish(KEYS | {f"{ACTOR}.use_dynamic_bsz": True, f"{ACTOR}.ppo_max_token_len_per_gpu": 5000})
     lines = plan_numbers(config, None, None)
@@ -73,34 +108,58 @@ def test_tokens_instead_of_sequences(finish):
 
 
 def test_memory_counts_what_is_there(finish):
-    plain = estimate_memory(finish(KEYS)[0], Sizes(), 2)
+    plain = estimate_memory(finish(KEYS)[0], sizes(), 2)
     assert (plain.weights, plain.masters, plain.moments) == (4_000_000, 0, 8_000_000)
     assert plain.gradients == 4_000_000
     assert plain.reference == plain.critic == 0
     assert plain.kv_cache == 128 * 1024 * (2 * 4 * 2 * 32 * 4)
     assert plain.peak == plain.always + max(plain.kv_cache, plain.training)
-    full = estimate_memory(finish(KEYS | {f"{ACTOR}.use_kl_loss": True}, Needs(critic=True))[0], Sizes(), 2)
+    full = estimate_memory(finish(KEYS | {f"{ACTOR}.use_kl_loss": True}, Needs(critic=True))[0], sizes(), 2)
     assert full.reference == 4_000_000
     assert full.critic == 12_000_000  # its gradients are there when the actor's are not
     assert full.always == plain.always + full.reference + full.critic
 
 
+def test_models_of_their_own_count_with_their_own_sizes(finish):
+    keys = KEYS | {"critic.model.path": "other", "critic.model.dtype": "bf16", "process_reward.model.path": "third"}
+    config, _ = finish(keys, Needs(critic=True, process_reward=True))
+    own = {"critic.model": Sizes(parameters=3_000_000, layers=9), "process_reward.model": Sizes(5_000_000, vocab=7000)}
+    shared, memory = estimate_memory(config, sizes(), 2), estimate_memory(config, sizes() | own, 2)
+    assert memory.critic == 3_000_000 * (2 + 4 + 8)
+    assert memory.process_reward == 5_000_000 * (4 + 4 + 8)
+    assert memory.gradients == 5_000_000 * 4  # the largest of those that take turns
+    assert memory.logits == 7 * shared.logits
+    assert memory.kv_cache == shared.kv_cache  # of the policy, which alone samples
+    deep = estimate_memory(config, sizes() | {"critic.model": Sizes(layers=40)}, 2)
+    assert deep.activations > shared.activations == memory.activations  # bf16 takes half of it
+    config.critic.enable = False
+    assert estimate_memory(config, sizes() | own, 2).critic == 0
+
+
+def test_a_larger_critic_leaves_room_for_fewer_sequences(finish):
+    config, _ = finish(KEYS, Needs(critic=True))
+    four = estimate_memory(config, sizes(), 4)
+    room = int((four.always + four.training) / 0.9) + 1
+    assert plan_micro_batch(config, sizes(), room) == 4
+    assert plan_micro_batch(config, sizes() | {"critic.model": Sizes(parameters=5_000_000)}, room) < 4
+
+
 def test_low_precision_weights_have_float32_masters(finish):
     """Per parameter 2 + 4 + 8 bytes throughout; 4 for the gradients, and 2 for those of one pass."""
     keys = KEYS | {"actor_rollout_ref.model.dtype": "bf16"}
-    memory = estimate_memory(finish(keys)[0], Sizes(), 2)
+    memory = estimate_memory(finish(keys)[0], sizes(), 2)
     assert (memory.weights, memory.masters, memory.moments) == (2_000_000, 4_000_000, 8_000_000)
     assert memory.gradients == 6_000_000
-    float32_critic = estimate_memory(finish(keys, Needs(critic=True))[0], Sizes(), 2)
+    float32_critic = estimate_memory(finish(keys, Needs(critic=True))[0], sizes(), 2)
     assert float32_critic.critic == 12_000_000
-    both = estimate_memory(finish(keys | {"critic.model.dtype": "bf16"}, Needs(critic=True))[0], Sizes(), 2)
+    both = estimate_memory(finish(keys | {"critic.model.dtype": "bf16"}, Needs(critic=True))[0], sizes(), 2)
     assert both.critic == 14_000_000
 
 
 def test_logits_are_those_of_response_tokens_and_never_more_than_one_chunk(finish):
     config, _ = finish(KEYS)
-    assert estimate_memory(config, Sizes(), 2).logits == 2 * 512 * 1000 * 4 * 3
-    assert estimate_memory(config, Sizes(vocab=150_000), 16).logits == CHUNK_ELEMENTS * 4 * 3
+    assert estimate_memory(config, sizes(), 2).logits == 2 * 512 * 1000 * 4 * 3
+    assert estimate_memory(config, sizes(vocab=150_000), 16).logits == CHUNK_ELEMENTS * 4 * 3
     assert LOGITS_AT_A_TIME == CHUNK_ELEMENTS
 
 
@@ -135,33 +194,33 @@ def test_activations_grow_with_layers_as_those_of_a_model_do(finish, tmp_path, d
         if checkpointing:
             module.gradient_checkpointing_enable()
         measured.append(kept_for_backward(module, 2, 100))
-        estimated.append(estimate_memory(config, Sizes(layers=layers, hidden=64, intermediate=192), 2).activations)
+        estimated.append(estimate_memory(config, sizes(layers=layers, hidden=64, intermediate=192), 2).activations)
     grown = (estimated[1] - estimated[0]) / (measured[1] - measured[0])
     assert grown == pytest.approx(1, rel=0.1)
 
 
 def test_checkpointing_keeps_one_hidden_state_per_layer_and_recomputes_one_layer(finish):
     off = finish(KEYS | {"actor_rollout_ref.model.enable_gradient_checkpointing": False})[0]
-    layer = estimate_memory(off, Sizes(layers=1), 2).activations
-    assert estimate_memory(off, Sizes(layers=4), 2).activations == 4 * layer
+    layer = estimate_memory(off, sizes(layers=1), 2).activations
+    assert estimate_memory(off, sizes(layers=4), 2).activations == 4 * layer
     hidden = 2 * 1024 * 128 * 4
-    assert estimate_memory(finish(KEYS)[0], Sizes(layers=4), 2).activations == 4 * hidden + layer
+    assert estimate_memory(finish(KEYS)[0], sizes(layers=4), 2).activations == 4 * hidden + layer
 
 
 def test_micro_batches_fit_the_memory(finish):
     config, _ = finish(KEYS)
-    five, six = (estimate_memory(config, Sizes(), count) for count in (5, 6))
-    assert plan_micro_batch(config, Sizes(), int((five.always + five.training) / 0.9) + 1) == 5
-    assert plan_micro_batch(config, Sizes(), int((six.always + six.training) / 0.9) - 1) == 5
-    assert plan_micro_batch(config, Sizes(), 1) == 1
-    assert plan_micro_batch(config, Sizes(), 10**15) == 16  # 16384 tokens are enough for one pass
+    five, six = (estimate_memory(config, sizes(), count) for count in (5, 6))
+    assert plan_micro_batch(config, sizes(), int((five.always + five.training) / 0.9) + 1) == 5
+    assert plan_micro_batch(config, sizes(), int((six.always + six.training) / 0.9) - 1) == 5
+    assert plan_micro_batch(config, sizes(), 1) == 1
+    assert plan_micro_batch(config, sizes(), 10**15) == 16  # 16384 tokens are enough for one pass
     small, _ = finish(KEYS | {"data.train_batch_size": 4, f"{ROLLOUT}.n": 2})
-    assert plan_micro_batch(small, Sizes(), 10**15) == 8  # the whole mini-batch
+    assert plan_micro_batch(small, sizes(), 10**15) == 8  # the whole mini-batch
 
 
 def test_only_sizes_that_were_left_open_are_planned(finish):
     config, _ = finish(KEYS | {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 3}, Needs(critic=True))
-    notices = plan_micro_batches(config, Sizes(), 10**15)
+    notices = plan_micro_batches(config, sizes(), 10**15)
     policy, critic = config.actor_rollout_ref, config.critic
     assert policy.actor.ppo_micro_batch_size_per_gpu == 3
     assert policy.rollout.log_prob_micro_batch_size_per_gpu == policy.ref.log_prob_micro_batch_size_per_gpu == 16
@@ -174,18 +233,18 @@ def test_only_sizes_that_were_left_open_are_planned(finish):
         "critic.ppo_micro_batch_size_per_gpu",
         "critic.forward_micro_batch_size_per_gpu",
     ]
-    assert plan_micro_batches(config, Sizes(), 10**15) == []
+    assert plan_micro_batches(config, sizes(), 10**15) == []
 
 
 def test_where_all_sizes_are_planned_none_is_named(finish):
-    (notice,) = plan_micro_batches(finish(KEYS)[0], Sizes(), 2**50)
+    (notice,) = plan_micro_batches(finish(KEYS)[0], sizes(), 2**50)
     assert notice == "micro-batches of 16 sequences, planned for 1048576.0 GiB of memory"
 
 
 def test_the_table_has_a_line_per_number(finish):
     config, _ = finish(KEYS | {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1})
-    table = plan_table(config, 100, Sizes())
-    assert len(table.splitlines()) == len(plan_numbers(config, 100, Sizes()))
+    table = plan_table(config, 100, sizes())
+    assert len(table.splitlines()) == len(plan_numbers(config, 100, sizes()))
     assert "estimated peak memory" in table.splitlines()[-1]
 
 

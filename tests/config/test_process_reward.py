@@ -11,6 +11,7 @@ ACTOR = "actor_rollout_ref.actor"
 KEYS = {"algorithm.adv_estimator": "prime", "data.train_batch_size": 16, f"{ACTOR}.ppo_mini_batch_size": 4}
 SIZES = ModelFacts("qwen2", None, layers=4, hidden=128, heads=4, kv_heads=2, head_dim=32, intermediate=512, vocab=1000,
                    parameters=1_000_000)  # fmt: skip
+FACTS = {"actor_rollout_ref.model": SIZES}
 
 
 def value(lines, name):
@@ -61,6 +62,10 @@ def test_finalising_twice_changes_nothing(finish):
             {"process_reward.mini_batch_size": 32},
             "process_reward.mini_batch_size=32 is more than data.train_batch",
         ),
+        (
+            {"algorithm.reward_gt_coef": 0, "algorithm.reward_dpo_coef": 0},
+            "algorithm.reward_gt_coef=0 with algorithm.reward_dpo_coef=0: every advantage would be 0",
+        ),
         ({"process_reward.optim.betas": [0.9]}, r"process_reward.optim.betas=\[0.9\]: must be two numbers"),
     ],
 )
@@ -75,6 +80,11 @@ def test_what_cannot_work_is_refused(finish, keys, message):
 def test_values_that_make_no_sense_are_refused(finish, name, given):
     with pytest.raises(ConfigError, match=f"process_reward.{name}"):
         finish(KEYS | {f"process_reward.{name}": given}, PRIME)
+
+
+@pytest.mark.parametrize("name", ["reward_gt_coef", "reward_dpo_coef"])
+def test_one_of_both_rewards_is_enough(finish, name):
+    assert finish(KEYS | {f"algorithm.{name}": 0}, PRIME)[0].process_reward.enable
 
 
 def test_an_estimator_without_it_has_none_and_says_what_is_unused(finish):
@@ -95,22 +105,22 @@ def test_a_micro_batch_size_beside_a_token_budget_has_no_effect(finish):
 
 
 def test_memory_counts_the_model_and_its_start(finish):
-    without = estimate_memory(finish(KEYS, Needs(groups=True))[0], SIZES, 2)
-    float32 = estimate_memory(finish(KEYS, PRIME)[0], SIZES, 2)
+    without = estimate_memory(finish(KEYS, Needs(groups=True))[0], FACTS, 2)
+    float32 = estimate_memory(finish(KEYS, PRIME)[0], FACTS, 2)
     assert without.process_reward == 0
     assert float32.process_reward == 16_000_000  # start 4, weights 4, moments 8; a float32 weight is its own master
     assert float32.always == without.always + float32.process_reward
     assert float32.gradients == without.gradients  # its gradients are there when the actor's are not
-    low = estimate_memory(finish(KEYS | {"process_reward.model.dtype": "bf16"}, PRIME)[0], SIZES, 2)
+    low = estimate_memory(finish(KEYS | {"process_reward.model.dtype": "bf16"}, PRIME)[0], FACTS, 2)
     assert low.process_reward == 16_000_000  # 2 + 2, masters 4, moments 8
     assert low.gradients == 6_000_000  # the larger of 4 for the actor and 4 + 2 here
 
 
 def test_the_plan_has_its_steps_and_its_memory(finish):
-    lines = plan_numbers(finish(KEYS | {"process_reward.mini_batch_size": 8}, PRIME)[0], 100, SIZES)
+    lines = plan_numbers(finish(KEYS | {"process_reward.mini_batch_size": 8}, PRIME)[0], 100, FACTS)
     assert value(lines, "process reward optimiser steps per step") == "2"
     assert value(lines, "memory: process reward model") == "15.3 MiB"
-    without = plan_numbers(finish(KEYS, Needs(groups=True))[0], 100, SIZES)
+    without = plan_numbers(finish(KEYS, Needs(groups=True))[0], 100, FACTS)
     assert not [line for line in without if "process reward" in line.name]
 
 
@@ -118,13 +128,13 @@ def test_its_micro_batches_are_planned(finish):
     name = "process_reward.micro_batch_size_per_gpu"
     keys = KEYS | {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 3}
     config, _ = finish(keys, PRIME)
-    (notice,) = plan_micro_batches(config, SIZES, 10**15)
+    (notice,) = plan_micro_batches(config, FACTS, 10**15)
     assert config.process_reward.micro_batch_size_per_gpu == 16 and name in notice
     config, _ = finish(keys | {name: 5}, PRIME)
-    (notice,) = plan_micro_batches(config, SIZES, 10**15)
+    (notice,) = plan_micro_batches(config, FACTS, 10**15)
     assert config.process_reward.micro_batch_size_per_gpu == 5 and name not in notice
     config, _ = finish(keys | {"process_reward.use_dynamic_bsz": True}, PRIME)
-    (notice,) = plan_micro_batches(config, SIZES, 10**15)
+    (notice,) = plan_micro_batches(config, FACTS, 10**15)
     assert config.process_reward.micro_batch_size_per_gpu is None and name not in notice
     config, _ = finish(keys, Needs(groups=True))
-    assert name not in plan_micro_batches(config, SIZES, 10**15)[0]
+    assert name not in plan_micro_batches(config, FACTS, 10**15)[0]

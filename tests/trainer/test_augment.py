@@ -212,12 +212,25 @@ def test_only_rows_that_the_buffer_handed_out_are_children(tiny_model):
     batch = scored(batch_of([1], [3]), propose)
     batch.non_tensor_batch["extra_info"][:] = [{"augmented": {"depth": 7}}] * 2  # a file may have such a field
     augmentation.collect(batch, 1, {})
-    child, _ = augmentation.take(2, {})
+    child, _ = augmentation.take(2)
     assert child["augmented"] == child["extra_info"]["augmented"] and child["augmented"]["depth"] == 1
     batch = scored(batch_of([1], [3]), propose)
     batch.non_tensor_batch["augmented"] = object_column([child["augmented"], None])
     augmentation.collect(batch, 2, {})
-    assert [row["augmented"]["depth"] for row in augmentation.take(2, {})] == [2, 1]
+    assert [row["augmented"]["depth"] for row in augmentation.take(2)] == [2, 1]
+
+
+def test_the_rounds_of_a_step_add_up(tiny_model):
+    config = DataConfig(train_batch_size=2, augment=AugmentConfig(enable=True))
+    augmentation, metrics = Augmentation(PromptBuffer(config, load_tokenizer(tiny_model)), lambda *_, **facts: None), {}
+    for proposed in ("ab", "bcd"):
+        rows = [{"prompt": text} for text in proposed]
+        batch = scored(batch_of([1]), lambda solution_str, rows=rows: {"score": 1, "new_prompts": [*rows, "no row"]})
+        augmentation.collect(batch, 1, metrics)
+    assert metrics == {"augment/added": 4, "augment/duplicates": 1, "augment/refused": 2, "augment/dropped": 0,
+                       "augment/waiting": 4}  # fmt: skip
+    assert augmentation.share(8, 6) == {"augment/share": 0.25}
+    assert Augmentation(None, print).share(8, 8) == {}
 
 
 def nested(levels):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,13 @@ def test_auto_follows_the_gap_of_the_step_before_and_says_so(caplog):
         ("rollout_correction", 2, True), ("rollout_correction", 5, False), ("rollout_correction", 6, True)
     ]  # fmt: skip
     assert "corrected from the next step on" in caplog.text and "no longer corrected" in caplog.text
+
+
+def test_a_gap_that_is_no_number_is_past_any_threshold(caplog):
+    for mode in ("auto", "measure"):
+        made, events = correction(mode=mode, rollout_is="token")
+        made.watch({GAP: math.nan}, 1)
+        assert len(events) == 1 and made.active == (mode == "auto")
 
 
 def test_auto_is_part_of_the_checkpoint_and_the_other_modes_are_the_configurations():

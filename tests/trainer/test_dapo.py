@@ -1,7 +1,6 @@
 """Dynamic sampling: groups that are all alike are dropped, others are drawn, and the run can be told what happened."""
 
 import json
-import logging
 import os
 from pathlib import Path
 
@@ -12,10 +11,9 @@ from safetensors.torch import load_file
 
 from burnish.agents import AgentLoopOutput
 from burnish.agents.runner import Trajectory
-from burnish.config import PPOConfig
-from burnish.errors import RewardError
-from burnish.protocol import DataProto, object_column
-from burnish.trainer.filter import GroupFilter, Sieve, add_round, joined
+from burnish.errors import NothingToLearn, RewardError
+from burnish.protocol import DataProto
+from burnish.trainer.filter import Sieve
 from burnish.workers.trajectories import to_batch
 
 DAPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3", "algorithm.filter_groups.enable=true",
@@ -120,6 +118,35 @@ def test_nothing_to_learn_from_ends_the_run(train, reward, limit, rounds, advice
         train(*DAPO, f"algorithm.filter_groups.max_num_gen_batches={limit}", "trainer.total_training_steps=1")
 
 
+def test_what_was_learned_is_saved_before_a_run_ends_that_has_solved_its_prompts(train, reward):
+    """The first four rows tell answers apart; from the second step on every answer is right."""
+    reward("return float(sum(map(ord, solution_str)) % 97) if extra_info['index'] < 4 else 1.0")
+    keys = [*DAPO, "algorithm.filter_groups.max_num_gen_batches=2"]
+    train(*keys, "trainer.total_training_steps=1", "trainer.default_local_dir=short")
+    with pytest.raises(
+        NothingToLearn, match=r"step 2: nothing .*solves these prompts.*learned is in run/global_step_1"
+    ):
+        train(*keys, "trainer.total_training_steps=3")
+    one, other = (load_file(f"{run}/global_step_1/actor/model.safetensors") for run in ("short", "run"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert drawn(1) == drawn(1, "short") == 4, "the rounds in vain are forgotten: another limit may go on from here"
+
+
+def test_a_sample_that_failed_and_counts_as_zero_has_a_figure(train, reward, metrics_of):
+    reward("assert extra_info['index'] % 3; return dict(score=1.0, acc=float(len(set(solution_str)) % 2))")
+    keys = ["reward.on_error=zero", "reward.max_failure_ratio=1", "reward.retries=0", "trainer.total_training_steps=1"]
+    train(*DAPO, "algorithm.filter_groups.metric=acc", *keys)
+    assert metrics_of("run")[0]["filter_groups/kept_groups"] > 0
+
+
+def test_many_rounds_say_how_far_they_are(train, reward, caplog):
+    reward(SOME)
+    with caplog.at_level("INFO", logger="burnish"):
+        train(*DAPO, "data.gen_batch_size=1", "trainer.total_training_steps=1")
+    said = [record.getMessage() for record in caplog.records if "dynamic sampling:" in record.getMessage()]
+    assert [line.split(": ")[1].split()[0] for line in said] == ["2", "4", "8"]
+
+
 def test_a_pass_that_brings_nothing_more_ends_the_rounds(train, reward, metrics_of):
     """Only the first answer to row 2 ever differs: one group is kept, and then nothing for the length of a pass."""
     reward("""import os
@@ -130,16 +157,6 @@ def test_a_pass_that_brings_nothing_more_ends_the_rounds(train, reward, metrics_
     train(*DAPO, "trainer.total_training_steps=1")
     line = metrics_of("run")[0]
     assert figures(line, "kept_groups", "rounds", "generated_groups") == [1, 4, 16] and len(events()) == 1
-
-
-def test_the_end_of_the_stream_ends_the_rounds(build_trainer, reward):
-    reward(SOME)
-    trainer, metrics = build_trainer(*DAPO), {}
-    trainer.experience.end = 7
-    batch = trainer.experience.draw(1, metrics)
-    assert figures(metrics, "rounds", "generated_groups", "kept_groups") == [2, 7, 2]
-    assert sorted(set(batch.non_tensor_batch["uid"])) == [2, 5] and trainer.experience.drawn == 7
-    trainer.close()
 
 
 # Which figure must differ
@@ -175,6 +192,20 @@ def test_a_figure_that_is_missing_is_named(train, reward, returned, found):
     who = r"metric=acc: what the reward function returned for uid 0 \(data_source burnish/arithmetic\) "
     with pytest.raises(RewardError, match=rf"{who}{found}"):
         train(*DAPO, "algorithm.filter_groups.metric=acc", "trainer.total_training_steps=1")
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize(("bare", "said"), [(0, "and none in the rounds before, in which"), (1, "has no such figure")])
+def test_acc_for_some_rows_ends_the_run_whatever_the_rounds(train, reward, bare, said, size):
+    """The first round decides what is compared, and no later one is compared by something else. Every other row is
+    `bare` of acc, from the first on or from the second."""
+    reward(f"""noise = float(sum(map(ord, solution_str)) % 97)
+    return dict(score=noise, **(dict(acc=noise) if extra_info["index"] % 2 != {bare} else dict()))""")
+    said = said if size == 1 else "has no such figure"
+    with pytest.raises(
+        RewardError, match=rf"filter_groups.metric=acc: .* uid [01] \(data_source .*{said}.*every sample"
+    ):
+        train(*DAPO, "algorithm.filter_groups.metric=acc", f"data.gen_batch_size={size}")
 
 
 # With the rest of the run
@@ -227,6 +258,31 @@ def test_it_works_with_a_greedy_baseline(train, reward, metrics_of):
     line = metrics_of("run")[0]
     assert figures(line, "rounds", "kept_groups", "dropped_groups") == [3, 4, 8] and len(rollouts(1)) == 12
     assert line["critic/greedy_baseline/mean"] > 0
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "remax"])
+def test_the_speed_of_generation_counts_all_that_was_generated(build_trainer, reward, estimator):
+    """Dropped groups and greedy answers took their time too. What the batch takes is counted by its own tokens."""
+    reward(SOME)
+    keys = [key for key in DAPO if "adv_estimator" not in key]
+    trainer = build_trainer(*keys, f"algorithm.adv_estimator={estimator}", "trainer.total_training_steps=1")
+    generate, tokens, rows = trainer.policy.generate_sequences, [], []
+
+    def counted(*arguments):
+        batch = generate(*arguments)
+        rows.append(len(batch))
+        tokens.append(int(batch.batch["attention_mask"][:, batch.batch["prompts"].shape[1] :].sum()))
+        return batch
+
+    trainer.policy.generate_sequences = counted
+    metrics = trainer.fit()
+    trained = sum(len(row["response_mask"]) for row in rollouts(1))
+    assert sum(rows) == 12 * (4 if estimator == "remax" else 3) and len(tokens) == 3
+    assert metrics["perf/generated_tokens"] == sum(tokens) > 2 * trained
+    assert metrics["timing_per_token_ms/gen"] == pytest.approx(metrics["timing_s/gen"] * 1000 / sum(tokens))
+    per_token = metrics["timing_s/update_actor"] * 1000 / metrics["perf/total_num_tokens"]
+    assert metrics["timing_per_token_ms/update_actor"] == pytest.approx(per_token)
+    assert metrics["perf/total_num_tokens"] == pytest.approx(12 * metrics["prompt_length/mean"] + trained)
 
 
 def test_a_run_that_ends_between_two_rounds_resumes_as_if_it_had_not(build_trainer, reward, train, metrics_of):
@@ -298,35 +354,3 @@ def test_dropped_groups_at_the_ends(values, highest, lowest):
 def test_the_ends_are_those_of_the_step_not_of_the_round():
     _, metrics = sifted(3, ([0, 0], [1, 1]), ([1, 1, 2, 2], [0, 2, 2, 2]))
     assert (metrics["dropped_highest"], metrics["dropped_lowest"]) == (1, 0)
-
-
-def test_rounds_of_different_width_and_columns_are_joined():
-    first = a_round([0, 0], [1, 2], prompt=1, response=4, level=["easy", "hard"])
-    second = a_round([1], [3], prompt=3, response=2, augmented=[{"depth": 1}])
-    whole = joined([first, second])
-    assert whole.batch["token_level_scores"].tolist() == [[0, 0, 0, 1], [0, 0, 0, 2], [0, 3, 0, 0]]
-    assert whole.batch["response_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 0, 0]]
-    assert whole.batch["attention_mask"].tolist()[0] == [0, 0, 1, 1, 1, 1, 1]
-    assert whole.batch["attention_mask"].tolist()[2] == [1, 1, 1, 1, 1, 0, 0]
-    assert whole.non_tensor_batch["level"].tolist() == ["easy", "hard", None]
-    assert whole.non_tensor_batch["augmented"].tolist() == [None, None, {"depth": 1}]
-
-
-def test_counts_of_rounds_add_up():
-    metrics = {}
-    rounds = [{"timing_s/gen": 1.0, "augment/added": 2, "augment/waiting": 2, "augment/share": 0.0},
-              {"timing_s/gen": 2.0, "augment/added": 3, "augment/waiting": 4, "augment/share": 0.5}]  # fmt: skip
-    for number, of_round in enumerate(rounds, 1):
-        add_round(metrics, of_round, number)
-    assert metrics == {"timing_s/gen": 3.0, "augment/added": 5, "augment/waiting": 4, "augment/share": 0.25}
-
-
-def test_a_managers_own_numbers_count(caplog):
-    """A user's manager may hand on numpy's numbers and booleans."""
-    config = PPOConfig()
-    config.algorithm.filter_groups.metric = "acc"
-    batch = a_round([0, 0], [1, 1], data_source=["toy", "toy"])
-    batch.non_tensor_batch["reward_info"] = object_column([{"acc": np.bool_(True)}, {"acc": np.float32(0.5)}])
-    with caplog.at_level(logging.WARNING):
-        assert GroupFilter(config, lambda kind, **facts: None).values(batch).tolist() == [1.0, 0.5]
-    assert not caplog.records

@@ -19,6 +19,8 @@ from burnish.protocol import DataProto
 from burnish.rewards.contract import ScoreResult
 from burnish.rewards.managers.naive import NaiveRewardManager
 from burnish.rollout.base import Completion, Sampling
+from burnish.trainer.filter import GroupFilter
+from burnish.trainer.process_reward import outcomes
 from burnish.trainer.score import add_overlong_penalty, fold_baselines, score
 from burnish.trainer.validate import validation_sampling
 from burnish.workers.trajectories import to_batch
@@ -157,8 +159,8 @@ def scored(results, n, **options):
         "data_source": ["toy"] * len(results),
     }
     batch = DataProto.from_dict(non_tensors=stream).union(to_batch(trajectories, 0))
-    outcomes = [ScoreResult(None, error="boom") if value is None else ScoreResult(value) for value in results]
-    batch.non_tensor_batch["score_result"][:] = outcomes
+    found = [ScoreResult(None, error="boom") if value is None else ScoreResult(value) for value in results]
+    batch.non_tensor_batch["score_result"][:] = found
     metrics, needs_groups = {}, options.pop("needs_groups", False)
     config = RewardConfig(max_failure_ratio=1.0, **options)
     batch = score(
@@ -198,6 +200,96 @@ def test_on_error_zero_holds_for_the_greedy_row_too():
 def test_no_baseline_at_all_ends_the_run():
     with pytest.raises(RewardError, match="(?s)none of the 4 samples .* no group is left with a greedy answer.*boom"):
         scored([1, None, 3, None], n=1)
+
+
+# Reward managers of one's own
+
+
+class Manager:
+    """Scores by itself: answers what it was made with."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def __call__(self, data, return_dict=False):
+        return self.answer
+
+
+def managed(answer):
+    """Two samples of a prompt, scored by a manager that answers so."""
+    outputs = [AgentLoopOutput([7], [1, 2], [1, 1], [-0.5, -0.5]) for _ in range(2)]
+    batch = to_batch([Trajectory({}, output, "text") for output in outputs], 0)
+    facts = {"uid": [5, 5], "sample": [0, 1], "data_source": ["toy", "toy"]}
+    batch = batch.union(DataProto.from_dict(non_tensors=facts))
+    return score(batch, Manager(answer), RewardConfig(), {}, needs_groups=False)
+
+
+REWARDS = torch.tensor([[0.0, 1.0], [0.0, 0.5]])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [True, False],
+        np.array([True, False]),
+        torch.tensor([True, False]),
+        torch.tensor([[1.0], [0.0]])[:, 0],
+        (np.float32(1), np.bool_(False)),
+        [torch.tensor(1), np.array(0.0)],
+    ],
+)
+def test_what_a_manager_returns_is_plain_for_all_who_read_it(given):
+    """Arrays of numpy and torch hold numbers too: for metrics, the filter and outcomes alike."""
+    batch = managed({"reward_tensor": REWARDS, "reward_extra_info": {"acc": given, "note": np.array(["a", "b"])}})
+    infos = batch.non_tensor_batch["reward_info"].tolist()
+    assert infos == [{"acc": 1, "note": "a"}, {"acc": 0, "note": "b"}]
+    assert {type(value) for info in infos for value in info.values()} <= {bool, int, float, str}
+    config = PPOConfig()
+    config.algorithm.filter_groups.metric = "acc"
+    assert GroupFilter(config, print).values(batch).tolist() == [1.0, 0.0]
+    assert outcomes(batch).tolist() == [1.0, 0.0]
+
+
+def test_acc_in_an_array_is_the_accuracy_of_a_run(train, metrics_of):
+    Path("manager.py").write_text("""import torch
+class Mine:
+    def __init__(self, tokenizer, num_examine, compute_score, reward_fn_key):
+        pass
+    def __call__(self, data, return_dict=False):
+        mask = data.batch["response_mask"]
+        lengths, rewards = mask.sum(-1), torch.zeros(mask.shape)
+        rewards[torch.arange(len(mask)), lengths - 1] = lengths.float()
+        return {"reward_tensor": rewards, "reward_extra_info": {"acc": (lengths % 2 == 0).numpy(), "length": lengths}}
+""")
+    train("algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_keys=[acc,length]", "data.val_files=null",
+          "reward_model.reward_manager=manager.py:Mine", "trainer.total_training_steps=1")  # fmt: skip
+    rows, line = rollouts(1), metrics_of("run")[0]
+    assert all(row["reward_info"] == {"acc": row["score"] % 2 == 0, "length": row["score"]} for row in rows)
+    assert line["accuracy"] == pytest.approx(np.mean([row["reward_info"]["acc"] for row in rows]))
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (REWARDS, r'Manager\(data, return_dict=True\) returned a Tensor; return \{"reward_tensor": a tensor \(B, R\)'),
+        ({"rewards": REWARDS}, r"returned a dict with \['rewards'\]; return"),
+        (None, "returned a NoneType; return"),
+        ({"reward_tensor": REWARDS[:1]}, r"returned \(1, 2\) as reward_tensor; a tensor of \(2, 2\) is needed"),
+        (
+            {"reward_tensor": torch.tensor([[0, 1], [0, torch.nan]])},
+            r"NaN or infinite for row 1 of the batch \(uid 5, sample 1, data_source toy\); return a finite one",
+        ),
+        (
+            {"reward_tensor": REWARDS, "reward_extra_info": {"acc": [1]}},
+            r"returned 1 values as .*\['acc'\]; a value for",
+        ),
+        ({"reward_tensor": REWARDS, "reward_extra_info": {"acc": 0.5}}, r"returned 0.5 as .*each of the 2 samples"),
+        ({"reward_tensor": REWARDS, "reward_extra_info": {"acc": np.array(0.5)}}, r"returned array\(0.5\) as"),
+    ],
+)
+def test_an_answer_that_is_none_is_named_with_what_is_needed(answer, said):
+    with pytest.raises(RewardError, match=said):
+        managed(answer)
 
 
 # The overlong penalty

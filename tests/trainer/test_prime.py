@@ -128,8 +128,35 @@ def test_a_checkpoint_without_the_model_does_not_resume_as_prime(train):
 
 def test_an_outcome_that_is_none_stops_the_run_and_is_named(train, reward):
     reward("return 3.0")
-    with pytest.raises(RewardError, match=r"between 0 \(wrong\) and 1 \(right\), and uid 0.* has 3; return .*acc"):
+    with pytest.raises(RewardError, match=r"between 0 \(wrong\) and 1 \(right\), and uid 0.* has 3\.0; return .*acc"):
         train(*PRIME, "trainer.total_training_steps=1")
+
+
+def test_acc_that_is_no_number_is_named(train, reward):
+    reward("return dict(score=1.0, acc='right')")
+    with pytest.raises(RewardError, match=r"uid 0 .* has 'right'; return such a number"):
+        train(*PRIME, "trainer.total_training_steps=1")
+
+
+def test_an_overlong_penalty_changes_no_outcome(build_trainer):
+    """It is a fact about length, not about right and wrong; a third of a token's worth is not exact in float32."""
+    overlong = [f"algorithm.overlong_buffer.{key}" for key in ("enable=true", "len=7", "penalty_factor=3")]
+    trainer = build_trainer(*PRIME, *overlong, "trainer.total_training_steps=2")
+    update, seen = trainer.process_reward.update_process_reward, []
+
+    def watched(batch, step):
+        seen.append(batch)
+        return update(batch, step)
+
+    trainer.process_reward.update_process_reward = watched
+    trainer.fit()
+    assert len(seen) == 2
+    for batch in seen:
+        infos = batch.non_tensor_batch["reward_info"]
+        assert batch.batch["outcomes"].tolist() == [info["score"] for info in infos]
+        assert {info["score"] for info in infos} == {0, 1} and any(info["overlong"] for info in infos)
+        penalised = batch.batch["token_level_scores"].sum(-1)
+        assert (penalised < batch.batch["outcomes"]).any()
 
 
 def test_acc_is_the_outcome_where_the_reward_function_gives_one(train, reward):

@@ -9,13 +9,13 @@ from burnish.config.algorithm import AlgorithmConfig
 from burnish.config.reward import RewardConfig
 from burnish.data.row import TAKEN, complete_row
 from burnish.engine.forward import OUTPUTS
-from burnish.protocol import DataProto
+from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import ScoreResult
 from burnish.rewards.managers.naive import NaiveRewardManager
 from burnish.rollout.base import Completion
 from burnish.trainer.credit import Credit
 from burnish.trainer.score import score
-from burnish.workers.trajectories import ROLLOUT_ROWS, to_batch
+from burnish.workers.trajectories import ROLLOUT_ROWS, joined, to_batch
 
 
 def trajectory(uid=0, prompt=2, response=3, result=None, versions=(4,), **output):
@@ -118,3 +118,23 @@ def test_batches_of_several_workers_are_the_batch_of_one(workers, log_probs):
         assert torch.equal(whole.batch[column], expected.batch[column]), column
     for column, values in expected.non_tensor_batch.items():
         assert whole.non_tensor_batch[column].tolist() == values.tolist()
+
+
+def test_scored_batches_of_different_width_and_columns_are_joined():
+    """As rounds of one step are. What was given is left as it was."""
+    first, second = to_batch([trajectory(0, 1, 4), trajectory(0, 1, 4)], 0), to_batch([trajectory(1, 3, 2)], 0)
+    for batch, scores in ((first, [[0, 0, 0, 1.0], [0, 0, 0, 2.0]]), (second, [[0, 3.0]])):
+        batch.batch["token_level_scores"] = torch.tensor(scores)
+        batch.batch["reward_baselines"] = torch.tensor(scores).sum(-1)
+    first.non_tensor_batch["level"] = object_column(["easy", "hard"])
+    second.non_tensor_batch["augmented"] = object_column([{"depth": 1}])
+    whole = joined([first, second])
+    assert whole.batch["token_level_scores"].tolist() == [[0, 0, 0, 1], [0, 0, 0, 2], [0, 3, 0, 0]]
+    assert whole.batch["reward_baselines"].tolist() == [1, 2, 3]
+    assert whole.batch["response_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 0, 0]]
+    assert whole.batch["attention_mask"].tolist()[0] == [0, 0, 1, 1, 1, 1, 1]
+    assert whole.batch["attention_mask"].tolist()[2] == [1, 1, 1, 1, 1, 0, 0]
+    assert whole.non_tensor_batch["level"].tolist() == ["easy", "hard", None]
+    assert whole.non_tensor_batch["augmented"].tolist() == [None, None, {"depth": 1}]
+    assert second.batch["token_level_scores"].shape == (1, 2) and "level" not in second.non_tensor_batch
+    assert joined([second]).batch["token_level_scores"].tolist() == [[0, 3]]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Estimator: TypeAlias = "Callable[[AdvantageInputs], tuple[torch.Tensor, torch.Tensor]]"
 
 GROUPS = Needs(groups=True)
+LOSS = "it is a policy loss: actor_rollout_ref.actor.policy_loss.loss_mode="
 
 TABLE = Table(
     key="algorithm.adv_estimator",
@@ -54,6 +55,14 @@ TABLE = Table(
             Needs(groups=True, outputs=("sum_pi_squared",)),
         ),
         "prime": Entry("burnish.algorithms.advantages.prime:prime", Needs(groups=True, process_reward=True)),
+    },
+    elsewhere={
+        "ppo": "PPO's estimator is gae",
+        "dapo": "DAPO is grpo with further keys, --config-name=recipes/dapo",
+        "dr_grpo": "Dr.GRPO is grpo with algorithm.norm_adv_by_std_in_grpo=false, --config-name=recipes/dr_grpo",
+        "reinforce++": "it is written reinforce_plus_plus",
+        "gmpo": f"{LOSS}geo_mean",
+        **{name: LOSS + name for name in ("gspo", "geo_mean", "cispo", "sapo", "dppo_tv", "dppo_kl", "dro")},
     },
 )
 

@@ -63,6 +63,12 @@ TABLE = Table(
         "gpg": Entry("burnish.algorithms.losses.gpg:gpg", Needs(skips_zero_advantage=True)),
         "reinforce": Entry("burnish.algorithms.losses.reinforce:reinforce", Needs(skips_zero_advantage=True)),
     },
+    elsewhere={
+        "ppo": "PPO's loss is vanilla",
+        "gmpo": "GMPO's loss is geo_mean",
+        "dapo": "DAPO is vanilla with further keys, --config-name=recipes/dapo",
+        **{name: f"it is an estimator: algorithm.adv_estimator={name}" for name in ("grpo", "rloo", "remax", "opo")},
+    },
 )
 
 

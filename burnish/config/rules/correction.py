@@ -8,6 +8,7 @@ from burnish.config.values import show
 from burnish.errors import ConfigError
 
 MODE, BYPASS, LOSS_TYPE = f"{SECTION}.mode", f"{SECTION}.bypass_mode", f"{SECTION}.loss_type"
+THRESHOLD = f"{SECTION}.gap_threshold"
 LOSS_MODE = "actor_rollout_ref.actor.policy_loss.loss_mode"
 LOG_PROBS = "actor_rollout_ref.rollout.calculate_log_probs"
 CORRECTING = ("on", "auto")
@@ -27,11 +28,11 @@ def correction(config: PPOConfig, given: Given) -> None:
     if section.rollout_is:
         weight_bounds(section)
     rejections(section)
-    _unused(section, given)
-    corrects = section.mode in CORRECTING
-    if (corrects or section.bypass_mode) and not config.actor_rollout_ref.rollout.calculate_log_probs:
+    corrects, measures = section.mode in CORRECTING, config.actor_rollout_ref.rollout.calculate_log_probs
+    if (corrects or section.bypass_mode) and not measures:
         reader = f"{MODE}={section.mode}" if corrects else f"{BYPASS}=true"
         raise ConfigError(f"{LOG_PROBS}=false: {reader} reads the log-probs of the rollout; leave it out")
+    _unused(section, measures, given)
 
 
 def _switch_on(section: RolloutCorrectionConfig, given: Given) -> None:
@@ -98,12 +99,16 @@ def _bypass(config: PPOConfig, given: Given) -> None:
         )
 
 
-def _unused(section: RolloutCorrectionConfig, given: Given) -> None:
+def _unused(section: RolloutCorrectionConfig, measures: bool, given: Given) -> None:
+    """Keys without a correction, a threshold without a mode that looks at it, and a mode without a gap to look at."""
     keys = {
         "rollout_is": ("rollout_is_threshold", "rollout_is_batch_normalize"),
         "rollout_rs": ("rollout_rs_threshold",),
     }
     for switch, names in keys.items():
-        there = [f"{SECTION}.{name}" for name in names if f"{SECTION}.{name}" in given]
-        if there and not getattr(section, switch):
-            given.say(f"unused: {', '.join(there)} ({SECTION}.{switch} is not set)")
+        if not getattr(section, switch):
+            given.unused(f"{SECTION}.{switch} is not set", *(f"{SECTION}.{name}" for name in names))
+    if section.mode in ("on", "off"):
+        given.unused(f"{MODE}={section.mode} compares the gap with nothing", THRESHOLD)
+    elif not measures:
+        given.unused(f"{LOG_PROBS}=false: there is no gap to measure", MODE, THRESHOLD)

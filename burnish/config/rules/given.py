@@ -21,6 +21,11 @@ class Given:
         if text not in self.notices:
             self.notices.append(text)
 
+    def unused(self, reason: str, *names: str) -> None:
+        """Tell the user which of these keys were set and are not read."""
+        if there := [name for name in names if name in self]:
+            self.say(f"unused: {', '.join(there)} ({reason})")
+
     def below(self, section: str) -> list[str]:
         """The keys of a section that were set."""
         return sorted(name for name in self.explicit if name.startswith(section + "."))

@@ -18,9 +18,9 @@ def kl_terms(config: PPOConfig, given: Given) -> None:
     _switch(given, algorithm, "algorithm.use_kl_in_reward", "algorithm.kl_ctrl.kl_coef", algorithm.kl_ctrl.kl_coef)
     _switch(given, actor, f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_coef", actor.kl_loss_coef)
     if not algorithm.use_kl_in_reward:
-        _unused(given, "there is no KL term in the reward", "algorithm.kl_penalty", *given.below("algorithm.kl_ctrl"))
+        given.unused("there is no KL term in the reward", "algorithm.kl_penalty", *given.below("algorithm.kl_ctrl"))
     if not actor.use_kl_loss:
-        _unused(given, "there is no KL term in the loss", f"{ACTOR}.kl_loss_type", f"{ACTOR}.kl_loss_coef")
+        given.unused("there is no KL term in the loss", f"{ACTOR}.kl_loss_type", f"{ACTOR}.kl_loss_coef")
 
 
 def _switch(given: Given, section: Any, switch: str, coefficient: str, value: float) -> None:
@@ -43,11 +43,9 @@ def clip_range(config: PPOConfig, given: Given) -> None:
     if actor.clip_ratio_high is None:
         actor.clip_ratio_high = actor.clip_ratio
     if f"{ACTOR}.clip_ratio_low" in given and f"{ACTOR}.clip_ratio_high" in given:
-        _unused(given, "clip_ratio_low and clip_ratio_high are both set", f"{ACTOR}.clip_ratio")
+        given.unused("clip_ratio_low and clip_ratio_high are both set", f"{ACTOR}.clip_ratio")
     if actor.loss_agg_mode != "seq-mean-token-sum-norm":
-        _unused(
-            given, f"{ACTOR}.loss_agg_mode={actor.loss_agg_mode} does not divide by it", f"{ACTOR}.loss_scale_factor"
-        )
+        given.unused(f"{ACTOR}.loss_agg_mode={actor.loss_agg_mode} does not divide by it", f"{ACTOR}.loss_scale_factor")
 
 
 def estimator_keys(config: PPOConfig, given: Given) -> None:
@@ -55,7 +53,7 @@ def estimator_keys(config: PPOConfig, given: Given) -> None:
     algorithm, chosen = config.algorithm, config.algorithm.adv_estimator
     if chosen in ESTIMATORS:  # what a user's own reads is theirs to know
         unused = [name for name, estimators in USED_BY.items() if chosen not in estimators]
-        _unused(given, f"algorithm.adv_estimator={chosen} does not read it", *unused)
+        given.unused(f"algorithm.adv_estimator={chosen} does not read it", *unused)
     if not given.needs.reward_components:
         return
     names, weights = algorithm.gdpo_reward_keys, algorithm.gdpo_reward_weights
@@ -90,7 +88,7 @@ def loss_keys(config: PPOConfig, given: Given) -> None:
     actor, chosen = config.actor_rollout_ref.actor, config.actor_rollout_ref.actor.policy_loss.loss_mode
     if chosen in LOSSES:
         unused = [f"{ACTOR}.{name}" for name, losses in USED_BY_LOSS.items() if chosen not in losses]
-        _unused(given, f"{ACTOR}.policy_loss.loss_mode={chosen} does not read it", *unused)
+        given.unused(f"{ACTOR}.policy_loss.loss_mode={chosen} does not read it", *unused)
     if chosen in OWN_AGGREGATION and f"{ACTOR}.loss_agg_mode" in given:
         given.say(
             f"{ACTOR}.loss_agg_mode={actor.loss_agg_mode} is for entropy and KL terms only: the policy loss {chosen} "
@@ -102,8 +100,3 @@ def loss_keys(config: PPOConfig, given: Given) -> None:
             f"{ACTOR}.policy_loss.clip_cov_lb={bounds.clip_cov_lb:g} is not below clip_cov_ub={bounds.clip_cov_ub:g}: "
             "no token lies between them"
         )
-
-
-def _unused(given: Given, reason: str, *names: str) -> None:
-    if there := [name for name in names if name in given]:
-        given.say(f"unused: {', '.join(there)} ({reason})")

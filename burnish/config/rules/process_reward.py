@@ -22,6 +22,11 @@ def process_reward(config: PPOConfig, given: Given) -> None:
             "leave it out"
         )
     section.enable = given.needs.process_reward
+    if estimator == "prime" and not (config.algorithm.reward_gt_coef or config.algorithm.reward_dpo_coef):
+        raise ConfigError(
+            "algorithm.reward_gt_coef=0 with algorithm.reward_dpo_coef=0: every advantage would be 0; give the outcome "
+            "or the process rewards a weight"
+        )
     for name, followed in FROM_ACTOR.items():
         if getattr(section, name) is None:
             setattr(section, name, getattr(policy.actor, followed))

@@ -57,6 +57,11 @@ def sampling(config: PPOConfig, given: Given) -> None:
             f"{ROLLOUT}.do_sample=false: every response is the greedy one that algorithm.adv_estimator="
             f"{config.algorithm.adv_estimator} compares it with, so there is nothing to learn; leave it out"
         )
+    if rollout.n > 1 and not rollout.do_sample:
+        raise ConfigError(
+            f"{ROLLOUT}.n={rollout.n} gives equal responses without sampling; leave out {ROLLOUT}.n or "
+            f"{ROLLOUT}.do_sample=false"
+        )
     rollout.top_k = rollout.top_k or -1
     cut = [f"top_k={rollout.top_k}"] if rollout.top_k > 0 else []
     cut += [f"top_p={rollout.top_p:g}"] if rollout.top_p < 1 else []

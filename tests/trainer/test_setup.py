@@ -1,0 +1,74 @@
+"""Wiring: each model of a run is looked at before any of them is loaded, and planned with its own sizes."""
+
+import shutil
+
+import pytest
+
+from burnish.config.load import load_ppo
+from burnish.errors import ConfigError, ModelError
+from burnish.models.tiny import write_tiny_model
+from burnish.trainer import setup
+
+ESTIMATORS = {"critic": "gae", "process_reward": "prime"}
+roles = pytest.mark.parametrize("role", ESTIMATORS)
+
+
+@pytest.fixture
+def load(job, reward):
+    """The job with a model of its own for a role."""
+
+    def make(role, model, *overrides):
+        estimator = f"algorithm.adv_estimator={ESTIMATORS[role]}"
+        return load_ppo([*job, estimator, f"{role}.model.path={model}", *overrides])
+
+    return make
+
+
+@roles
+def test_a_model_that_is_not_there_is_told_with_its_key(load, role):
+    with pytest.raises(ModelError, match=rf"^{role}\.model\.path: .*\./no/such"):
+        setup.prepare(load(role, "./no/such"))
+
+
+@roles
+def test_a_context_that_is_too_short_is_told_with_its_key(load, role, tmp_path):
+    short = write_tiny_model(tmp_path / "short", context=39)
+    with pytest.raises(ConfigError, match=rf"= 40 tokens, but {role}\.model\.path={short} has a context of 39"):
+        setup.prepare(load(role, short))
+
+
+@roles
+def test_weights_that_are_not_there_are_told_before_any_are_read(load, role, tmp_path, tiny_model):
+    bare = shutil.copytree(tiny_model, tmp_path / "bare")
+    (bare / "model.safetensors").unlink()
+    loaded = load(role, bare)
+    setup.prepare(loaded)
+    with pytest.raises(ModelError, match=rf"^{role}\.model\.path: .*no weights"):
+        setup.build(loaded.config)
+
+
+@roles
+def test_each_model_is_planned_with_its_own_sizes(load, role, tmp_path, capsys):
+    large = write_tiny_model(tmp_path / "large", hidden_size=64, layers=4)
+    loaded = load(role, large, "--plan")
+    rows, facts = setup.prepare(loaded)
+    own, policy = facts[f"{role}.model"], facts["actor_rollout_ref.model"]
+    assert rows == 12 and own.layers == 4 and policy.layers == 2
+    setup.run(loaded)
+    copies = {"critic": 12, "process_reward": 16}[role]  # bytes of a float32 parameter: itself, moments, and its start
+    line = next(line for line in capsys.readouterr().out.splitlines() if f"memory: {role.replace('_', ' ')}" in line)
+    assert f"{own.parameters * copies / 2**20:.1f} MiB" in line
+
+
+def test_the_policys_model_is_named_too(load):
+    with pytest.raises(ModelError, match=r"^actor_rollout_ref\.model\.path: "):
+        setup.prepare(load("critic", "./other", "actor_rollout_ref.model.path=./no/such"))
+
+
+def test_the_plan_shows_greedy_rows(load, capsys, tiny_model):
+    loaded = load("critic", tiny_model, "algorithm.adv_estimator=remax", "--plan")
+    setup.prepare(loaded)
+    setup.run(loaded)
+    plan = {line.split("  ")[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert plan["greedy sequences per step"].split()[4] == "4"
+    assert "8 sequences of 40 tokens" in plan["memory: KV cache"]
