@@ -12,7 +12,6 @@ A `+` after any kind (`k3+`) keeps its value and takes k2's gradient, which is t
 How we differ: the adaptive controller's coefficient cannot become negative or stick at 0, see `AdaptiveKL`.
 """
 
-import difflib
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -21,6 +20,7 @@ import torch
 
 from burnish.algorithms.masked import masked_mean, zero_outside
 from burnish.config.actor import KL_KINDS
+from burnish.config.nearest import nearest
 from burnish.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ def _estimate(d: torch.Tensor, kind: str) -> torch.Tensor:
         return d**2 / 2
     if kind in ("low_var_kl", "k3"):
         negative = (-d).clamp(-20, 20)
-        return (negative.exp() - negative - 1).clamp(-10, 10)
+        return (negative.expm1() - negative).clamp(-10, 10)  # exp - 1 loses all digits of a small d
     if kind == "full":
         raise ConfigError("the KL kind 'full' needs every token's whole vocabulary; low_var_kl estimates it from one")
-    near = difflib.get_close_matches(kind, KL_KINDS, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    near = nearest(kind, KL_KINDS)
+    hint = f"did you mean {near!r}? " if near else ""
     raise ConfigError(f"the KL kind {kind!r} is unknown: {hint}There is {', '.join(KL_KINDS)}, each also with a +")
 
 

@@ -1,5 +1,6 @@
 """Aggregation: the recorded figures, and that no cut of a mini-batch changes loss or gradient."""
 
+import inspect
 import json
 from pathlib import Path
 
@@ -20,13 +21,8 @@ def number(value):
     return float(value) if isinstance(value, str) else value
 
 
-def counts_of(params, mask):
-    here = Counts.of(mask)
-    return Counts(params.get("batch_num_tokens") or here.tokens, params.get("global_batch_size") or here.sequences)
-
-
 @pytest.mark.parametrize("case", [c for c in CASES if "raises" not in c["expected"]], ids=lambda case: case["name"])
-def test_golden(case, assert_close):
+def test_golden(case, assert_close, counts_of):
     params, want = case["params"], case["expected"]
     losses = torch.tensor([[number(x) for x in row] for row in case["inputs"]["loss_mat"]], requires_grad=True)
     mask = torch.tensor(case["inputs"]["loss_mask"])
@@ -40,6 +36,17 @@ def test_golden(case, assert_close):
             return
     assert_close(share.item(), number(want["loss"]))
     assert_close(losses.grad, [[number(x) for x in row] for row in want["grad_loss_mat"]])
+
+
+def test_what_the_reference_refuses_cannot_be_asked_for_or_is_refused_here():
+    """It has two cases: a mode that there is not, and several devices without the counts of the whole mini-batch. The
+    second cannot be written down here: counts have no default, and no argument says how many devices there are."""
+    refused = {case["name"] for case in CASES if "raises" in case["expected"]}
+    without_counts = {f"{mode}/global/dp_size=2" for mode in AGGREGATIONS if mode != "token-sum"}
+    assert len(CASES) == 61 and refused == {"invalid_mode_raises", *without_counts}
+    parameters = inspect.signature(aggregate).parameters
+    assert list(parameters) == ["losses", "mask", "mode", "counts", "max_response_length"]
+    assert all(parameter.default is inspect.Parameter.empty for parameter in parameters.values())
 
 
 @MODES

@@ -1,12 +1,15 @@
 """KL estimates, controllers, and the KL penalty in the reward."""
 
 import json
+import operator
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
 from burnish.algorithms.kl import AdaptiveKL, FixedKL, apply_kl_penalty, kl_controller, kl_penalty
+from burnish.config.actor import KL_KINDS
 from burnish.config.algorithm import KLControlConfig
 from burnish.errors import CheckpointError, ConfigError
 
@@ -15,6 +18,11 @@ CASES = json.loads((GOLDEN / "kl_penalty.json").read_text())
 PENALTIES = [case for case in CASES if case["params"]["function"] == "kl_penalty"]
 REWARDS = [case for case in CASES if case["params"]["function"] == "compute_rewards"]
 CONTROLLERS = json.loads((GOLDEN / "kl_controllers.json").read_text())
+EVERY_KIND = pytest.mark.parametrize("kind", [*KL_KINDS, *(kind + "+" for kind in KL_KINDS)])
+
+
+def test_the_recorded_figures_are_complete():
+    assert (len(PENALTIES), len(REWARDS), len(CASES), len(CONTROLLERS)) == (48, 4, 52, 20)
 
 
 @pytest.mark.parametrize("case", PENALTIES, ids=lambda case: case["name"])
@@ -29,6 +37,25 @@ def test_penalty_golden(case, assert_close):
     kl.sum().backward()
     assert_close(kl.detach(), case["expected"]["kl"])
     assert_close(log_prob.grad, case["expected"]["grad_logprob"])
+
+
+@pytest.mark.parametrize("scale", [1e-2, 1e-3, 1e-4, 1e-6])
+def test_k3_keeps_its_digits_where_the_policies_are_close(scale):
+    d = scale * torch.randn(100_000, generator=torch.Generator().manual_seed(0))
+    k3 = kl_penalty(d, torch.zeros_like(d), "k3")
+    assert (k3 >= 0).all()
+    exact = d.double().neg().expm1() + d.double()
+    assert k3.double().mean().item() == pytest.approx(exact.mean().item(), rel=1e-2)
+
+
+@EVERY_KIND
+def test_far_from_the_reference_estimate_and_gradient_are_finite(kind):
+    log_prob = torch.tensor([200.0, -200.0], requires_grad=True)
+    kl = kl_penalty(log_prob, torch.zeros(2), kind)
+    kl.sum().backward()
+    assert kl.isfinite().all() and log_prob.grad.isfinite().all()
+    if kind in ("k3", "low_var_kl"):
+        assert kl.tolist() == [10, 10] and not log_prob.grad.any()
 
 
 def test_refused_and_unknown_kinds_name_what_to_use():
@@ -48,7 +75,7 @@ def test_reward_golden(case, assert_close):
     assert_close(rewards, case["expected"]["token_level_rewards"])
 
 
-@pytest.mark.parametrize("kind", ["kl", "low_var_kl", "mse+"])
+@EVERY_KIND
 def test_reward_does_not_read_observation_tokens(kind, junk):
     random = torch.Generator().manual_seed(0)
     scores, old, reference = torch.randn(3, 4, 6, generator=random)
@@ -83,8 +110,9 @@ def test_controller_golden(case, assert_close):
         controller.update(kl, n_steps)
     values.append(controller.value)
     wanted = case["expected"]["values"]
-    agree = next((i for i, value in enumerate(wanted) if value < 0), len(wanted))  # there the reference has gone wrong
-    assert_close(values[:agree], wanted[:agree])
+    factors = [max(after / before, AdaptiveKL.MIN_FACTOR) for before, after in pairwise(wanted)]  # theirs go below 0
+    assert_close([after / before for before, after in pairwise(values)], factors)
+    assert_close(values, [*accumulate(factors, operator.mul, initial=wanted[0])])
     assert min(values) > 0
 
 

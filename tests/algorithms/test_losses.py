@@ -17,6 +17,7 @@ from burnish.algorithms.losses.vanilla import vanilla
 from burnish.algorithms.tally import Mean, Sum, merge
 from burnish.config.actor import AGGREGATIONS, KL_KINDS, ActorConfig
 from burnish.config.critic import CriticConfig
+from burnish.engine.forward import OUTPUTS
 from burnish.errors import BurnishError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -27,6 +28,11 @@ ENTROPY = [
     if case["params"]["function"] == "entropy_loss"
 ]
 MODES = pytest.mark.parametrize("mode", AGGREGATIONS)
+EVERY_KIND = pytest.mark.parametrize("kind", [*KL_KINDS, *(kind + "+" for kind in KL_KINDS)])
+
+
+def test_the_recorded_figures_are_complete():
+    assert (len(VALUE), len(ENTROPY)) == (25, 10)
 
 
 @pytest.mark.parametrize("case", VALUE, ids=lambda case: case["name"])
@@ -48,7 +54,8 @@ def test_value_loss_golden(case, assert_close, counts_of, gradient):
 def test_entropy_term_golden(case, policy_batch, assert_close):
     logits = torch.tensor(case["inputs"]["logits"], requires_grad=True)
     mask = torch.tensor(case["inputs"]["response_mask"])
-    entropy = torch.distributions.Categorical(logits=logits).entropy()
+    entropy = OUTPUTS["entropy"](logits.log_softmax(-1), mask)
+    assert_close(entropy.detach(), case["expected"]["token_entropy"])
     zero = torch.zeros(mask.shape)
     config = ActorConfig(
         clip_ratio_low=0.2, clip_ratio_high=0.2, entropy_coeff=0.5, loss_agg_mode=case["params"]["loss_agg_mode"]
@@ -101,7 +108,18 @@ def test_observation_tokens_change_nothing(mode, policy_batch, value_batch, junk
             assert merge([metrics]) == merge([after[1]]), replaced
 
 
-@pytest.mark.parametrize("kind", [*KL_KINDS, *(kind + "+" for kind in KL_KINDS)])
+@EVERY_KIND
+def test_observation_tokens_change_no_kl_term(kind, policy_batch, junk, with_junk, gradient):
+    inputs = policy_batch(3, use_kl_loss=True, kl_loss_type=kind)
+    loss, metrics, slope = gradient(entropy_and_kl, inputs, "log_prob")
+    assert not slope[inputs.response_mask == 0].any() and slope.any()
+    for replaced in (["log_prob", "ref_log_prob"], ["log_prob"], ["ref_log_prob"]):
+        after = gradient(entropy_and_kl, with_junk(inputs, dict.fromkeys(replaced, junk)), "log_prob")
+        assert torch.equal(loss, after[0]) and torch.equal(slope, after[2]), replaced
+        assert merge([metrics]) == merge([after[1]]), replaced
+
+
+@EVERY_KIND
 def test_kl_term_pulls_towards_the_reference(kind, policy_batch, gradient):
     inputs = policy_batch(use_kl_loss=True, kl_loss_coef=1.0, kl_loss_type=kind)
     flat = dataclasses.replace(inputs, advantages=torch.zeros_like(inputs.advantages))

@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 from burnish.algorithms.overlong import overlong_penalty
 from burnish.config.algorithm import OverlongBufferConfig
 from burnish.errors import ConfigError
+from burnish.protocol import DataProto, object_column
+from burnish.trainer.score import add_overlong_penalty
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "overlong_reward.json").read_text())
+
+
+def test_the_recorded_figures_are_complete():
+    assert len(CASES) == 12
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -30,6 +36,27 @@ def test_golden(case, assert_close):
     if params["enable"]:  # otherwise nothing was recorded of the penalty itself
         assert_close(penalty, expected["overlong_reward"])
         assert (penalty < 0).tolist() == expected["overlong"]
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "raises" not in c["expected"]], ids=lambda case: case["name"])
+def test_it_joins_the_score_on_the_last_token(case, assert_close):
+    inputs, params, expected = case["inputs"], case["params"], case["expected"]
+    lengths, width = torch.tensor(inputs["valid_response_lengths"]), params["response_tensor_width"]
+    mask = (torch.arange(width) < lengths[:, None]).long()
+    scores, last = torch.zeros(mask.shape), lengths - 1  # an empty response has no token: the score stays where it was
+    scores[range(len(lengths)), last] = torch.tensor(inputs["base_scores"])
+    batch = DataProto.from_dict(
+        {"response_mask": mask, "attention_mask": mask, "token_level_scores": scores},
+        non_tensors={"reward_info": object_column([{}] * len(lengths))},
+    )
+    config = OverlongBufferConfig(params["enable"], params["overlong_buffer_len"], params["penalty_factor"])
+    add_overlong_penalty(batch, params["max_resp_len"], config)
+
+    wanted = torch.zeros(mask.shape)
+    for row, (position, reward) in enumerate(zip(expected["reward_position"], expected["total_reward"], strict=True)):
+        assert (position is None) == (reward == 0)  # a total of 0 leaves no trace of where it stands
+        wanted[row, position or 0] = reward
+    assert_close(batch.batch["token_level_scores"], wanted)
 
 
 @given(limit=st.integers(1, 50), factor=st.floats(0.01, 10), data=st.data())

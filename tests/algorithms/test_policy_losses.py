@@ -19,7 +19,8 @@ from burnish.config.actor import AGGREGATIONS, OWN_AGGREGATION, USED_BY_LOSS, Ac
 from burnish.errors import BurnishError, ConfigError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "policy_losses.json"
-CASES = [case for case in json.loads(GOLDEN.read_text()) if case["params"].get("loss") != "bypass_mode"]
+RECORDED = json.loads(GOLDEN.read_text())
+CASES = [case for case in RECORDED if case["params"].get("loss") != "bypass_mode"]  # that: test_correction.py
 READ = ("log_prob", "old_log_prob", "advantages", "rollout_is_weights")
 NAMES = tuple(losses.TABLE.entries)
 CHOOSING = ("clip_cov", "kl_cov")
@@ -64,7 +65,7 @@ def recorded(case, counts_of):
     clip, mask = params.get("clip_ratio", 0.2), tensors["response_mask"]
     own = {key: value for key, value in params.get("policy_loss", {}).items() if value is not None}
     own |= {key: params[key] for key in ("tau_pos", "tau_neg") if key in params}
-    own = {"dro_beta": 0.0, "ppo_kl_coef": 0.1, **own}  # the defaults of the reference: none, and a lower one
+    own = {"dro_beta": 0.0, **own}  # the reference has no default
     config = ActorConfig(
         clip_ratio_low=clip if params.get("clip_ratio_low") is None else params["clip_ratio_low"],  # as finalise does
         clip_ratio_high=clip if params.get("clip_ratio_high") is None else params["clip_ratio_high"],
@@ -82,7 +83,7 @@ def recorded(case, counts_of):
 
 def test_every_loss_has_recorded_figures():
     assert {case["params"].get("loss", "reinforce") for case in CASES} == set(NAMES)
-    assert len(CASES) == 324
+    assert (len(CASES), len(RECORDED)) == (324, 338)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -192,6 +193,27 @@ def test_far_from_the_old_policy_everything_stays_finite(name, distance, sign, p
     assert all(math.isfinite(value) for value in merge([metrics]).values())
 
 
+BOUND = {"vanilla": 20, "gspo": 10, "geo_mean": 30, "cispo": 20, "dppo_tv": 20, "dppo_kl": 20, "clip_cov": 20,
+         "kl_cov": 20}  # fmt: skip
+REPORTED = {"vanilla": 20, "cispo": 20, "sapo": 20, "dppo_tv": 20, "dppo_kl": 20}  # by the others: as it is
+
+
+@EVERY
+@pytest.mark.parametrize("distance", [50.0, -50.0])
+def test_log_ratios_are_held_at_their_bound(name, distance, policy_batch, gradient):
+    """With A = -1 and no clip the loss of each token is its ratio, times log π = -1 where that is a factor."""
+    inputs = policy_batch(dtype=torch.float64, clip_ratio_high=1e12, clip_ratio_c=1e12)
+    near = torch.full_like(inputs.log_prob, -1)
+    given = {"log_prob": near, "old_log_prob": near - distance, "advantages": near}
+    none = torch.zeros_like(inputs.response_mask, dtype=torch.bool)
+    inputs = dataclasses.replace(inputs, **given, rollout_is_weights=None, chosen=none)
+    loss, metrics, _ = gradient(losses.policy_loss(name), inputs, "log_prob")
+    assert abs(merge([metrics])["actor/ppo_kl"]) == pytest.approx(REPORTED.get(name, 50))
+    if name in BOUND and distance > 0:
+        sign = -1 if name in ("cispo", "dppo_tv", "dppo_kl") else 1
+        assert loss.item() == pytest.approx(sign * math.exp(BOUND[name]))
+
+
 def test_vanilla_stops_the_gradient_far_from_the_old_policy(policy_batch, gradient):
     inputs, vanilla = policy_batch(), losses.policy_loss("vanilla")
     inside, ones = inputs.response_mask.bool(), torch.ones_like(inputs.advantages)
@@ -283,12 +305,48 @@ def test_a_row_without_policy_tokens_does_not_count(name, batch, take):
     assert merge([metrics_with_empty]) == pytest.approx(merge([metrics]))
 
 
-def test_geo_mean_is_not_silenced_by_one_rejected_token(batch):
-    inputs = batch("geo_mean")
-    first = inputs.response_mask.cumsum(-1) == 1  # the first policy token of each row, and what follows up to the next
-    weights = torch.ones_like(inputs.log_prob).masked_fill(first, 0)
-    rejected = losses.policy_loss("geo_mean")(dataclasses.replace(inputs, rollout_is_weights=weights))[0]
-    assert rejected.isfinite() and rejected != 0
+def test_a_token_of_weight_zero_is_not_in_the_geometric_mean(batch, gradient):
+    """The same loss and gradient as without the token; nothing from a response that has no other."""
+    inputs, geo_mean = batch("geo_mean", clip_ratio_low=0.4, clip_ratio_high=0.4), losses.policy_loss("geo_mean")
+    inside = inputs.response_mask.bool()
+    rejected = inside & (inside.cumsum(-1) == 1)  # the first policy token of each row
+    rejected[2] = inside[2]
+    assert (inside & ~rejected).any(-1).sum() == len(ROWS) - 1
+    weights = inputs.rollout_is_weights.masked_fill(rejected, 0)
+    loss, _, slope = gradient(geo_mean, dataclasses.replace(inputs, rollout_is_weights=weights), "log_prob")
+    without = dataclasses.replace(inputs, response_mask=(inside & ~rejected).long())  # the counts stay
+    wanted, _, slope_wanted = gradient(geo_mean, without, "log_prob")
+    torch.testing.assert_close(loss, wanted)
+    torch.testing.assert_close(slope, slope_wanted)
+    assert not slope[rejected].any() and slope[inside & ~rejected].any()
+
+
+def test_the_figure_of_a_response_with_a_rejected_token(policy_batch):
+    inputs = policy_batch(dtype=torch.float64, clip_ratio_low=0.4, clip_ratio_high=0.4)
+    rows = {
+        "log_prob": [[-1.0, -1.2, -3.0]],
+        "old_log_prob": [[-1.1, -1.1, -1.0]],
+        "advantages": [[2.0, 2.0, 2.0]],
+        "rollout_is_weights": [[0.5, 2.0, 0.0]],  # the third is far off, and rejected
+    }
+    tensors = {key: torch.tensor(values, dtype=torch.float64) for key, values in rows.items()}
+    mask = torch.ones(1, 3).long()
+    inputs = dataclasses.replace(inputs, **tensors, response_mask=mask, counts=Counts.of(mask))
+    loss, _ = losses.policy_loss("geo_mean")(inputs)
+    assert loss.item() == pytest.approx(-2.0)  # e^((0.1 - 0.1) / 2) · √(0.5 · 2) = 1
+
+
+@pytest.mark.parametrize(("bound", "outside"), [(8.1, 0), (7.9, 1)])
+def test_dppo_tells_apart_probabilities_close_to_one(bound, outside, policy_batch):
+    """From p = ½ to 1 - 2e-8, which float32 rounds to 1: ½ log(½ / 1) + ½ log(½ / (2e-8 + 1e-8)) = 7.97."""
+    inputs = policy_batch(clip_ratio_high=bound)
+    near = {
+        "log_prob": torch.full_like(inputs.log_prob, -2e-8),
+        "old_log_prob": torch.full_like(inputs.log_prob, math.log(0.5)),
+        "advantages": torch.ones_like(inputs.advantages),
+    }
+    _, metrics = losses.policy_loss("dppo_kl")(dataclasses.replace(inputs, **near))
+    assert merge([metrics])["actor/pg_clipfrac"] == outside
 
 
 @pytest.mark.parametrize("name", ["dppo_tv", "dppo_kl"])
@@ -337,9 +395,11 @@ def test_kl_cov_penalises_the_largest_of_the_whole_mini_batch(batch, seed, ratio
     assert set(inputs.chosen[inside].nonzero().flatten().tolist()) == set(want.tolist())
 
 
-def test_kl_cov_takes_the_first_of_equal_tokens(batch):
-    inputs = batch("kl_cov")
-    flat = {key: torch.zeros_like(inputs.log_prob) for key in ("log_prob", "advantages")}
+@pytest.mark.parametrize("key", ["log_prob", "advantages"])
+def test_kl_cov_takes_the_first_of_equal_tokens(key, batch):
+    """Equal values are exactly their mean, also 0.3 in float32, whatever the other factor is."""
+    inputs = batch("kl_cov", dtype=torch.float32)
+    flat = {key: torch.full_like(inputs.log_prob, 0.3)}
     inputs = with_choice("kl_cov", dataclasses.replace(inputs, **flat))
     picked = inputs.chosen[inputs.response_mask.bool()]
     assert picked.any() and picked.tolist() == sorted(picked.tolist(), reverse=True)

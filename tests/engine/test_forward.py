@@ -1,9 +1,49 @@
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from burnish.engine import forward
 from burnish.engine.forward import log_probs, values
 from burnish.engine.packing import pack
+
+RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "entropy_loss.json").read_text())
+
+
+class RecordedModel:
+    """Gives these logits (B, R, V) for the tokens after the first, whatever it is asked."""
+
+    config = SimpleNamespace(final_logit_softcapping=1.0)  # any: its own logits are taken
+
+    def __init__(self, logits):
+        self.logits = torch.nn.functional.pad(logits, (0, 0, 0, 1))  # what comes after the last token is not asked for
+
+    def __call__(self, **inputs):
+        return self
+
+    def get_output_embeddings(self):
+        return SimpleNamespace(weight=self.logits[0, :1].T)  # (V, 1)
+
+
+def test_the_recorded_figures_are_complete():
+    functions = [case["params"]["function"] for case in RECORDED]
+    assert sorted(functions) == ["entropy_loss"] * 10 + ["logprobs_from_logits"] * 5
+
+
+@pytest.mark.parametrize("case", RECORDED, ids=lambda case: case["name"])
+def test_golden(case):
+    logits, expected = torch.tensor(case["inputs"]["logits"]), case["expected"]
+    tokens = torch.tensor(case["inputs"].get("labels", torch.zeros(logits.shape[:2]).long().tolist()))
+    input_ids = torch.nn.functional.pad(tokens, (1, 0))  # a prompt of one token
+    packed = pack({"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids), "responses": tokens})
+    result = log_probs(RecordedModel(logits), packed, outputs=("log_prob", "entropy"))
+    wanted = {"log_prob": expected.get("log_probs"), "entropy": expected.get("entropy", expected.get("token_entropy"))}
+    for name, figures in wanted.items():
+        if figures is not None:  # of some cases only the entropy was recorded
+            for row, want in zip(result[name].tolist(), figures, strict=True):
+                assert row == pytest.approx(want, rel=1e-5, abs=1e-5)
 
 
 def reference_log_probs(model, prompt, response, temperature):

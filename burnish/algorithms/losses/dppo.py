@@ -29,7 +29,7 @@ EPSILON = 1e-8  # inside the logarithms of the KL
 
 def dppo_tv(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
     """The micro-batch's share of the loss, and its metrics; distance in probability."""
-    config, (new, old) = inputs.config, _probabilities(inputs)
+    config, (new, old) = inputs.config, [log_p.exp() for log_p in _log_probs(inputs)]
     trusted = torch.where(
         inputs.advantages > 0, new - old <= config.clip_ratio_high, new - old >= -config.clip_ratio_low
     )
@@ -38,8 +38,8 @@ def dppo_tv(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
 
 def dppo_kl(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
     """The micro-batch's share of the loss, and its metrics; distance as a KL divergence of two outcomes."""
-    config, (new, old) = inputs.config, _probabilities(inputs)
-    kl = _term(old, new) + _term(1 - old, 1 - new)
+    config, (new, old) = inputs.config, _log_probs(inputs)
+    kl = _term(old.exp(), new.exp()) + _term(-old.expm1(), -new.expm1())  # 1 - p has no digits left near p = 1
     trusted = torch.where(
         inputs.advantages > 0,
         (new <= old) | (kl <= config.clip_ratio_high),
@@ -48,9 +48,9 @@ def dppo_kl(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
     return _inside(inputs, trusted)
 
 
-def _probabilities(inputs: PolicyLossInputs) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B, R) of the sampled tokens, now and before; a log-prob that rounding left above 0 counts as 0."""
-    return inputs.log_prob.detach().clamp(max=0).exp(), inputs.old_log_prob.clamp(max=0).exp()
+def _log_probs(inputs: PolicyLossInputs) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, R) of the sampled tokens, now and before; one that rounding left above 0 counts as 0."""
+    return inputs.log_prob.detach().clamp(max=0), inputs.old_log_prob.clamp(max=0)
 
 
 def _term(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:

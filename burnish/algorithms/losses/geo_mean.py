@@ -12,8 +12,9 @@ How we differ:
 - The average is over the responses of the mini-batch that have a policy token. The usual implementation divides by the
   rows of a micro-batch, empty ones included, so that its loss changes with the cut.
 - The mean of Δ is bounded above by 30, without gradient beyond: for negative advantages nothing else holds it.
-- `rollout_is_weights` enter as the geometric mean of the response's, where a weight of 0 counts as 1e-10: one rejected
-  token does not take its whole response out.
+- `rollout_is_weights` enter as the geometric mean of the response's. In that a single 0, which rejects a token, would
+  take out the whole response; so such a token is left out of all three means, as if the response did not have it. It
+  gets no gradient, and a response of such tokens alone adds nothing.
 
 `pg_clipfrac` is the share of tokens with Δ outside [-low, high] and A > 0, `pg_clipfrac_lower` with A < 0, whether or
 not Δ is held on that side.
@@ -33,13 +34,13 @@ def geo_mean(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
     near = log_ratio.clamp(-config.clip_ratio_low, config.clip_ratio_high)
     held = sign * torch.minimum(sign * log_ratio, sign * near)  # (B, R)
 
-    ratio = masked_mean(held, mask, dim=-1).clamp(max=30).exp()  # (B,)
-    losses = -masked_mean(advantages, mask, dim=-1) * ratio
-    if inputs.rollout_is_weights is not None:
-        losses = losses * masked_mean(inputs.rollout_is_weights.clamp(min=1e-10).log(), mask, dim=-1).exp()
+    weights = torch.ones_like(advantages) if inputs.rollout_is_weights is None else inputs.rollout_is_weights
+    kept = mask.bool() & (weights != 0)  # (B, R)
+    ratio = masked_mean(held, kept, dim=-1).clamp(max=30).exp()  # (B,)
+    losses = -masked_mean(advantages, kept, dim=-1) * ratio * masked_mean(weights.log(), kept, dim=-1).exp()
 
     outside = near != log_ratio
-    loss = losses.sum() / max(inputs.counts.sequences, 1)  # a row without policy tokens has advantage 0
+    loss = losses.sum() / max(inputs.counts.sequences, 1)  # a row without tokens has advantage 0
     return loss, {
         "actor/pg_loss": part_of_sum(loss),
         "actor/pg_clipfrac": mean_over_tokens(outside & (advantages > 0), mask),
