@@ -20,7 +20,7 @@ Batch = Mapping[str, torch.Tensor]
 ArrayLike = Sequence[float] | np.ndarray
 
 # Stages that touch every token of the batch, prompts included; "gen" only makes responses, also those left out of it.
-STAGES_OVER_ALL_TOKENS = ("old_log_prob", "ref", "values", "adv", "update_critic", "update_actor")
+STAGES_OVER_ALL_TOKENS = ("old_log_prob", "ref", "values", "process_reward", "adv", "update_critic", "update_actor")
 
 
 def data_metrics(
@@ -43,7 +43,9 @@ def data_metrics(
     present = response > 0  # an aborted response has no tokens and no score
     scores = masked_sum(batch["token_level_scores"], mask, dim=-1)[present]
     rewards = masked_sum(batch["token_level_rewards"], mask, dim=-1)[present]
-    if accuracy is None and bool(((scores == 0) | (scores == 1)).all()):
+    if accuracy is not None:
+        accuracy = np.asarray(accuracy)[present.numpy(force=True)]
+    elif bool(((scores == 0) | (scores == 1)).all()):
         accuracy = scores.numpy(force=True)
     return {
         **_spread("critic/score", scores),
@@ -92,10 +94,13 @@ def throughput_metrics(*, total_tokens: int, step_seconds: float, n_devices: int
 
 
 def reduce_metrics(metrics: Mapping[str, float | Sequence[float]]) -> dict[str, float]:
-    """One number per name from those of several updates: the largest `…max`, the smallest `…min`, else the mean."""
+    """One number per name from those of several updates: the largest `…max`, the smallest `…min`, else the mean.
+
+    A `…max_deviation` is a `…max`. A "max" further in front is not: `…_seq_max_k3_mean` is a mean.
+    """
     reduced = {}
     for name, values in metrics.items():
-        last_word = name.rsplit("/", 1)[-1].rsplit("_", 1)[-1]
+        last_word = name.rsplit("/", 1)[-1].removesuffix("_deviation").rsplit("_", 1)[-1]
         reduce = {"max": np.max, "min": np.min}.get(last_word, np.mean)
         reduced[name] = float(reduce(values))
     return reduced

@@ -37,7 +37,8 @@ def resample(scores: np.ndarray, config: "PFPPOConfig", random: np.random.Genera
 def _weights(scores: np.ndarray, config: "PFPPOConfig") -> np.ndarray:
     method = config.reweight_method
     if method == "pow":
-        return np.abs(scores) ** config.weight_pow
+        size = np.abs(scores)
+        return (size / (size.max() or 1.0)) ** config.weight_pow  # as shares of the largest, which no power overflows
     if method == "max_min":
         return ((scores == scores.max()) | (scores == scores.min())).astype(np.float64)
     if method == "max_random":

@@ -6,7 +6,7 @@ until `merge` adds the micro-batches up and reads the numbers once. A statistic 
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -124,13 +124,8 @@ def part_of_sum(total: torch.Tensor) -> Sum:
 
 
 def mean_over_tokens(values: torch.Tensor, mask: torch.Tensor) -> Mean:
-    """The mean over the tokens inside the mask; values (B, R), booleans as 0 and 1."""
+    """The mean inside the mask, of tokens (B, R) or of rows (B,); booleans as 0 and 1."""
     return Mean(masked_sum(values.detach(), mask), mask.bool().sum())
-
-
-def mean_over_rows(values: torch.Tensor, rows: torch.Tensor) -> Mean:
-    """The mean over the rows that count; values, rows (B,)."""
-    return mean_over_tokens(values, rows)
 
 
 def largest(values: torch.Tensor, mask: torch.Tensor) -> Largest:
@@ -164,4 +159,18 @@ def merge(parts: Iterable[Mapping[str, Tally]]) -> dict[str, float]:
     for part in parts:
         for name, metric in part.items():
             merged[name] = merged[name] + metric if name in merged else metric  # type: ignore[operator]
-    return {name: metric.value for name, metric in merged.items()}
+    return {name: metric.value for name, metric in _read(merged).items()}
+
+
+def _read(metrics: Metrics) -> Metrics:
+    """The same tallies of plain numbers: all tensors come from the device at once, in float64, which holds them all."""
+    tensors = [part for metric in metrics.values() for part in vars(metric).values() if torch.is_tensor(part)]
+    if not tensors:
+        return metrics
+    device = tensors[0].device
+    wide = torch.stack([part.detach().reshape(()).to(device, torch.float64) for part in tensors])
+    numbers = iter(wide.tolist())
+    return {
+        name: replace(metric, **{field: next(numbers) for field, part in vars(metric).items() if torch.is_tensor(part)})
+        for name, metric in metrics.items()
+    }

@@ -11,11 +11,11 @@ Consumes, per sample, its data source, the id of its question and the numbers it
 with k = 2, 4, 8, … and N. Questions are then averaged, each key over the questions that have it. A drawn tie goes to
 the answer that came first. Predictions that cannot be hashed (lists, dicts) are the same where they print the same.
 Draws are seeded per statistic, so a figure depends on nothing but its own samples, and the program's own random state
-is left alone.
+is left alone. They are the same positions for every question of N samples, so such questions are worked out together.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
 from numbers import Real
 from typing import Any
@@ -25,9 +25,9 @@ import numpy as np
 DRAWS = 1000
 SEED = 42
 PREDICTION = "pred"
+TOGETHER = 1024  # samples at a time: some megabytes of draws
 
 Statistics = dict[str, float]
-Draw = Callable[[np.ndarray], np.ndarray]  # (draws, k) positions → (draws,) values
 
 
 def validation_metrics(
@@ -71,47 +71,57 @@ def process_validation_metrics(
     questions: dict[tuple[str, Hashable], list[int]] = defaultdict(list)
     for sample, question in enumerate(zip(data_sources, uids, strict=True)):
         questions[question].append(sample)
+    variables = [name for name, values in infos.items() if all(value is None or _is_number(value) for value in values)]
+    numbers = {name: np.array([value or 0 for value in infos[name]], dtype=np.float64) for name in variables}
+    predictions = infos.get(PREDICTION, [None] * len(uids))
+    answers = _numbered(predictions)
+
+    # Questions that are worked out together, each by its samples: as many of them, and numbers in the same variables.
+    alike: dict[tuple[str, int, bool, tuple[str, ...]], list[tuple[int, ...]]] = defaultdict(list)
+    for (source, _), samples in questions.items():
+        named: dict[tuple[int, ...], tuple[str, ...]] = defaultdict(tuple)
+        for name in variables:
+            named[tuple(sample for sample in samples if infos[name][sample] is not None)] += (name,)
+        for held, names in named.items():
+            has_answers = any(predictions[sample] is not None for sample in held)  # another source may have some
+            if held:
+                alike[source, len(held), has_answers, names].append(held)
 
     collected: dict = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-    for variable, values in infos.items():
-        if not all(value is None or isinstance(value, Real | np.bool_) for value in values):
-            continue
-        for (source, _), samples in questions.items():
-            held = [sample for sample in samples if values[sample] is not None]
-            given = [infos[PREDICTION][sample] for sample in held] if PREDICTION in infos else []
-            predictions = given if any(prediction is not None for prediction in given) else None  # another source's
-            statistics = question_statistics([values[sample] for sample in held], predictions, seed)
-            for name, value in statistics.items():
-                collected[source][variable][name].append(value)
+    for (source, n, has_answers, names), members in alike.items():
+        step = max(1, TOGETHER // n)
+        for block in (np.array(members[start : start + step]) for start in range(0, len(members), step)):  # (Q, N)
+            values = np.stack([numbers[name][block] for name in names])  # (V, Q, N)
+            statistics = question_statistics(values, answers[block] if has_answers else None, seed)
+            for statistic, of_variables in statistics.items():
+                for name, per_question in zip(names, of_variables, strict=True):
+                    collected[source][name][statistic].append(per_question)
     return {
         source: {
-            variable: {name: float(np.mean(per_question)) for name, per_question in statistics.items()}
-            for variable, statistics in variables.items()
+            name: {statistic: float(np.mean(np.concatenate(blocks))) for statistic, blocks in statistics.items()}
+            for name, statistics in collected[source].items()
         }
-        for source, variables in collected.items()
+        for source in collected
     }
 
 
-def question_statistics(values: Sequence[float], predictions: Sequence[Any] | None, seed: int) -> Statistics:
-    """The statistics of one question's N samples."""
-    numbers = np.asarray(values, dtype=np.float64)
-    n = len(numbers)
-    if n == 0:
-        return {}
-    statistics = {f"mean@{n}": float(numbers.mean())}
+def question_statistics(values: np.ndarray, answers: np.ndarray | None, seed: int) -> dict[str, np.ndarray]:
+    """Each statistic (V, Q) of V variables of Q questions with N samples.
+
+    values (V, Q, N); answers (Q, N): numbers that are equal where the predictions are.
+    """
+    n = values.shape[-1]
+    statistics = {f"mean@{n}": values.mean(-1)}
     if n == 1:
         return statistics
-    statistics[f"std@{n}"] = float(numbers.std())
-    draws: dict[str, Draw] = {
-        "best": lambda drawn: numbers[drawn].max(-1),
-        "worst": lambda drawn: numbers[drawn].min(-1),
-    }
-    if predictions is not None:
-        draws["maj"] = lambda drawn: majority(numbers, predictions, drawn)
+    statistics[f"std@{n}"] = values.std(-1)
     for k in subset_sizes(n):
-        for name, draw in draws.items():
-            mean, std = bootstrap(n, k, draw, seed)
-            statistics[f"{name}@{k}/mean"], statistics[f"{name}@{k}/std"] = mean, std
+        drawn = positions(n, k, seed, DRAWS)
+        over_draws = {"best": over_slots(np.maximum, values, drawn), "worst": over_slots(np.minimum, values, drawn)}
+        if answers is not None:
+            over_draws["maj"] = np.take_along_axis(values, majority(answers, drawn)[None], axis=-1)
+        for name, of_draws in over_draws.items():  # (V, Q, draws)
+            statistics[f"{name}@{k}/mean"], statistics[f"{name}@{k}/std"] = of_draws.mean(-1), of_draws.std(-1)
     return statistics
 
 
@@ -120,29 +130,48 @@ def subset_sizes(n: int) -> list[int]:
     return [2**power for power in range(1, n.bit_length()) if 2**power < n] + [n]
 
 
-def bootstrap(n: int, k: int, draw: Draw, seed: int, draws: int = DRAWS) -> tuple[float, float]:
-    """Mean and spread of a statistic over `draws` samples of k out of n positions, with replacement."""
-    values = draw(_positions(n, k, seed, draws))
-    return float(np.mean(values)), float(np.std(values))
-
-
 @lru_cache(maxsize=64)
-def _positions(n: int, k: int, seed: int, draws: int) -> np.ndarray:
-    """(draws, k) positions below n; the same for every question, so they are drawn once."""
+def positions(n: int, k: int, seed: int, draws: int) -> np.ndarray:
+    """(draws, k) positions below n, drawn with replacement."""
     drawn = np.random.RandomState(seed).choice(n, (draws, k), replace=True)
     drawn.setflags(write=False)
     return drawn
 
 
-def majority(numbers: np.ndarray, predictions: Sequence[Any], drawn: np.ndarray) -> np.ndarray:
-    """For each row of positions, the value of the first one whose prediction is the most frequent in that row."""
-    codes: dict[Hashable, int] = {}
-    keys = [_hashable(prediction) for prediction in predictions]
-    code = np.array([codes.setdefault(key, len(codes)) for key in keys])[drawn]  # (draws, k)
-    cells = np.arange(len(drawn))[:, None] * len(codes) + code
-    votes = np.bincount(cells.ravel(), minlength=len(drawn) * len(codes)).reshape(len(drawn), len(codes))
-    winner = np.take_along_axis(votes, code, axis=1).argmax(-1)  # the first of equals
-    return numbers[np.take_along_axis(drawn, winner[:, None], axis=1)[:, 0]]
+def over_slots(best_of: np.ufunc, values: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    """(…, draws): the largest (smallest) of the values (…, N) at each row of positions (draws, k)."""
+    by_position = np.ascontiguousarray(np.moveaxis(values, -1, 0))  # (N, …), so that a position is one stretch
+    found = by_position[drawn[:, 0]]
+    for slot in drawn.T[1:]:
+        best_of(found, by_position[slot], out=found)
+    return np.ascontiguousarray(np.moveaxis(found, 0, -1))
+
+
+def majority(answers: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    """(Q, draws): for each row of positions, the first one whose answer is the most frequent in that row.
+
+    answers (Q, N), drawn (draws, k).
+    """
+    (draws, k), n = drawn.shape, answers.shape[1]
+    row = np.arange(draws)[:, None]
+    times = np.bincount((row * n + drawn).ravel(), minlength=draws * n).reshape(draws, n)  # each position was drawn
+    first = np.full((draws, n), k)  # when it was drawn first; k for never
+    np.minimum.at(first, (np.broadcast_to(row, drawn.shape), drawn), np.arange(k))
+    same = answers[:, :, None] == answers[:, None, :]  # (Q, N, N)
+    exact = np.float32 if (k + 1) ** 2 < 2**24 else np.float64  # for the whole numbers here; the first is faster
+    votes = (times * (k + 1)).astype(exact) @ same.astype(exact)  # (Q, draws, N), k + 1 for each
+    votes -= first.astype(exact)  # at most k: of equals, the one drawn first
+    return votes.argmax(-1)
+
+
+def _numbered(predictions: Sequence[Any]) -> np.ndarray:
+    """(samples,) a number for each prediction, equal where they are."""
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(_hashable(prediction), len(numbers)) for prediction in predictions])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real | np.bool_)
 
 
 def _hashable(prediction: Any) -> Hashable:

@@ -327,6 +327,18 @@ def test_gpg_counts_samples_with_a_policy_token_and_those_with_a_reward(make_adv
     assert advantages[:, 0].tolist() == [2.0, -2.0, 0, 0, 0]  # α = 4 samples / 1 with a reward
 
 
+def test_gpg_takes_a_penalty_for_a_reward(make_advantage_inputs):
+    rewards = one_per_row([1.0, 0, 0, 0])
+    penalty = torch.zeros_like(rewards)
+    penalty[:, 0] = 1e-3  # a KL penalty on each sample, say
+    plain, penalised = (
+        gpg(make_advantage_inputs(given, torch.ones_like(rewards), ["a", "a", "b", "b"]))[0][:, 0]
+        for given in (rewards, rewards - penalty)
+    )
+    assert plain.tolist() == [2.0, -2.0, 0, 0]
+    assert penalised.tolist() == [0.5, -0.5, 0, 0]  # α = 1
+
+
 # GDPO
 
 

@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 
 from burnish.algorithms.aggregate import Counts
 from burnish.algorithms.correction import correct, in_the_loss, mismatch
+from burnish.algorithms.losses.geo_mean import geo_mean
+from burnish.algorithms.losses.gspo import gspo
 from burnish.algorithms.losses.inputs import PolicyLossInputs
 from burnish.algorithms.losses.reinforce import reinforce
+from burnish.algorithms.losses.sapo import sapo
 from burnish.algorithms.losses.vanilla import vanilla
 from burnish.algorithms.tally import merge
-from burnish.config.actor import ActorConfig
+from burnish.config.actor import AGGREGATIONS, ActorConfig
 from burnish.config.algorithm import RolloutCorrectionConfig
 from burnish.config.bounds import REJECTIONS
 
@@ -209,46 +212,76 @@ def test_differences_of_probabilities():
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
-def test_a_token_that_one_side_finds_impossible_overflows_nothing(level):
+@pytest.mark.parametrize("impossible", [-201.0, -2000.0, -math.inf])
+@pytest.mark.parametrize("side", ["training", "rollout", "both, at different tokens"])
+def test_a_token_that_one_side_finds_impossible_overflows_nothing(level, impossible, side):
+    trained, sampled = torch.full((3, 2), -1.0), torch.full((3, 2), -1.0)
+    if side != "rollout":
+        trained[0, 0] = impossible
+    if side != "training":
+        sampled[1, 1] = impossible
     config = RolloutCorrectionConfig(**EVERYTHING | {"rollout_is": level})
-    log_probs = torch.tensor([[-1.0, -1.0], [-201.0, -1.0], [-1.0, -1.0]])
-    corrected, metrics = both(log_probs, log_probs[[1, 0, 2]], torch.ones(3, 2), config)
+    corrected, metrics = both(trained, sampled, torch.ones(3, 2), config)
     assert corrected.weights.isfinite().all()
+    assert {name: value for name, value in metrics.items() if not math.isfinite(value)} == {}
+    assert metrics["rollout_corr/k3_kl"] > 10  # far past any threshold
+    assert corrected.mask[2].all() and not corrected.mask[0 if side != "rollout" else 1].any()
+
+
+def test_what_both_find_impossible_is_no_gap():
+    log_probs = torch.tensor([[-1.0, -math.inf], [-math.inf, -math.inf]])
+    corrected, metrics = both(log_probs, log_probs, torch.ones(2, 2), RolloutCorrectionConfig(**EVERYTHING))
+    assert (corrected.weights == 1).all() and corrected.mask.all()
     assert all(math.isfinite(value) for value in metrics.values())
+    assert metrics["rollout_corr/k3_kl"] == metrics["rollout_corr/log_ppl_abs_diff"] == 0
+
+
+@pytest.mark.parametrize("broken", ["training", "rollout"])
+def test_a_nan_is_neither_hidden_nor_spread_to_other_tokens(broken):
+    trained, sampled, mask = gap([0.1, 0.2], [0.3, 0.4])
+    (trained if broken == "training" else sampled)[0, 1] = math.nan
+    corrected, metrics = both(trained, sampled, mask, RolloutCorrectionConfig(rollout_is="token"))
+    assert corrected.weights.isnan().tolist() == [[False, True], [False, False]]
+    assert math.isnan(metrics["rollout_corr/k3_kl"])
+
+
+@given(x=st.floats(-30, 30, width=32) | st.floats(-(2**-10), 2**-10, width=32))
+@settings(max_examples=200, deadline=None)
+def test_k3_is_never_negative(x):
+    trained, sampled = torch.tensor([[x]]), torch.zeros(1, 1)
+    metrics = merge([mismatch(trained, sampled, torch.ones(1, 1))])
+    assert metrics["rollout_corr/k3_kl"] >= 0
 
 
 # Any cut, and what the policy did not sample
 
 
-def pieces(inputs, part_of_row):
-    """Micro-batches of the rows of each part; counts stay those of the mini-batch."""
-    parts = torch.tensor(part_of_row)
-    for number in range(3):
-        rows = parts == number
-        tensors = {
-            field.name: getattr(inputs, field.name)[rows]
-            for field in dataclasses.fields(inputs)
-            if isinstance(getattr(inputs, field.name), torch.Tensor)
-        }
-        yield rows, dataclasses.replace(inputs, **tensors)
+def corrected_by(config, loss):
+    """The loss of a micro-batch under bypass mode, as the update computes it."""
+
+    def total(inputs):
+        corrected, metrics = in_the_loss(inputs, config)
+        value, more = loss(corrected)
+        return value, metrics | more
+
+    return total
 
 
 @pytest.mark.parametrize("loss", [vanilla, reinforce])
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @given(seed=st.integers(0, 10**6), part_of_row=st.lists(st.integers(0, 2), min_size=6, max_size=6))
 @settings(max_examples=15, deadline=None)
-def test_any_cut_gives_the_same_gap_correction_and_loss(policy_batch, level, loss, seed, part_of_row):
+def test_any_cut_gives_the_same_gap_correction_and_loss(
+    policy_batch, take, assert_same_in_parts, level, loss, seed, part_of_row
+):
     inputs, config = policy_batch(seed, torch.float64), RolloutCorrectionConfig(**EVERYTHING | {"rollout_is": level})
-    whole, metrics = in_the_loss(inputs, config)
-    parts, total = [], 0
-    for rows, piece in pieces(inputs, part_of_row):
-        corrected, more = in_the_loss(piece, config)
-        parts.append(more)
-        total = total + loss(corrected)[0]
-        torch.testing.assert_close(corrected.rollout_is_weights, whole.rollout_is_weights[rows])
-        assert torch.equal(corrected.response_mask, whole.response_mask[rows])
-    assert merge(parts) == pytest.approx(merge([metrics]), rel=1e-9, abs=1e-9)
-    torch.testing.assert_close(total, loss(whole)[0])
+    parts = [[row for row in range(6) if part_of_row[row] == part] for part in range(3)]
+    assert_same_in_parts(corrected_by(config, loss), inputs, "log_prob", parts)
+    whole, _ = in_the_loss(inputs, config)
+    for rows in parts:
+        piece, _ = in_the_loss(take(inputs, rows), config)
+        torch.testing.assert_close(piece.rollout_is_weights, whole.rollout_is_weights[rows])
+        assert torch.equal(piece.response_mask, whole.response_mask[rows])
 
 
 @pytest.mark.parametrize("replaced", [("log_prob", "old_log_prob"), ("log_prob",), ("old_log_prob",)])
@@ -267,16 +300,8 @@ def test_observation_tokens_change_nothing(policy_batch, level, replaced, junk):
 # Bypass mode
 
 
-def gradient(loss, inputs, config):
-    leaf = inputs.log_prob.detach().clone().requires_grad_()
-    corrected, metrics = in_the_loss(dataclasses.replace(inputs, log_prob=leaf), config)
-    value, more = loss(corrected)
-    value.backward()
-    return value.detach(), metrics | more, leaf.grad
-
-
 @pytest.mark.parametrize("case", BYPASS, ids=named)
-def test_bypass_golden(case, assert_close):
+def test_bypass_golden(case, assert_close, gradient):
     params, want = case["params"], case["expected"]
     around = params["policy_loss"]["rollout_correction"]
     is_clipped = around["loss_type"] == "ppo_clip"
@@ -294,7 +319,7 @@ def test_bypass_golden(case, assert_close):
     inputs = PolicyLossInputs(**tensors, config=actor, counts=Counts.of(mask), max_response_length=mask.shape[1])
     kept = in_the_loss(inputs, config)[0].response_mask
     inputs = dataclasses.replace(inputs, counts=Counts.of(kept))  # the reference does not count what it rejects
-    loss, metrics, slope = gradient(vanilla if is_clipped else reinforce, inputs, config)
+    loss, metrics, slope = gradient(corrected_by(config, vanilla if is_clipped else reinforce), inputs, "log_prob")
 
     recorded = dict(want["metrics"])
     factor = recorded.pop("rollout_corr/rollout_is_batch_norm_factor", 1.0)
@@ -308,19 +333,42 @@ def test_bypass_golden(case, assert_close):
     assert_close(without_probs(merge([metrics])), {"actor/pg_loss": loss.item(), **recorded})
 
 
-@pytest.mark.parametrize("loss", [vanilla, reinforce])
-def test_a_rejected_token_leaves_the_gradient_of_all_others_as_it_was(policy_batch, loss):
-    inputs = policy_batch(1)
-    _, _, before = gradient(loss, inputs, RolloutCorrectionConfig())
-    config = RolloutCorrectionConfig(rollout_rs="token_k2", rollout_rs_threshold="0.05")
-    _, metrics, after = gradient(loss, inputs, config)
+def rejecting(policy_batch, gradient, loss, mode):
+    """The gradient of a batch before and after some tokens are rejected, the tokens that stay and those that go."""
+    inputs = policy_batch(1, loss_agg_mode=mode)
+    config = RolloutCorrectionConfig(rollout_rs="token_k2", rollout_rs_threshold="0.15")
+    _, _, before = gradient(corrected_by(RolloutCorrectionConfig(), loss), inputs, "log_prob")
+    _, metrics, after = gradient(corrected_by(config, loss), inputs, "log_prob")
     kept = in_the_loss(inputs, config)[0].response_mask.bool()
     rejected = inputs.response_mask.bool() & ~kept
-    assert rejected.any() and kept.any() and before[rejected].any()
-    assert not after[rejected].any()
-    torch.testing.assert_close(after[kept], before[kept])
+    assert rejected.any() and kept.any() and before[rejected].any() and not after[rejected].any()
     share = rejected.sum().item() / inputs.response_mask.sum().item()
     assert metrics["rollout_corr/rollout_rs_masked_fraction"].value == pytest.approx(share)
+    return before, after, kept, rejected
+
+
+@pytest.mark.parametrize("loss", [vanilla, reinforce])
+@pytest.mark.parametrize("mode", [mode for mode in AGGREGATIONS if mode != "seq-mean-token-mean"])
+def test_a_rejected_token_leaves_the_gradient_of_all_others_as_it_was(policy_batch, gradient, loss, mode):
+    before, after, kept, _ = rejecting(policy_batch, gradient, loss, mode)
+    torch.testing.assert_close(after[kept], before[kept])
+
+
+@pytest.mark.parametrize("loss", [vanilla, reinforce])
+def test_a_mean_over_a_row_is_over_what_is_left_of_it(policy_batch, gradient, loss):
+    before, after, kept, rejected = rejecting(policy_batch, gradient, loss, "seq-mean-token-mean")
+    left, tokens = kept.sum(-1, keepdim=True), (kept | rejected).sum(-1, keepdim=True)
+    torch.testing.assert_close(after[kept], (before * tokens / left)[kept])
+
+
+@pytest.mark.parametrize("loss", [gspo, sapo, geo_mean])
+def test_a_loss_with_a_mean_over_each_row_leaves_the_other_rows_as_they_were(policy_batch, gradient, loss):
+    before, after, kept, rejected = rejecting(policy_batch, gradient, loss, "token-mean")
+    whole = kept.any(-1) & ~rejected.any(-1)
+    assert whole.any() and before[whole].any()
+    torch.testing.assert_close(after[whole], before[whole])
+    shortened = kept & rejected.any(-1, keepdim=True)
+    assert not torch.allclose(after[shortened], before[shortened])
 
 
 def test_weights_of_the_update_carry_no_gradient_and_replace_others(policy_batch):

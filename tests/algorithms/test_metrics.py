@@ -60,6 +60,16 @@ def test_accuracy_is_the_reward_functions_own_where_it_gives_one():
     assert (got["accuracy"], got["reward/mean"]) == (0.5, 3.0)
 
 
+def test_accuracy_is_over_the_responses_that_scores_are_over():
+    attention = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])  # the second was aborted
+    mask = attention[:, 2:]
+    batch = small_batch(attention_mask=attention, response_mask=mask, token_level_scores=mask / 3)
+    limits = {"max_prompt_length": 2, "max_response_length": 3}
+    assert data_metrics(batch, **limits)["accuracy"] == 1
+    got = data_metrics(batch, accuracy=[True, False], **limits)
+    assert (got["accuracy"], got["reward/mean"]) == (1, 1)
+
+
 def test_accuracy_is_not_invented_from_scores_that_are_not_right_or_wrong():
     assert "accuracy" not in data_metrics(small_batch(), max_prompt_length=2, max_response_length=3)  # scores of 3
 
@@ -129,3 +139,16 @@ def test_reduce_goes_by_the_last_word():
     names = ("training/rollout_probs_diff_max", "num_turns/min", "max/loss", "min_p", "minmax_diff")
     assert list(reduce_metrics(dict.fromkeys(names, values)).values()) == [4.0, 1.0, 2.5, 2.5, 2.5]
     assert reduce_metrics({"actor/lr": 0.5}) == {"actor/lr": 0.5}
+
+
+def test_the_largest_deviation_is_a_largest_and_a_mask_called_max_is_not():
+    values, name = [1.0, 4.0], "rollout_corr/rollout_rs_seq_max_k3"
+    endings = ("seq_max_deviation", "max", "min", "mean", "seq_fraction_high")
+    reduced = reduce_metrics({f"{name}_{ending}": values for ending in endings})
+    assert list(reduced.values()) == [4.0, 4.0, 1.0, 2.5, 2.5]
+
+
+def test_every_stage_over_all_tokens_has_a_time_per_token():
+    stages = dict.fromkeys(("old_log_prob", "process_reward", "update_actor"), 1.0)
+    got = timing_metrics({**stages, "reward": 1.0}, total_tokens=10, response_tokens=5)
+    assert {name for name in got if "per_token" in name} == {f"timing_per_token_ms/{stage}" for stage in stages}

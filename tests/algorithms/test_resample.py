@@ -21,6 +21,12 @@ def test_pow_draws_by_the_power_of_the_score():
     assert counts([1.0, 3.0], weight_pow=1.0) == pytest.approx([0.5, 1.5], abs=0.06)
 
 
+@pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
+def test_pow_goes_by_shares_of_the_largest_score_and_overflows_nowhere(scale):
+    got = counts(np.array([50.0, -100.0, 100.0]) * scale, weight_pow=200.0)
+    assert got == pytest.approx([0, 1.5, 1.5], abs=0.06)
+
+
 def test_max_min_draws_the_best_and_the_worst_only():
     assert counts([0.5, 1.0, -1.0, 1.0], reweight_method="max_min") == pytest.approx([0, 4 / 3, 4 / 3, 4 / 3], abs=0.06)
 

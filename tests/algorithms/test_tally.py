@@ -5,15 +5,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from burnish.algorithms.tally import effective_share, largest, mean_over_rows, merge, smallest, spread
+from burnish.algorithms.tally import Mean, Sum, effective_share, largest, mean_over_tokens, merge, smallest, spread
 
 VALUES = st.lists(st.tuples(st.floats(-1e3, 1e3), st.booleans(), st.integers(0, 2)), min_size=1, max_size=12)
 
 
 def tallies(values, mask):
     return {
-        "mean": mean_over_rows(values, mask),
+        "mean": mean_over_tokens(values, mask),
         "max": largest(values, mask),
         "min": smallest(values, mask),
         "std": spread(values, mask),
@@ -71,3 +72,33 @@ def test_values_that_are_not_finite_are_told_and_not_taken_for_nothing():
     }
     broken = merge([{"max": largest(values * 0, mask), "min": smallest(values * 0, mask)}])
     assert all(np.isnan(value) for value in broken.values())
+
+
+class Reads(TorchDispatchMode):
+    """Counts the tensors that are read one by one, each of which waits for the device."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+def test_all_numbers_are_read_at_once():
+    values = torch.tensor([1.0, 2.0, 4.0])
+    parts = [tallies(values, torch.ones(3)), tallies(values, torch.tensor([1, 0, 1]))]
+    with Reads() as reads:
+        merged = merge(parts)
+    assert reads.count == 0 and merged["max"] == 4
+    with Reads() as reads:
+        float(values[0])
+    assert reads.count == 1
+
+
+def test_counts_and_sums_are_read_as_they_are():
+    large = 2**24 + 1  # float32 would lose the 1
+    got = merge([{"mean": Mean(torch.tensor(1.0), torch.tensor(large)), "sum": Sum(torch.tensor([0.1]))}])
+    assert got == {"mean": 1 / large, "sum": float(torch.tensor(0.1))}
+    assert merge([{"mean": Mean(3.0, 2.0)}]) == {"mean": 1.5}

@@ -1,16 +1,20 @@
 """Validation statistics: the recorded figures, the names they are tracked under, and gaps in the data."""
 
 import json
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from burnish.algorithms import validation
 from burnish.algorithms.validation import (
-    bootstrap,
     majority,
+    over_slots,
+    positions,
     process_validation_metrics,
-    question_statistics,
     subset_sizes,
     validation_metrics,
 )
@@ -35,37 +39,104 @@ def test_statistics_golden(case, assert_close):
 @cases("bootstrap_metric")
 def test_bootstrap_golden(case, assert_close):
     data, params = np.array(case["inputs"]["data"]), case["params"]
-    got = [
-        bootstrap(
-            len(data),
-            params["subset_size"],
-            lambda drawn, reduce=reduce: getattr(data[drawn], reduce)(-1),
-            params["seed"],
-            params["n_bootstrap"],
-        )
-        for reduce in params["reduce_fns"]
-    ]
+    drawn = positions(len(data), params["subset_size"], params["seed"], params["n_bootstrap"])
+    of_draws = {
+        "max": over_slots(np.maximum, data, drawn),
+        "min": over_slots(np.minimum, data, drawn),
+        "mean": data[drawn].mean(-1),
+    }
+    got = [(of_draws[name].mean(), of_draws[name].std()) for name in params["reduce_fns"]]
     assert_close(got, case["expected"]["mean_std"])
 
 
+def winner(answers, drawn):
+    """The positions that a majority picks, for a single question."""
+    codes = np.array([sorted(set(answers)).index(answer) for answer in answers])
+    return majority(codes[None], np.array(drawn))[0].tolist()
+
+
 @cases("calc_maj_val")
-def test_majority_golden(case, assert_close):
+def test_majority_golden(case):
     data = case["inputs"]["data"]
-    values = np.array([sample["val"] for sample in data])
-    everything = np.arange(len(data))[None]
-    assert_close(majority(values, [sample["pred"] for sample in data], everything), [case["expected"]["value"]])
+    (first,) = winner([sample["pred"] for sample in data], [range(len(data))])
+    assert data[first]["val"] == case["expected"]["value"]
 
 
 def test_majority_goes_by_the_draw_and_ties_to_the_first_seen():
-    values = np.array([10.0, 20.0, 30.0])
-    drawn = np.array([[0, 1, 2], [2, 0, 2], [1, 0, 1]])
-    assert majority(values, ["a", "b", "b"], drawn).tolist() == [20.0, 30.0, 20.0]
-    assert majority(values, ["a", "b", "c"], drawn[:1]).tolist() == [10.0]
+    assert winner(["a", "b", "b"], [[0, 1, 2], [2, 0, 2], [1, 0, 1]]) == [1, 2, 1]
+    assert winner(["a", "b", "c"], [[0, 1, 2], [2, 1, 0]]) == [0, 2]
+    assert winner(["a", "b", "b", "b"], [[0, 3, 0], [3, 0, 2]]) == [0, 3]  # what was not drawn has no vote
+
+
+@pytest.mark.parametrize("k", [2, 4000, 10_000])
+def test_a_tie_goes_to_the_first_seen_however_many_are_drawn(k):
+    assert winner(["a", "b"], [[1, 0] * (k // 2), [0, 1] * (k // 2)]) == [1, 0]
+
+
+def plain(data_sources, uids, infos, seed):
+    """The same figures, question by question and draw by draw."""
+    collected = defaultdict(list)
+    for variable in ("acc", "reward"):
+        for source, uid in dict.fromkeys(zip(data_sources, uids, strict=True)):
+            held = [
+                sample
+                for sample, value in enumerate(infos[variable])
+                if (data_sources[sample], uids[sample]) == (source, uid) and value is not None
+            ]
+            values, answers = ([infos[name][sample] for sample in held] for name in (variable, "pred"))
+            n = len(values)
+            if not n:
+                continue
+            collected[source, variable, f"mean@{n}"].append(np.mean(values))
+            if n == 1:
+                continue
+            collected[source, variable, f"std@{n}"].append(np.std(values))
+            for k in subset_sizes(n):
+                kinds = {"best": [], "worst": [], "maj": []}
+                for draw in np.random.RandomState(seed).choice(n, (validation.DRAWS, k), replace=True):
+                    votes = Counter(answers[place] for place in draw)  # in the order they were drawn
+                    place = next(place for place in draw if votes[answers[place]] == max(votes.values()))
+                    kinds["best"].append(max(values[place] for place in draw))
+                    kinds["worst"].append(min(values[place] for place in draw))
+                    kinds["maj"].append(values[place])
+                if all(answer is None for answer in answers):
+                    del kinds["maj"]
+                for kind, over_draws in kinds.items():
+                    collected[source, variable, f"{kind}@{k}/mean"].append(np.mean(over_draws))
+                    collected[source, variable, f"{kind}@{k}/std"].append(np.std(over_draws))
+    figures = defaultdict(lambda: defaultdict(dict))
+    for (source, variable, name), per_question in collected.items():
+        figures[source][variable][name] = np.mean(per_question)
+    return figures
+
+
+SAMPLES = st.lists(
+    st.tuples(
+        st.sampled_from("st"),
+        st.integers(0, 3),
+        st.sampled_from([None, True, False]),
+        st.none() | st.floats(-2, 2),
+        st.sampled_from([None, "a", "b", "c"]),
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+@given(samples=SAMPLES, seed=st.integers(0, 9))
+@settings(max_examples=25, deadline=None)
+def test_questions_that_are_worked_out_together_have_the_figures_of_each_alone(assert_close, samples, seed):
+    sources, uids, acc, reward, pred = zip(*samples, strict=True)
+    infos = {"acc": acc, "reward": reward, "pred": pred}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(validation, "DRAWS", 40)
+        patched.setattr(validation, "TOGETHER", 4)
+        assert_close(process_validation_metrics(sources, uids, infos, seed), plain(sources, uids, infos, seed))
 
 
 def test_predictions_that_cannot_be_hashed_go_by_how_they_print():
-    values, drawn = np.array([10.0, 20.0, 30.0]), np.array([[0, 1, 2]])
-    assert majority(values, [[1], {"a": 2}, {"a": 2}], drawn).tolist() == [20.0]
+    got = validation_metrics(["s"] * 3, [1] * 3, {"reward": [1.0, 0.0, 0.0], "pred": [[1], {"a": 2}, {"a": 2}]})
+    assert got["val-core/s/reward/maj@3/mean"] < got["val-core/s/reward/best@3/mean"]
     got = validation_metrics(["s"] * 3, [1] * 3, {"reward": [1.0, 0.0, 0.0], "pred": [["a"], ["b"], ["b"]]})
     assert got["val-core/s/reward/maj@3/mean"] < got["val-core/s/reward/best@3/mean"]
 
@@ -96,7 +167,8 @@ def test_only_the_full_size_is_core():
 def test_a_missing_value_is_not_a_zero():
     got = process_validation_metrics(["s"] * 3, [1, 1, 1], {"acc": [1.0, None, 1.0], "pred": ["a", "b", "a"]})
     assert got["s"]["acc"]["mean@2"] == 1.0 and got["s"]["acc"]["maj@2/mean"] == 1.0
-    assert question_statistics([], None, seed=0) == {}
+    nothing = process_validation_metrics(["s", "t"], [1, 2], {"acc": [None, 1.0], "reward": [0.5, 0.5]})
+    assert nothing == {"s": {"reward": {"mean@1": 0.5}}, "t": {"acc": {"mean@1": 1.0}, "reward": {"mean@1": 0.5}}}
 
 
 def test_the_programs_random_state_is_left_alone():

@@ -11,6 +11,8 @@ How we differ:
 - α counts the samples with a reward, as is usual; in the paper, those of groups whose rewards are not all equal. A
   failed sample of a mixed group raises α only here, a group that succeeds as a whole only there. With rewards of ±1,
   α is 1.
+- R is the reward with its penalties, as is usual. A failed sample that has one is not 0 and does not raise α: an
+  overlong answer does not, and under `algorithm.use_kl_in_reward` none does, so α is 1.
 - Equal rewards give exactly 0.
 - A group of one keeps its reward, as if its mean were 0 (the field's convention).
 - Samples without a policy token are not counted in B, and rewards the policy did not earn count nowhere.

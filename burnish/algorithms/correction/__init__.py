@@ -5,6 +5,9 @@ goes by the log-ratio at a sampled token,
 
     x = log π_train - log π_rollout         0 where they agree; clamped to ±20 before it is exponentiated
 
+An impossible token, log π = -inf, counts as -1e4: one side alone is far off, and both agree. A NaN is kept, in weights
+and in figures: it is an engine's error, and not to be trained on.
+
     measure.py   `mismatch`: the size of the gap, as metrics
     weights.py   importance weights e^x, with a cap (TIS) or a band (IcePop): `rollout_is`
     reject.py    masks that take tokens or sequences with a large gap out of the loss: `rollout_rs`
@@ -22,21 +25,21 @@ How we differ from the usual implementation:
 - Weights that are all 0 have an effective sample size of 0, and a batch without policy tokens has weights and metrics
   of 0; both end the run elsewhere.
 - In `bypass_mode` a rejected token still counts in the loss's denominators: these are counts of the whole mini-batch,
-  known before its log-probs are. So a rejection takes a token's gradient away and leaves that of other rows as it was,
-  however the batch is cut. (Losses that average within a row average over what is left of it.) `correct`, which sees
-  the whole batch first, hands on a mask, and what it rejects is not counted. Batch normalisation is refused in
-  `bypass_mode` for the same reason.
+  known before its log-probs are. So a rejection takes a token's gradient away and leaves that of all others as it was,
+  however the batch is cut. Where a loss averages within a row (seq-mean-token-mean, gspo, sapo, geo_mean), it averages
+  over what is left of that row, and only other rows stay as they were. `correct`, which sees the whole batch first,
+  hands on a mask, and what it rejects is not counted. Batch normalisation is refused in `bypass_mode` for the same
+  reason.
 """
 
 from dataclasses import dataclass, replace
 
 import torch
 
-from burnish.algorithms.correction.measure import mismatch
+from burnish.algorithms.correction.measure import mismatch, readable
 from burnish.algorithms.correction.reject import reject
 from burnish.algorithms.correction.weights import importance_weights, normalise
 from burnish.algorithms.losses.inputs import PolicyLossInputs
-from burnish.algorithms.masked import zero_outside
 from burnish.algorithms.tally import Metrics, merge
 from burnish.config.algorithm import RolloutCorrectionConfig
 from burnish.config.bounds import rejections, weight_bounds
@@ -79,7 +82,7 @@ def _corrections(
     log_probs: torch.Tensor, rollout_log_probs: torch.Tensor, mask: torch.Tensor, config: RolloutCorrectionConfig
 ) -> tuple[torch.Tensor | None, torch.Tensor, Metrics]:
     """What every row can be given without knowing the others: weights, mask, and tallies that add up over rows."""
-    log_ratio = zero_outside(log_probs - rollout_log_probs, mask)
+    log_ratio = readable(log_probs, mask) - readable(rollout_log_probs, mask)
     weights, metrics = None, Metrics()
     if config.rollout_is:
         weights, metrics = importance_weights(log_ratio, mask, config.rollout_is, weight_bounds(config))

@@ -21,9 +21,9 @@ something (`_masked_fraction`, `_seq_masked_fraction`); without a mask's name, t
 
 import torch
 
-from burnish.algorithms.correction.measure import bounded, describe_rows
+from burnish.algorithms.correction.measure import bounded, describe_rows, k3
 from burnish.algorithms.masked import masked_mean, zero_outside
-from burnish.algorithms.tally import Metrics, largest, mean_over_rows, mean_over_tokens, smallest, spread
+from burnish.algorithms.tally import Metrics, largest, mean_over_tokens, smallest, spread
 from burnish.config.bounds import Rejection
 
 NAME = "rollout_corr/rollout_rs"
@@ -48,7 +48,7 @@ def reject(
 def _statistic(log_ratio: torch.Tensor, inside: torch.Tensor, rejection: Rejection) -> torch.Tensor:
     """(B, R) what is compared with the bounds, the sequence's on each of its tokens; 0 outside the mask."""
     x = bounded(log_ratio)
-    values = {"k1": lambda: -x, "k2": lambda: x**2 / 2, "k3": lambda: x.expm1() - x}[rejection.kind]()
+    values = {"k1": lambda: -x, "k2": lambda: x**2 / 2, "k3": lambda: k3(x)}[rejection.kind]()
     if rejection.level == "token":
         return values
     over_row = {
@@ -71,15 +71,15 @@ def _describe(statistic: torch.Tensor, inside: torch.Tensor, rejection: Rejectio
         f"{name}_fraction_high": mean_over_tokens(unit > high, there),
         f"{name}_fraction_low": mean_over_tokens(unit < low, there),
         **describe_rows(name, per_row, rows, centre=0),
-        f"{name}_seq_fraction_high": mean_over_rows(per_row > high, rows),
+        f"{name}_seq_fraction_high": mean_over_tokens(per_row > high, rows),
     }
     if rejection.kind == "k1":  # the others have no lower bound
-        metrics[f"{name}_seq_fraction_low"] = mean_over_rows(per_row < low, rows)
+        metrics[f"{name}_seq_fraction_low"] = mean_over_tokens(per_row < low, rows)
     return metrics
 
 
 def _lost(name: str, inside: torch.Tensor, kept: torch.Tensor) -> Metrics:
     return {
         f"{name}_masked_fraction": mean_over_tokens(inside & ~kept, inside),
-        f"{name}_seq_masked_fraction": mean_over_rows((inside & ~kept).any(-1), inside.any(-1)),
+        f"{name}_seq_masked_fraction": mean_over_tokens((inside & ~kept).any(-1), inside.any(-1)),
     }

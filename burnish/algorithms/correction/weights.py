@@ -24,7 +24,6 @@ from burnish.algorithms.tally import (
     Metrics,
     effective_share,
     largest,
-    mean_over_rows,
     mean_over_tokens,
     smallest,
     spread,
@@ -59,8 +58,8 @@ def importance_weights(
         f"{NAME}_ratio_fraction_high": mean_over_tokens(unit > high, there),
         f"{NAME}_ratio_fraction_low": mean_over_tokens(unit < low, there),
         **describe_rows(NAME, masked_mean(weights, inside, dim=-1), rows, centre=1),
-        f"{NAME}_seq_fraction_high": mean_over_rows(ratio_of_row > high, rows),
-        f"{NAME}_seq_fraction_low": mean_over_rows(ratio_of_row < low, rows),
+        f"{NAME}_seq_fraction_high": mean_over_tokens(ratio_of_row > high, rows),
+        f"{NAME}_seq_fraction_low": mean_over_tokens(ratio_of_row < low, rows),
     }
     if bounds.lower is not None:
         metrics[f"{NAME}_oob_ratio"] = mean_over_tokens(out, inside)
@@ -70,6 +69,6 @@ def importance_weights(
 def normalise(weights: torch.Tensor, mask: torch.Tensor, level: str | None) -> tuple[torch.Tensor, Metrics]:
     """The weights of a whole batch divided by their mean, (B, R); weights that are all 0 stay so."""
     inside = mask.bool()
-    per_row = mean_over_rows(masked_mean(weights, inside, dim=-1), inside.any(-1))
+    per_row = mean_over_tokens(masked_mean(weights, inside, dim=-1), inside.any(-1))
     factor = mean_over_tokens(weights, inside) if level == "token" else per_row
     return weights / (factor.value or 1.0), {f"{NAME}_batch_norm_factor": factor}
