@@ -69,7 +69,9 @@ def moved(before: str | Path, after: str | Path) -> bool:
 
 
 def test_the_configuration_knows_every_name():
-    assert tuple(advantages.TABLE.entries) == ESTIMATORS and tuple(losses.TABLE.entries) == LOSSES
+    for table, names in ((advantages.TABLE, ESTIMATORS), (losses.TABLE, LOSSES)):
+        built_in = [name for name, entry in table.entries.items() if isinstance(entry.function, str)]
+        assert tuple(built_in) == names  # a user's, such as those of other tests, is a function
 
 
 @pytest.mark.parametrize("name", advantages.TABLE.entries)
