@@ -11,8 +11,8 @@ both as ratios of probabilities; k2 and k3 are never negative and take one upper
 A ratio of 1 is where both policies agree, so bounds that leave it out are refused.
 
 An underscore between digits is a separator to YAML: in a recipe 0.5_2 arrives as the number 0.52, which is refused, but
-1_2.0 as 12, which is a cap like any other. So quote a band there ("1_2.0"). On the command line it stays text, see
-`command.keep_text`.
+1_2.0 as 12, which is a cap like any other. So quote a band there ("1_2.0"), and in a section that is set as a whole
+(`algorithm.rollout_correction={…}`). Set by its own key on the command line it stays text, see `command.keep_text`.
 """
 
 import math

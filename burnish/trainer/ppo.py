@@ -66,6 +66,7 @@ class PPOTrainer:
         self.needs = needs_of(config)
         self.bad_steps = dict.fromkeys(("actor", "critic", "process_reward"), 0)  # updates in a row not applied
         self.told_of_no_signal = False
+        self.saved: int | None = None  # the last step whose checkpoint this run wrote, or started from
         self.read_rows()
         folder = RunFolder.of(config.trainer)
         self.store = CheckpointStore(folder.path, keep=config.trainer.max_actor_ckpt_to_keep)
@@ -210,7 +211,7 @@ class PPOTrainer:
         except NothingToLearn as error:
             self.experience.load_state_dict(before)
             self.step -= 1
-            if self.step and self.store.latest() != self.store.folder(self.step):
+            if self.step and self.saved != self.step:
                 self.save()
             kept = f". What was learned is in {self.store.folder(self.step)}" if self.step else ""
             raise NothingToLearn(f"{error}{kept}") from error
@@ -298,6 +299,7 @@ class PPOTrainer:
 
         self.tracker.folder.flush()
         self.store.save(self.step, write)
+        self.saved = self.step
         self.tracker.event("checkpoint", step=self.step)
 
     def load(self, folder: Path) -> None:
@@ -311,6 +313,8 @@ class PPOTrainer:
                 )
         for name, group in self.models.items():
             group.load_checkpoint(folder / name)
+        if folder.resolve() == self.store.folder(self.step).resolve():
+            self.saved = self.step
         log.info("going on from %s: step %d of %d", folder, self.step, self.total_steps)
         for change in changed_keys(state["config"], self.config):
             log.warning("changed since that checkpoint: %s", change)

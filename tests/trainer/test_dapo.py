@@ -132,6 +132,19 @@ def test_what_was_learned_is_saved_before_a_run_ends_that_has_solved_its_prompts
     assert drawn(1) == drawn(1, "short") == 4, "the rounds in vain are forgotten: another limit may go on from here"
 
 
+def test_what_was_learned_replaces_a_checkpoint_of_another_run(train, reward):
+    """A run that went further left global_step_2; the one that starts again from step 1 has learned something else."""
+    reward("return float(sum(map(ord, solution_str)) % 97) if extra_info['index'] < 8 else 1.0")
+    train(*DAPO, "trainer.total_training_steps=2", "trainer.save_freq=1")
+    theirs = load_file("run/global_step_2/actor/model.safetensors")
+    with pytest.raises(NothingToLearn, match=r"step 3: .*learned is in run/global_step_2"):
+        train(*DAPO, "trainer.total_training_steps=3", "trainer.resume_from_path=run/global_step_1",
+              "actor_rollout_ref.actor.optim.lr=1e-2", "algorithm.filter_groups.max_num_gen_batches=1",
+              "trainer.save_freq=-1")  # fmt: skip
+    ours = load_file("run/global_step_2/actor/model.safetensors")
+    assert any(not torch.equal(theirs[name], ours[name]) for name in ours)
+
+
 def test_a_sample_that_failed_and_counts_as_zero_has_a_figure(train, reward, metrics_of):
     reward("assert extra_info['index'] % 3; return dict(score=1.0, acc=float(len(set(solution_str)) % 2))")
     keys = ["reward.on_error=zero", "reward.max_failure_ratio=1", "reward.retries=0", "trainer.total_training_steps=1"]
