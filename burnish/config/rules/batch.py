@@ -60,8 +60,7 @@ def _generation_rounds(config: PPOConfig, given: Given) -> None:
                 f"{GEN}={data.gen_batch_size} with {TRAIN}={data.train_batch_size}: rounds of another size are for "
                 f"{FILTER}, which drops groups and draws others; set {FILTER}.enable=true, or leave {GEN} out"
             )
-        if unused := [name for name in given.below(FILTER) if name != f"{FILTER}.enable"]:
-            given.say(f"unused: {', '.join(unused)} ({FILTER}.enable is false)")
+        given.off(FILTER)
         return
     most = filters.max_num_gen_batches
     if most and most * data.gen_batch_size < data.train_batch_size:

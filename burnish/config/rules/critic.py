@@ -15,8 +15,7 @@ def critic(config: PPOConfig, given: Given) -> None:
         section.model.path = config.actor_rollout_ref.model.path
     if section.enable:
         return
-    if unused := given.below("critic"):
-        given.say(f"unused: {', '.join(unused)} (algorithm.adv_estimator={estimator} has no critic)")
+    given.unused(f"algorithm.adv_estimator={estimator} has no critic", *given.below("critic"))
     if config.trainer.critic_warmup:
         raise ConfigError(
             f"trainer.critic_warmup={config.trainer.critic_warmup}: algorithm.adv_estimator={estimator} has no critic, "

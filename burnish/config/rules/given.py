@@ -26,6 +26,12 @@ class Given:
         if there := [name for name in names if name in self]:
             self.say(f"unused: {', '.join(there)} ({reason})")
 
+    def off(self, section: str) -> None:
+        """Tell the user which keys were set of a part that its `enable` leaves switched off."""
+        self.unused(
+            f"{section}.enable is false", *(name for name in self.below(section) if name != f"{section}.enable")
+        )
+
     def below(self, section: str) -> list[str]:
         """The keys of a section that were set."""
         return sorted(name for name in self.explicit if name.startswith(section + "."))

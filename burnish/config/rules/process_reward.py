@@ -41,5 +41,6 @@ def process_reward(config: PPOConfig, given: Given) -> None:
                 "no effect: process_reward.micro_batch_size_per_gpu (use_dynamic_bsz cuts micro-batches by tokens, "
                 "max_token_len_per_gpu)"
             )
-    elif unused := given.below("process_reward"):
-        given.say(f"unused: {', '.join(unused)} (algorithm.adv_estimator={estimator} has no process reward model)")
+    else:
+        reason = f"algorithm.adv_estimator={estimator} has no process reward model"
+        given.unused(reason, *given.below("process_reward"))

@@ -36,8 +36,7 @@ def _overlong(config: PPOConfig, given: Given) -> None:
     """The penalty needs a stretch to grow over, and keys of a penalty that is off are reported."""
     buffer, longest = config.algorithm.overlong_buffer, config.data.max_response_length
     if not buffer.enable:
-        if unused := [name for name in given.below(OVERLONG) if name != f"{OVERLONG}.enable"]:
-            given.say(f"unused: {', '.join(unused)} ({OVERLONG}.enable is false)")
+        given.off(OVERLONG)
     elif not 0 < buffer.len <= longest:
         raise ConfigError(
             f"{OVERLONG}.len={buffer.len} with {OVERLONG}.enable=true: the penalty grows over the last tokens before "

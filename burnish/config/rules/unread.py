@@ -10,8 +10,7 @@ def unread(config: PPOConfig, given: Given) -> None:
     """Report keys of a part that is off, or of another kind. Runs after the KL terms are switched."""
     resampling, kl = config.algorithm.pf_ppo, config.algorithm.kl_ctrl
     if not resampling.enable:
-        names = [name for name in given.below(PF_PPO) if name != f"{PF_PPO}.enable"]
-        given.unused(f"{PF_PPO}.enable is false", *names)
+        given.off(PF_PPO)
     elif resampling.reweight_method != "pow":
         reason = f"{PF_PPO}.reweight_method={resampling.reweight_method} has no exponent"
         given.unused(reason, f"{PF_PPO}.weight_pow")
