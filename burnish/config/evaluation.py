@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from burnish.config.key import key, section
-from burnish.config.reward import CustomRewardFunctionConfig, RewardConfig
+from burnish.config.reward import CustomRewardFunctionConfig, RewardConfig, RuleConfig
 
 EVALUATION = "trainer/evaluation.py"
 
@@ -33,4 +33,5 @@ class EvalConfig:
 
     data: EvalDataConfig = section(EvalDataConfig)
     custom_reward_function: CustomRewardFunctionConfig = section(CustomRewardFunctionConfig)
+    reward_model: RuleConfig = section(RuleConfig)
     reward: RewardConfig = section(RewardConfig, readers={"on_error": EVALUATION, "max_failure_ratio": EVALUATION})

@@ -14,6 +14,7 @@ from burnish.config.rules.correction import correction
 from burnish.config.rules.critic import critic
 from burnish.config.rules.given import Given
 from burnish.config.rules.process_reward import process_reward
+from burnish.config.rules.scoring import scoring
 from burnish.config.rules.unread import unread
 from burnish.config.sft import SFTConfig
 from burnish.errors import ConfigError
@@ -54,6 +55,7 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
     loss.estimator_keys(config, given)
     loss.loss_keys(config, given)
     rows.rewards(config, given)
+    scoring(config, given)
     run.optimiser(config.actor_rollout_ref.actor.optim, "actor_rollout_ref.actor.optim")
     run.optimiser(config.critic.optim, "critic.optim")
     run.trainer(config.trainer, bool(config.data.val_files), given)
@@ -97,4 +99,5 @@ def finalise_eval(config: EvalConfig, explicit: frozenset[str]) -> list[str]:
     run.require(config, EVAL_EXAMPLES)
     run.expand_paths(config)
     evaluation.files(config, given)
+    scoring(config, given)
     return given.notices

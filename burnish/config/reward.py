@@ -3,67 +3,90 @@
 from dataclasses import dataclass
 from typing import Any
 
+from burnish.config.actor import strategy
+from burnish.config.fsdp import FSDPConfig
 from burnish.config.key import key, section
+from burnish.config.model import ModelConfig
 
 SCORING = "rewards/scoring.py"
 MANAGERS = "rewards/managers/__init__.py"
-REWARD_MODELS = "reward models"
-SANDBOX = "scoring code in the sandbox"
-SEARCH_FORMAT = "format rewards of the search agent"
-LATER_MANAGERS = ("batch", "prime")
+REWARD_MODEL = "workers/reward_model.py"
+MIXING = "trainer/reward_model.py"
+SANDBOX = "sandbox/__init__.py"
+SANDBOX_BACKENDS = LOCAL, FUSION = ("local", "sandbox_fusion")
 
 
 @dataclass
-class RewardModelPathConfig:
-    """The reward model's folder."""
+class RewardModelPathConfig(ModelConfig):
+    """The reward model: a sequence or token classifier with one label."""
 
-    path: str | None = key(None, "reward model folder or hub id", path=True)
-    input_tokenizer: str | None = key(None, "tokenizer of the policy, where it differs", path=True)
-    trust_remote_code: bool = key(False, "run Python code that comes with the model")
-    external_lib: str | None = key(None, "module imported before the model is loaded")
-    use_remove_padding: bool = key(True, "score without padding")
-    fsdp_config: dict[str, Any] = key({}, "sharding of the reward model")
+    input_tokenizer: str | None = key(
+        None, "tokenizer that the responses are decoded with; null: the policy's", reader=REWARD_MODEL, path=True
+    )
+    fsdp_config: FSDPConfig = section(FSDPConfig)
 
 
 @dataclass
 class SandboxConfig:
-    """Where model-written code runs."""
+    """Where model-written code runs, and what it may use."""
 
-    backend: str = key("local", "local, or a SandboxFusion server")
-    url: str | None = key(None, "address of the server")
-    max_concurrent: int = key(64, "programs at a time")
-    memory_limit_mb: int = key(1024, "memory of one program")
-    timeout: float = key(10.0, "seconds of one program")
-    allow_unsafe: bool = key(False, "run without isolation where the host allows none")
+    backend: str = key(
+        None, "here, or on a SandboxFusion server; null: there where url is set", reader=SANDBOX,
+        choices=SANDBOX_BACKENDS,
+    )  # fmt: skip
+    url: str | None = key(None, "address that the server takes programs at, as http://host:8080/run_code", reader=SANDBOX)
+    max_concurrent: int = key(64, "programs at a time", reader=SCORING, low=1)
+    memory_limit_mb: int = key(1024, "memory of one program, with everything it starts", reader=SANDBOX, low=64)
+    timeout: float = key(10.0, "seconds of one program", reader=SANDBOX, above=0)
+    allow_unsafe: bool = key(
+        False, "where this machine permits no isolation: run programs without it, under limits alone", reader=SANDBOX
+    )
 
 
 @dataclass
-class RewardModelConfig:
-    """The reward manager, and the reward model behind it where there is one."""
+class RuleConfig:
+    """What the built-in scorers can be told."""
 
-    enable: bool = key(False, "score with a model", later=REWARD_MODELS)
-    model: RewardModelPathConfig = section(RewardModelPathConfig, later=REWARD_MODELS)
-    micro_batch_size_per_gpu: int | None = key(None, "sequences scored at a time", later=REWARD_MODELS)
-    max_length: int | None = key(None, "tokens of a scored conversation at most", later=REWARD_MODELS)
+    sandbox: SandboxConfig = section(SandboxConfig)
+    structure_format_score: float = key(0.0, "search answers: score of a well-formed wrong one", reader=SCORING)
+    final_format_score: float = key(0.0, "search answers: score of an ill-formed wrong one", reader=SCORING)
+    retrieval_score: float = key(
+        0.0, "search answers: added to a well-formed wrong one that found the right text", reader=SCORING
+    )
+
+
+@dataclass
+class RewardModelConfig(RuleConfig):
+    """The reward manager, the rules, and the reward model beside them where there is one."""
+
+    enable: bool = key(False, "score rows of style model or both with a model", reader="trainer/setup.py")
+    model: RewardModelPathConfig = section(
+        RewardModelPathConfig, readers={"path": REWARD_MODEL, "tokenizer_path": REWARD_MODEL}
+    )
+    micro_batch_size_per_gpu: int | None = key(
+        None, "conversations scored at a time; null: planned from memory", reader=REWARD_MODEL, low=1
+    )
+    use_dynamic_bsz: bool = key(None, "cut micro-batches by tokens; null: as the actor", reader=REWARD_MODEL)
+    forward_max_token_len_per_gpu: int = key(
+        None, "tokens per micro-batch; null: the actor's", reader=REWARD_MODEL, low=1
+    )
+    max_length: int | None = key(
+        None, "tokens of a scored conversation; a longer one loses its start. null: the model's context",
+        reader=REWARD_MODEL, low=1,
+    )  # fmt: skip
     reward_manager: str = key(
         "naive",
         "how scores are gathered, or an import path package.module:Class",
         reader=MANAGERS,
-        choices=("naive", "dapo", *LATER_MANAGERS),
+        choices=("naive", "batch", "prime", "dapo"),
         import_path=True,
-        later={name: f"the reward manager {name}" for name in LATER_MANAGERS},
-        instead="The managers that are there are naive and dapo",
     )
-    strategy: str = key("fsdp", "how the reward model is spread over devices", later=REWARD_MODELS)
-    sandbox: SandboxConfig = section(SandboxConfig, later=SANDBOX)
-    rule_weight: float = key(1.0, "weight of the rule in rows scored by both", later=REWARD_MODELS)
-    model_weight: float = key(1.0, "weight of the model in rows scored by both", later=REWARD_MODELS)
+    strategy: str = strategy()
+    rule_weight: float = key(1.0, "weight of the rule in rows of style both", reader=MIXING)
+    model_weight: float = key(1.0, "weight of the model in rows of style both", reader=MIXING)
     launch_reward_fn_async: bool = key(
         False, "score while other work goes on", inert="every trajectory is scored as soon as it is finished"
     )
-    structure_format_score: float = key(0.0, "score of a well-formed search", later=SEARCH_FORMAT)
-    final_format_score: float = key(0.0, "score of an ill-formed one", later=SEARCH_FORMAT)
-    retrieval_score: float = key(0.0, "score of having found the answer's text", later=SEARCH_FORMAT)
 
 
 @dataclass
@@ -79,7 +102,7 @@ class CustomRewardFunctionConfig:
 class RewardConfig:
     """What scoring may cost and how it may fail."""
 
-    timeout: float = key(30.0, "seconds for one score", reader=SCORING, above=0)
+    timeout: float = key(None, "seconds for one score; null: 30, with the prime manager 300", reader=SCORING, above=0)
     retries: int = key(1, "further tries after a failure", reader=SCORING, low=0)
     on_error: str = key(
         "drop",
@@ -90,7 +113,9 @@ class RewardConfig:
     max_failure_ratio: float = key(
         0.05, "share of failed samples in a step that stops the run", reader="trainer/score.py", low=0, high=1
     )
-    num_workers: int = key(2, "processes that score", reader=SCORING, low=1)
+    num_workers: int = key(
+        None, "processes that score; null: 2, with the prime manager up to 64", reader=SCORING, low=1
+    )
 
 
 @dataclass

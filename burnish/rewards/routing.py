@@ -1,8 +1,7 @@
 """Which scorer a data source has, and whether a row holds what that scorer reads.
 
 `SCORERS` is the table: adding a scorer is a file under scores/ with `compute_score` and `reference`, and a line here.
-Names end in `*` where a family is meant. A scorer without a module is known but not built yet. No torch; a scorer is
-imported when it is first used.
+Names end in `*` where a family is meant. No torch; a scorer is imported when it is first used.
 """
 
 import difflib

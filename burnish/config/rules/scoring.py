@@ -1,0 +1,72 @@
+"""How responses are scored: limits that follow the manager, the place where programs run, the reward model's keys."""
+
+from burnish.config.evaluation import EvalConfig
+from burnish.config.ppo import PPOConfig
+from burnish.config.reward import FUSION, LOCAL, RewardConfig, SandboxConfig
+from burnish.config.rules.given import Given
+from burnish.errors import ConfigError
+
+SANDBOX = "reward_model.sandbox"
+SERVER = "http://127.0.0.1:8080/run_code"
+#: manager → processes that score, seconds for one score; every other manager has those of None.
+LIMITS: dict[str | None, tuple[int, float]] = {None: (2, 30.0), "prime": (64, 300.0)}
+#: Keys of `reward_model` that only a reward model reads.
+OF_THE_MODEL = (
+    "micro_batch_size_per_gpu", "use_dynamic_bsz", "forward_max_token_len_per_gpu", "max_length", "rule_weight",
+    "model_weight",
+)  # fmt: skip
+
+
+def limits(reward: RewardConfig, manager: str | None = None) -> RewardConfig:
+    """Fill what was left open by what the manager is for; returns the same section."""
+    workers, seconds = LIMITS.get(manager, LIMITS[None])
+    reward.num_workers = reward.num_workers or workers
+    reward.timeout = reward.timeout or seconds
+    return reward
+
+
+def scoring(config: PPOConfig | EvalConfig, given: Given) -> None:
+    """Limits and sandbox; for training also the reward model. Runs after the actor's batch sizes are known."""
+    manager = None
+    if isinstance(config, PPOConfig):
+        manager = config.reward_manager.name or config.reward_model.reward_manager
+        _reward_model(config, given)
+    limits(config.reward, manager)
+    _sandbox(config.reward_model.sandbox, given)
+
+
+def _sandbox(sandbox: SandboxConfig, given: Given) -> None:
+    sandbox.url = sandbox.url or None
+    sandbox.backend = sandbox.backend or (FUSION if sandbox.url else LOCAL)
+    if sandbox.backend == FUSION and not sandbox.url:
+        raise ConfigError(f"{SANDBOX}.backend={FUSION} needs the address of the server, e.g. {SANDBOX}.url={SERVER}")
+    if sandbox.backend == LOCAL and sandbox.url:
+        raise ConfigError(
+            f"{SANDBOX}.url={sandbox.url} with {SANDBOX}.backend={LOCAL}: programs run here or there; keep one"
+        )
+    if sandbox.url and not sandbox.url.startswith(("http://", "https://")):
+        raise ConfigError(f"{SANDBOX}.url={sandbox.url}: must start with http:// or https://, e.g. {SERVER}")
+    if sandbox.backend == FUSION:
+        given.unused("programs run on the server, in its isolation", f"{SANDBOX}.allow_unsafe")
+
+
+def _reward_model(config: PPOConfig, given: Given) -> None:
+    section, actor = config.reward_model, config.actor_rollout_ref.actor
+    if section.use_dynamic_bsz is None:
+        section.use_dynamic_bsz = actor.use_dynamic_bsz
+    if section.forward_max_token_len_per_gpu is None:
+        section.forward_max_token_len_per_gpu = actor.ppo_max_token_len_per_gpu
+    if not section.enable:
+        names = [f"reward_model.{name}" for name in OF_THE_MODEL]
+        given.unused("reward_model.enable is false", *names, *given.below("reward_model.model"))
+        return
+    if not section.model.path:
+        raise ConfigError(
+            "reward_model.enable=true needs reward_model.model.path: a folder with a sequence or token classifier of "
+            "one label, as `burnish rm` writes it"
+        )
+    if section.use_dynamic_bsz and section.micro_batch_size_per_gpu is not None:
+        given.say(
+            "no effect: reward_model.micro_batch_size_per_gpu (use_dynamic_bsz cuts micro-batches by tokens, "
+            "forward_max_token_len_per_gpu)"
+        )

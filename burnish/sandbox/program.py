@@ -1,0 +1,58 @@
+"""What crosses the sandbox's boundary: a program with its limits goes in, what became of it comes out. No torch."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+#: finished   it ended by itself; `exit_code` says how (a signal is its number, negative)
+#: timeout    it ran out of seconds, of computing or of waiting
+#: memory     it, with everything it started, took more memory than it may
+#: output     it wrote more than it may
+#: failed     the sandbox could not run it: not the program's fault, and never a score
+Status = Literal["finished", "timeout", "memory", "output", "failed"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one program may use, with everything it starts."""
+
+    seconds: float = 10.0  # of computing, and of the clock; waiting for a busy core is not counted
+    memory_mb: int = 1024
+    processes: int = 32  # and threads
+    output_bytes: int = 2**20  # of standard output and standard error, each
+    disk_mb: int = 64  # in its private folder
+
+
+@dataclass(frozen=True)
+class Program:
+    """Python source and what it reads on standard input."""
+
+    source: str
+    stdin: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a program. Output that is not UTF-8 has its bad bytes replaced."""
+
+    status: Status
+    exit_code: int | None = None
+    stdout: str = ""
+    stderr: str = ""
+    seconds: float = 0.0
+    reason: str = ""  # of `failed`: what went wrong, for people
+
+    @property
+    def succeeded(self) -> bool:
+        return self.status == "finished" and self.exit_code == 0
+
+
+class Sandbox(Protocol):
+    """Something that runs programs without letting them do harm."""
+
+    async def run(self, program: Program, limits: Limits) -> Outcome:
+        """Never raises for what a program does. Cancelling it ends the program with everything it started."""
+        ...
+
+    async def why_not(self) -> str | None:
+        """Why programs cannot be run, with the fix, or None; asked before a run starts."""
+        ...
