@@ -54,6 +54,20 @@ def values(module: "PreTrainedModel", packed: Packed) -> Tensor:
     return packed.to_response(packed.from_padded(per_token).float())
 
 
+def sequence_scores(module: "PreTrainedModel", input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    """The reward model's figure for each conversation, (B,), from right-padded ids and mask (B, L).
+
+    A classifier of sequences picks its token itself, the last that is not padding; of one of tokens it is the last.
+    """
+    padding = module.config.get_text_config().pad_token_id
+    input_ids = input_ids.masked_fill(attention_mask == 0, padding)
+    logits = module(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).logits  # (B, 1) or (B, L, 1)
+    if logits.ndim == 3:
+        last = attention_mask.sum(-1) - 1  # (B,)
+        logits = logits[torch.arange(len(logits), device=logits.device), last]
+    return logits[:, 0].float()
+
+
 def _inputs(packed: Packed) -> dict[str, Tensor | bool]:
     input_ids, attention_mask = packed.padded()
     position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)

@@ -1,8 +1,8 @@
-"""Tokenizers, policies and value models from a model folder, loaded with transformers.
+"""Tokenizers, policies, value and reward models from a model folder, loaded with transformers.
 
 Consumes a `ModelConfig` and a path (see `models/folder.py`); hands on modules on their device, with dropout off and
-every weight accounted for: a weight that the folder lacks is an error, never a silent random one. Only the value head
-may be new; it is drawn from the seed. `resolve_path` and `read_model_facts` are here too and need no torch, which is
+every weight accounted for: a weight that the folder lacks is an error, never a silent random one. Only the head of a
+value model, or of a reward model that is to be trained, may be new; it is drawn from a seed. `resolve_path` and `read_model_facts` are here too and need no torch, which is
 why torch and transformers are imported inside the functions.
 """
 
@@ -24,7 +24,15 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["ModelFacts", "load_causal_lm", "load_tokenizer", "load_value_model", "read_model_facts", "resolve_path"]
+__all__ = [
+    "ModelFacts",
+    "load_causal_lm",
+    "load_reward_model",
+    "load_tokenizer",
+    "load_value_model",
+    "read_model_facts",
+    "resolve_path",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +96,49 @@ def load_value_model(
     if backbone:
         raise ModelError(f"{folder}: the weights lack {named(backbone)}; the folder is incomplete or of another model")
     _initialise(module, missing, seed)
+    return _prepared(module, model_config, device)
+
+
+def load_reward_model(
+    path: str | Path,
+    model_config: ModelConfig,
+    device: "str | torch.device" = "cpu",
+    *,
+    pad_token_id: int,
+    new_head_seed: int | None = None,
+    dtype: str | None = None,
+) -> "PreTrainedModel":
+    """A classifier of sequences, or of tokens, with one label: what gives a conversation its score.
+
+    `pad_token_id` is used where the folder names none. `new_head_seed` is for training: a folder without a head, such
+    as a language model, gets a new one drawn from it. Otherwise that is an error, as are several labels.
+    """
+    from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+    folder = resolve_path(path)
+    config = _read_config(folder, model_config)
+    is_classifier = any("Classification" in name for name in config.architectures or [])
+    if is_classifier and config.num_labels != 1:
+        raise ModelError(
+            f"{folder}: the classifier has {config.num_labels} labels, a reward model has 1 (num_labels in config.json); "
+            "train one with `burnish rm`"
+        )
+    config.num_labels, config.classifier_dropout = 1, 0.0
+    if config.get_text_config().pad_token_id is None:
+        config.get_text_config().pad_token_id = pad_token_id
+    of_tokens = is_classifier and any("TokenClassification" in name for name in config.architectures)
+    auto_class = AutoModelForTokenClassification if of_tokens else AutoModelForSequenceClassification
+    loaded = _load(auto_class, folder, config, model_config, _wanted(dtype or model_config.dtype))
+    module, missing = loaded.module, loaded.missing
+    backbone = [name for name in missing if name.startswith(f"{module.base_model_prefix}.")]
+    if backbone:
+        raise ModelError(f"{folder}: the weights lack {named(backbone)}; the folder is incomplete or of another model")
+    if missing and new_head_seed is None:
+        raise ModelError(
+            f"{folder}: the weights lack {named(missing)}, the head that gives the score: this is no reward model. "
+            "Train one from it with `burnish rm`"
+        )
+    _initialise(module, missing, new_head_seed or 0)
     return _prepared(module, model_config, device)
 
 
