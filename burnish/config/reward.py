@@ -34,7 +34,7 @@ class SandboxConfig:
         None, "here, or on a SandboxFusion server; null: there where url is set", reader=SANDBOX,
         choices=SANDBOX_BACKENDS,
     )  # fmt: skip
-    url: str | None = key(None, "address that the server takes programs at, as http://host:8080/run_code", reader=SANDBOX)
+    url: str | None = key(None, "where the server takes programs, as http://host:8080/run_code", reader=SANDBOX)
     max_concurrent: int = key(64, "programs at a time", reader=SCORING, low=1)
     memory_limit_mb: int = key(1024, "memory of one program, with everything it starts", reader=SANDBOX, low=64)
     timeout: float = key(10.0, "seconds of one program", reader=SANDBOX, above=0)

@@ -2,8 +2,8 @@
 
 Consumes a `ModelConfig` and a path (see `models/folder.py`); hands on modules on their device, with dropout off and
 every weight accounted for: a weight that the folder lacks is an error, never a silent random one. Only the head of a
-value model, or of a reward model that is to be trained, may be new; it is drawn from a seed. `resolve_path` and `read_model_facts` are here too and need no torch, which is
-why torch and transformers are imported inside the functions.
+value model, or of a reward model that is to be trained, may be new; it is drawn from a seed. `resolve_path` and
+`read_model_facts` are here too and need no torch, which is why torch and transformers are imported inside the functions.
 """
 
 import difflib
@@ -120,8 +120,8 @@ def load_reward_model(
     is_classifier = any("Classification" in name for name in config.architectures or [])
     if is_classifier and config.num_labels != 1:
         raise ModelError(
-            f"{folder}: the classifier has {config.num_labels} labels, a reward model has 1 (num_labels in config.json); "
-            "train one with `burnish rm`"
+            f"{folder}: the classifier has {config.num_labels} labels, a reward model has 1 (num_labels in "
+            "config.json); train one with `burnish rm`"
         )
     config.num_labels, config.classifier_dropout = 1, 0.0
     if config.get_text_config().pad_token_id is None:
