@@ -3,7 +3,8 @@
 Consumes a `ModelConfig` and a path (see `models/folder.py`); hands on modules on their device, with dropout off and
 every weight accounted for: a weight that the folder lacks is an error, never a silent random one. Only the head of a
 value model, or of a reward model that is to be trained, may be new; it is drawn from a seed. `resolve_path` and
-`read_model_facts` are here too and need no torch, which is why torch and transformers are imported inside the functions.
+`read_model_facts` are here too and need no torch, which is why torch and transformers are imported inside
+the functions.
 """
 
 import difflib
