@@ -1,0 +1,11 @@
+"""What the tests of bad input share: what a message must say, and the commands that train."""
+
+import pytest
+
+BOTH = pytest.mark.parametrize("command", ["ppo", "sft"])
+MODEL_KEY = {"ppo": "actor_rollout_ref.model.path", "sft": "model.path"}
+
+
+def assert_says(message: str, *parts: str) -> None:
+    missing = [part for part in parts if part not in message]
+    assert not missing, f"{missing} not in:\n{message}"

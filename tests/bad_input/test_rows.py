@@ -1,0 +1,152 @@
+"""What a user can get wrong, through the command: exit code 2, no traceback, and a message with thing, value and fix.
+
+Here: files and rows.
+"""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from burnish.data.files import write_parquet
+from burnish.data.tasks import arithmetic
+from tests.bad_input.said import BOTH, assert_says
+
+
+@BOTH
+def test_a_file_that_is_not_there(refuses, no_model, command):
+    there = {"ppo": "train.parquet", "sft": "sft.parquet"}[command]
+    message = refuses(command, f"data.train_files=['{there}','trian.parquet']")
+    assert_says(message, "data.train_files: data file not found: trian.parquet", "working directory")
+
+
+@BOTH
+def test_a_validation_file_that_is_not_there(refuses, no_model, command):
+    assert_says(refuses(command, "data.val_files=test.parquet"), "data.val_files: data file not found: test.parquet")
+
+
+@BOTH
+def test_an_unreadable_parquet(refuses, no_model, place, command):
+    whole = (place / "train.parquet").read_bytes()
+    (place / "broken.parquet").write_bytes(whole[: len(whole) // 2])
+    message = refuses(command, "data.train_files=broken.parquet")
+    assert_says(
+        message, "data.train_files: broken.parquet: not a readable parquet file", f"{len(whole) // 2} bytes", "again"
+    )
+
+
+@BOTH
+def test_an_unknown_format(refuses, no_model, place, command):
+    (place / "rows.csv").write_text("a,b\n1,2\n")
+    assert_says(refuses(command, "data.train_files=rows.csv"), "rows.csv: unknown format", ".parquet", ".jsonl")
+
+
+@BOTH
+def test_a_missing_column(refuses, no_model, command):
+    write_parquet([{"question": "2+2", "answer": "4"}], "rows.parquet")
+    message = refuses(command, "data.train_files=rows.parquet")
+    key, column = {"ppo": ("data.prompt_key", "prompt"), "sft": ("data.messages_key", "messages")}[command]
+    assert_says(message, f"rows.parquet: no column '{column}'", "question, answer", f"Name the right one in {key}")
+
+
+@BOTH
+def test_an_empty_dataset(refuses, no_model, command):
+    pq.write_table(pa.table({"prompt": pa.array([], pa.string()), "messages": pa.array([], pa.string())}), "no.parquet")
+    assert_says(refuses(command, "data.train_files=no.parquet"), "data.train_files: no.parquet: the file has no rows")
+
+
+def arithmetic_rows(**changes) -> list[dict]:
+    """Four rows; `changes` go into the third."""
+    rows = arithmetic.rows("train", 4, seed=0)
+    rows[2] |= changes
+    return rows
+
+
+BAD_ROWS = {
+    "no ground truth": (
+        {"reward_model": {"style": "rule", "ground_truth": None}},
+        ["reward_model.ground_truth is missing", "'arithmetic'", "'burnish/arithmetic'", "fill it in"],
+    ),
+    "unknown data source": (
+        {"data_source": "my/task"},
+        ["data_source='my/task' has no built-in scorer", "custom_reward_function.path"],
+    ),
+    "no data source": (
+        {"data_source": None},
+        [
+            "the row has no data_source",
+            "set custom_reward_function.path=my_reward.py",
+            "Available: openai/gsm8k, gsm8k",
+        ],
+    ),
+    "near a known data source": ({"data_source": "openai/gms8k"}, ["did you mean 'openai/gsm8k'?"]),
+    "a number where a program is wanted": (
+        {"data_source": "mbpp", "reward_model": {"ground_truth": "7"}},
+        ["reward_model.ground_truth", "code", "input"],
+    ),
+    "an answer where numbers are wanted": (
+        {"data_source": "countdown", "reward_model": {"ground_truth": "7"}},
+        ["reward_model.ground_truth", "countdown", "numbers", "target"],
+    ),
+    "a list where an answer is wanted": (
+        {"data_source": "math", "reward_model": {"ground_truth": ["7", "8"]}},
+        ["reward_model.ground_truth", "math"],
+    ),
+    "a word where an integer is wanted": (
+        {"data_source": "multiply", "reward_model": {"ground_truth": "seven"}},
+        ["reward_model.ground_truth='seven'", "multiply", "integer"],
+    ),
+    "no reward model": (
+        {"reward_model": {"style": "model", "ground_truth": "1"}},
+        ["reward_model.style='model'", "reward_model.enable=true", "reward_model.model.path"],
+    ),
+    "no prompt": ({"prompt": None}, ["field 'prompt' is missing or null"]),
+    "no message": ({"prompt": []}, ["field 'prompt'"]),
+    "message without content": ({"prompt": [{"role": "user", "content": None}]}, ["field 'prompt'", "content"]),
+}
+
+
+@pytest.mark.parametrize(("changes", "parts"), BAD_ROWS.values(), ids=BAD_ROWS)
+def test_rows(refuses, no_model, changes, parts):
+    write_parquet(arithmetic_rows(**changes), "rows.parquet")
+    message = refuses("ppo", "data.train_files=rows.parquet", "custom_reward_function.path=DROP")
+    assert_says(message, "rows.parquet, row 2", *parts)
+
+
+def test_a_ground_truth_beside_the_reward_model(refuses, no_model, place):
+    (place / "mine.py").write_text("def compute_score(solution_str, ground_truth):\n    return 0.0\n")
+    (place / "rows.jsonl").write_text('{"prompt": "2+2=?", "ground_truth": "4"}\n')
+    message = refuses("ppo", "data.train_files=rows.jsonl", "custom_reward_function.path=mine.py")
+    assert_says(message, "rows.jsonl, row 0", "the row has 'ground_truth' at top level; put it under reward_model: {")
+
+
+def test_an_empty_path_of_a_reward_function(refuses, no_model, place):
+    (place / "rows.jsonl").write_text('{"prompt": "2+2=?"}\n')
+    message = refuses("ppo", "data.train_files=rows.jsonl", "custom_reward_function.path=")
+    assert_says(message, "rows.jsonl, row 0", "the row has no data_source", "custom_reward_function.path=my_reward.py")
+
+
+@BOTH
+def test_a_recipe_that_does_not_exist(refuses, no_model, command):
+    message = refuses(command, "--config-name=recipes/nosuch")
+    assert_says(message, "--config-name=nosuch: no nosuch.yaml in", "(there: cispo, clip_higher, curriculum, dapo")
+
+
+def test_a_prompt_over_the_limit(refuses, no_model):
+    write_parquet(arithmetic_rows(prompt=[{"role": "user", "content": "2+2" * 20}]), "rows.parquet")
+    message = refuses("ppo", "data.train_files=rows.parquet", "data.truncation=error")
+    assert_says(message, "rows.parquet, row 2", "data.max_prompt_length=32", "data.truncation", "filter_overlong")
+
+
+def test_all_prompts_over_the_limit(refuses, no_model):
+    message = refuses("ppo", "data.max_prompt_length=4", "data.filter_overlong_prompts=True")
+    assert_says(message, "all 4 prompts are over data.max_prompt_length=4", "Raise the limit")
+
+
+def test_an_sft_example_over_the_limit(refuses, no_model):
+    message = refuses("sft", "data.max_length=10")
+    assert_says(message, "sft.parquet, row 0", "data.max_length=10", "data.truncation")
+
+
+def test_an_sft_row_without_an_answer(refuses, no_model):
+    write_parquet([{"messages": [{"role": "user", "content": "2+2"}]}], "rows.parquet")
+    assert_says(refuses("sft", "data.train_files=rows.parquet"), "rows.parquet, row 0", "assistant")
