@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from burnish.cli.errors import guard
 from burnish.data.files import read_rows, write_parquet
@@ -49,6 +49,10 @@ GAE = """… algorithm.adv_estimator=gae algorithm.gamma=1.0 algorithm.lam=0.95 
     data.train_files="['…']" actor_rollout_ref.model.path=…"""
 CUSTOM_REWARD = """… custom_reward_function.path=my_reward.py custom_reward_function.name=compute_score
     reward_model.reward_manager=naive …"""
+FUSION = """… reward_model.reward_manager=prime reward_model.sandbox_fusion.url='http://…/run'
+    reward_model.sandbox_fusion.max_concurrent=128 …"""
+REWARD_MODEL = """… reward_model.enable=True reward_model.model.path=~/models/rm reward_model.model.input_tokenizer=…
+    reward_model.micro_batch_size=64 …"""
 KL = """… data.reward_fn_key=data_source algorithm.kl_penalty=0.01 actor_rollout_ref.rollout.temperature=0.7
     actor_rollout_ref.rollout.top_p=0.9 …"""
 WEIGHTS = "… data.train_files=\"['a.parquet','b.parquet','c.parquet']\" data.dataset_weights=[0.5,0.3,0.2] …"
@@ -58,10 +62,6 @@ WANDB = """… trainer.logger='["wandb"]' trainer.project_name=my_project traine
     trainer.log_generation_samples=true …"""
 
 LATER = {
-    "… reward_model.reward_manager=prime reward_model.sandbox_fusion.url='http://…/run' "
-    "reward_model.sandbox_fusion.max_concurrent=128 …": "the reward manager prime",
-    "… reward_model.enable=True reward_model.model.path=~/models/rm reward_model.model.input_tokenizer=… "
-    "reward_model.micro_batch_size=64 …": "reward models",
     "… actor_rollout_ref.actor.lora.enable=true actor_rollout_ref.actor.lora.r=16 "
     "actor_rollout_ref.actor.lora.lora_alpha=32 "
     'actor_rollout_ref.actor.lora.target_modules=\'["q_proj","v_proj","k_proj","o_proj"]\' …': "LoRA",
@@ -302,6 +302,27 @@ def test_custom_reward_function(train):
         length = row["score"] - 100 * int(row["ground_truth"])
         assert 0 <= length <= 8, "a token of the small model is at most one character"
         assert row["reward_info"]["acc"] == 0.5
+    assert_loads(RUN / "global_step_1")
+
+
+def test_prime_with_a_sandbox_server(train):
+    """These rows hold no programs, so the server is never asked."""
+    said = train(FUSION)
+    assert "reward_model.sandbox_fusion.max_concurrent is read as reward_model.sandbox.max_concurrent=128" in said
+    assert len(rollouts()) == 16
+    assert_loads(RUN / "global_step_1")
+
+
+def test_a_reward_model(train, place_model):
+    folder = Path.home() / "models/rm"
+    AutoModelForSequenceClassification.from_pretrained(place_model, num_labels=1).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(place_model).save_pretrained(folder)
+    write_parquet([row | {"reward_model": {"style": "model"}} for row in gsm8k_rows(16)], "train.parquet")
+    said = train(REWARD_MODEL)
+    assert "reward_model.micro_batch_size is read as reward_model.micro_batch_size_per_gpu=64" in said
+    rows = rollouts()
+    assert len(rows) == 16 and all(row["score"] == row["reward_info"]["rm_score"] for row in rows)
+    assert metrics()[-1]["reward_model/score/mean"] == pytest.approx(sum(row["score"] for row in rows) / 16, abs=1e-5)
     assert_loads(RUN / "global_step_1")
 
 

@@ -30,8 +30,12 @@ def test_limits_of_a_bare_section():
 
 @pytest.mark.parametrize(
     ("keys", "backend"),
-    [({}, "local"), ({"url": SERVER}, "sandbox_fusion"), ({"url": SERVER, "backend": "sandbox_fusion"}, "sandbox_fusion")],
-)  # fmt: skip
+    [
+        ({}, "local"),
+        ({"url": SERVER}, "sandbox_fusion"),
+        ({"url": SERVER, "backend": "sandbox_fusion"}, "sandbox_fusion"),
+    ],
+)
 def test_programs_run_on_the_server_that_is_named(finish, keys, backend):
     config, _ = finish(GRPO | {f"reward_model.sandbox.{name}": value for name, value in keys.items()})
     assert config.reward_model.sandbox.backend == backend
