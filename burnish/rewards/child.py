@@ -11,6 +11,7 @@ import os
 import pickle
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from burnish.rewards.contract import FunctionSpec, ScoreRequest
@@ -26,21 +27,25 @@ class Failed(Exception):
     """This attempt failed; the text says why and is what the user reads."""
 
 
+class TimedOut(Failed):
+    """It took longer than it may."""
+
+
 class NotLoaded(Failed):
     """The function cannot be loaded or called, so no other child could do better."""
 
 
 class Bystander(Exception):
-    """The child was killed for another request's time-out; this one has to be asked again."""
+    """The child was killed for another call's time-out; this one has to be asked again."""
 
 
 class Child(asyncio.SubprocessProtocol):
-    """A live process. Answers are matched to requests by number, so several may be in flight."""
+    """A live process. Answers are matched to calls by number, so several may be in flight."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.gone: asyncio.Future[None] = loop.create_future()  # done when the process is reaped
-        self.concurrent = False
+        self.concurrent = self.batch = False  # what `ScoreFunction` says of the function
         self.required: frozenset[str] = frozenset()
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._last = HELLO
@@ -78,17 +83,19 @@ class Child(asyncio.SubprocessProtocol):
             if type(error) is Failed:  # it died
                 raise NotLoaded(f"{spec.key}: while it was loaded, {error}") from None
             raise
-        child.concurrent, child.required = answer["concurrent"], frozenset(answer["required"])
+        child.concurrent, child.batch = answer["concurrent"], answer["batch"]
+        child.required = frozenset(answer["required"])
         return child
 
     @property
     def alive(self) -> bool:
         return self._usable
 
-    async def ask(self, request: ScoreRequest, timeout: float) -> dict[str, Any]:
-        """{"score", "info"}. Failed: the function raised, took too long, returned nonsense or ended its process."""
+    async def ask(self, requests: Sequence[ScoreRequest], timeout: float) -> list[dict[str, Any]]:
+        """An answer per request, {"score", "info"} or {"error"}. More than one request is for functions in the batch
+        form. Failed: the call raised, took too long, returned nonsense or ended its process."""
         try:
-            payload = pickle.dumps((request, timeout))
+            payload = pickle.dumps((list(requests), timeout))
         except Exception as error:  # noqa: BLE001  a row may hold anything; what cannot travel is that sample's failure
             raise Failed(f"the row cannot be sent to the scoring process: {error}") from None
         self._last += 1
@@ -99,17 +106,18 @@ class Child(asyncio.SubprocessProtocol):
             await self.kill()
             answer = {"timed_out": True}
         except asyncio.CancelledError:
-            if not self.concurrent:  # the next request must not queue behind a call that nobody waits for
+            if not self.concurrent:  # the next call must not queue behind one that nobody waits for
                 await self.kill()
             raise
         if "timed_out" in answer:
-            raise Failed(f"timed out: no score within reward.timeout={timeout:g} s")
+            raise TimedOut(f"no score within {timeout:g} s")
         if "error" in answer:
             raise Failed(answer["error"])
-        return answer
+        answers: list[dict[str, Any]] = answer["answers"]
+        return answers
 
     async def kill(self) -> None:
-        """End the process and its descendants, and wait until it is reaped. Other requests in flight are bystanders."""
+        """End the process and its descendants, and wait until it is reaped. Other calls in flight are bystanders."""
         self._usable = False
         self._fail_waiting(Bystander())
         self._kill_group()

@@ -1,21 +1,21 @@
 """What crosses the boundaries of rewards: the request, the result, the function's address, and what a score may be.
 
 A user writes `compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs)` and returns a number
-or a dict with a number under "score". `checked_result` turns what came back into (score, info) or raises `BadResult`
-with a message that says what was returned and what is needed. The key `new_prompts` of such a dict is no fact about the
-response but rows to train on; in a `ScoreResult` it stands beside `info`. No torch, no numpy: this is loaded by every
-child.
+or a dict with a number under "score"; or the batch form, which takes lists and returns a list of those.
+`checked_result` turns what came back into (score, info) or raises `BadResult` with a message that says what was
+returned and what is needed. The key `new_prompts` of such a dict is no fact about the response but rows to train on; in
+a `ScoreResult` it stands beside `info`. No torch, no numpy: this is loaded by every child.
 """
 
 import math
 import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 #: The parameters a scoring function may name, filled from the row and the response.
 PARAMETERS = ("data_source", "solution_str", "ground_truth", "extra_info")
-#: The same in the batch form (lists), recognised so that the error can say what it is.
+#: Those of the batch form, in the same order; each is a list with an entry per sample.
 BATCH_PARAMETERS = ("data_sources", "solution_strs", "ground_truths", "extra_infos")
 
 #: Where a scoring function's dict, an agent loop's extra fields and a manager's extra info hold rows to train on.
@@ -23,6 +23,8 @@ NEW_PROMPTS = "new_prompts"
 
 #: Levels of lists and objects that a value may have.
 DEEPEST = 100
+#: Characters of a response that a report of its failure shows.
+SHOWN_RESPONSE = 200
 
 _NEEDED = 'return a finite number, or a dict with one under "score"'
 
@@ -48,12 +50,14 @@ class FunctionSpec:
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """One finished response. `solution_str` is the policy's own text: no prompt, no tool or retrieved text."""
+    """One finished response. `solution_str` is the policy's own text: no prompt, no tool or retrieved text. `index` is
+    the row's, for reports."""
 
     data_source: str
     solution_str: str
     ground_truth: Any = None
     extra_info: dict[str, Any] = field(default_factory=dict)
+    index: Any = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,8 @@ class ScoreResult:
     """A score, or the reason there is none. Exactly one of `score` and `error` is None, except under
     `reward.on_error=zero`, where a failed sample has score 0 and keeps its error. `turn_rewards` are those an agent
     loop gave its turns, one per unbroken run of the policy's tokens; `score` is then their sum. `new_prompts` is what
-    the function returned under that name, JSON-able and not yet checked."""
+    the function returned under that name, JSON-able and not yet checked. `index` (the row's) and `response` (its start,
+    as `shortened` shows it) are kept where there is an error, to report it."""
 
     score: float | None
     info: dict[str, Any] = field(default_factory=dict)
@@ -70,6 +75,21 @@ class ScoreResult:
     data_source: str = ""
     turn_rewards: tuple[float, ...] | None = None
     new_prompts: Any = None
+    index: Any = None
+    response: str = ""
+
+    @classmethod
+    def of(cls, request: ScoreRequest, score: float, info: dict[str, Any], seconds: float) -> Self:
+        """The score of a response, and what else `checked_result` found."""
+        info = dict(info)
+        proposed = info.pop(NEW_PROMPTS, None)
+        return cls(score, info, None, seconds, request.data_source, new_prompts=proposed)
+
+    @classmethod
+    def failure(cls, request: ScoreRequest, error: str, seconds: float = 0.0) -> Self:
+        """Why a response has no score."""
+        shown = shortened(request.solution_str)
+        return cls(None, {}, error, seconds, request.data_source, index=request.index, response=shown)
 
 
 class BadResult(ValueError):
@@ -84,6 +104,32 @@ def checked_result(value: Any, label: str = "the reward function") -> tuple[floa
         raise BadResult(f'{label} returned a dict without "score" (keys: {sorted(map(str, value))}); {_NEEDED}')
     score = _number(value["score"], f'{label} returned "score":')
     return score, {str(key): plain(item) for key, item in value.items() if key != "score"}
+
+
+def checked_results(
+    value: Any, count: int, label: str = "the reward function"
+) -> list[tuple[float, dict[str, Any]] | str]:
+    """Per sample (score, info), or what is wrong with its result; BadResult where there is not one for each."""
+    is_one = isinstance(value, Mapping | str | bytes) or getattr(value, "shape", None) == ()
+    items = None if is_one or not (hasattr(value, "__len__") and hasattr(value, "__iter__")) else list(value)
+    if items is None or len(items) != count:
+        found = _kind(value) if items is None else f"{len(items)} results"
+        samples = "sample" if count == 1 else "samples"
+        raise BadResult(f"{label} returned {found} for {count} {samples}; return a list with a result for each")
+    return [_result_or_problem(item, f"{label}, for sample {i},") for i, item in enumerate(items)]
+
+
+def _result_or_problem(value: Any, label: str) -> tuple[float, dict[str, Any]] | str:
+    try:
+        return checked_result(value, label)
+    except BadResult as error:
+        return str(error)
+
+
+def shortened(text: str, length: int = SHOWN_RESPONSE) -> str:
+    """The start of a text on one line, with everything that could command a terminal as codes."""
+    cut = text if len(text) <= length else text[:length] + "…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
 
 
 def proposed_by(who: str, rows: Any) -> dict[str, Any]:
@@ -126,10 +172,7 @@ def _unboxed(value: Any) -> Any:
 def _number(value: Any, what: str) -> float:
     value = _unboxed(value)
     if not isinstance(value, numbers.Real):
-        shown = repr(value)
-        shown = shown if len(shown) <= 80 else shown[:77] + "..."
-        kind = "" if value is None else f" ({type(value).__name__})"
-        raise BadResult(f"{what} {shown}{kind}; {_NEEDED}")
+        raise BadResult(f"{what} {_kind(value)}; {_NEEDED}")
     try:
         number = float(value)
     except OverflowError:
@@ -137,3 +180,10 @@ def _number(value: Any, what: str) -> float:
     if not math.isfinite(number):
         raise BadResult(f"{what} {number}; {_NEEDED}")
     return number
+
+
+def _kind(value: Any) -> str:
+    """A value as messages show it."""
+    shown = repr(value)
+    shown = shown if len(shown) <= 80 else shown[:77] + "..."
+    return shown if value is None else f"{shown} ({type(value).__name__})"

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from burnish.errors import RewardError
-from burnish.rewards.contract import ScoreResult
+from burnish.rewards.contract import ScoreResult, shortened
 
 SHOWN_CAUSES = 5
 
@@ -31,6 +31,7 @@ class FailureReport:
     failed: int
     dropped_samples: int  # failed ones, and those whose group became too small
     dropped_groups: int
+    causes: str = ""  # of the failures, as `describe_causes` words them
 
     def metrics(self) -> dict[str, float]:
         return {
@@ -55,9 +56,10 @@ def apply_policy(
         raise ValueError(f"{len(results)} results for {len(uids)} uids")
     failed = np.array([result.error is not None for result in results], dtype=bool)  # (B,)
     stop_early(results, uids, len(results), max_failure_ratio)
+    causes = describe_causes(results, uids)
     if on_error == "zero":
         filled = [replace(r, score=0.0) if r.error is not None else r for r in results]
-        return np.ones(len(results), dtype=bool), FailureReport(filled, int(failed.sum()), 0, 0)
+        return np.ones(len(results), dtype=bool), FailureReport(filled, int(failed.sum()), 0, 0, causes)
     keep = ~failed
     lost: set[Hashable] = set()
     if needs_groups:
@@ -66,10 +68,8 @@ def apply_policy(
         lost = {uid for uid in hit if left[uid] < 2}
         keep &= np.array([uid not in lost for uid in uids], dtype=bool)
     if len(results) and not keep.any():
-        raise RewardError(
-            f"none of the {len(results)} samples of the step could be used\n{describe_causes(results, uids)}"
-        )
-    return keep, FailureReport(list(results), int(failed.sum()), int((~keep).sum()), len(lost))
+        raise RewardError(f"none of the {len(results)} samples of the step could be used\n{causes}")
+    return keep, FailureReport(list(results), int(failed.sum()), int((~keep).sum()), len(lost), causes)
 
 
 def too_many(failed: int, total: int, max_failure_ratio: float) -> bool:
@@ -120,22 +120,27 @@ def stop_early(
 
 
 def describe_causes(results: Sequence[ScoreResult], uids: Sequence[Hashable] | np.ndarray) -> str:
-    """The distinct errors, most frequent first: how often, the data sources, the first uid, the text of one of them."""
+    """The distinct errors, most frequent first: how often, in which data sources, and of the first sample its uid, the
+    index of its row, its error and the start of its response."""
     groups: dict[str, list[tuple[ScoreResult, Hashable]]] = {}
     for result, uid in zip(results, uids, strict=True):
         if result.error is not None:
             groups.setdefault(_signature(result.error), []).append((result, uid))
     ordered = sorted(groups.values(), key=len, reverse=True)
-    blocks = []
-    for members in ordered[:SHOWN_CAUSES]:
-        first, uid = members[0]
-        sources = ", ".join(sorted({result.data_source or "?" for result, _ in members}))
-        text = "\n".join("    " + line for line in str(first.error).splitlines())
-        times = "once" if len(members) == 1 else f"{len(members)} times"
-        blocks.append(f"  {times} (data_source {sources}; first uid {uid}):\n{text}")
+    blocks = [_describe(members) for members in ordered[:SHOWN_CAUSES]]
     if len(ordered) > SHOWN_CAUSES:
         blocks.append(f"  and {len(ordered) - SHOWN_CAUSES} other causes")
     return "\n".join(blocks)
+
+
+def _describe(members: Sequence[tuple[ScoreResult, Hashable]]) -> str:
+    first, uid = members[0]
+    sources = ", ".join(sorted({result.data_source or "?" for result, _ in members}))
+    times = "once" if len(members) == 1 else f"{len(members)} times"
+    index = "" if first.index is None else f", row index {shortened(str(first.index))}"
+    lines = [*str(first.error).splitlines(), *([f"response: {first.response}"] if first.response else [])]
+    text = "\n".join("    " + line for line in lines)
+    return f"  {times} (data_source {sources}; first uid {uid}{index}):\n{text}"
 
 
 def _signature(error: str) -> str:

@@ -1,147 +1,148 @@
-"""A scoring function: is its signature one we can call, and what does a call of it give?
+"""A scoring function: can it be called, and what does a call of it give?
 
-`bind` checks a signature against the names we can fill and gives a `ScoreFunction` that is called with the parameters
-it names and nothing else. Errors are ConfigErrors that name the parameter, the known names and the fix. `score_here`
-calls one in this process. No torch.
+`load_function` finds what the user named. `bind` makes a `ScoreFunction` of it, which is called with the parameters it
+names and nothing else; a class is first constructed, once, with those of the user's arguments that its constructor
+names. Errors are ConfigErrors (signature.py words most of them). `answers` reads what a call returned: an answer per
+sample, {"score", "info"} or {"error"}. `score_here` does all of it in this process. No torch.
 """
 
 import asyncio
 import inspect
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from burnish.config.user_code import listed, load_object, nearest, user_traceback
-from burnish.errors import ConfigError, NotAvailable
+from burnish.config.user_code import load_object, user_traceback
+from burnish.errors import ConfigError
 from burnish.rewards.contract import (
     BATCH_PARAMETERS,
-    NEW_PROMPTS,
     PARAMETERS,
     BadResult,
     ScoreRequest,
     ScoreResult,
     checked_result,
+    checked_results,
 )
+from burnish.rewards.signature import EXPECTED, accepted_names, init_names, read_signature, refuse_unknown
 
-_EXPECTED = f"compute_score({', '.join(PARAMETERS)}=None, **kwargs): any subset of these names"
+#: What is said of a function in the batch form where nothing gathers a batch for it.
+NEEDS_BATCH = (
+    "it takes lists of samples (the batch form), which only the manager batch hands out: set "
+    f"reward_model.reward_manager=batch, or write it for one sample: {EXPECTED}"
+)
+_SINGULAR = dict(zip((*PARAMETERS, *BATCH_PARAMETERS), PARAMETERS * 2, strict=True))
 
 
 @dataclass(frozen=True)
 class ScoreFunction:
-    """A checked scoring function. `concurrent`: it is a coroutine function, so one process may run several at once."""
+    """A checked scoring function. `concurrent`: it is a coroutine function, so one process may run several at once.
+    `batch`: a call takes many samples; otherwise it takes one."""
 
     call: Callable[..., Any]
-    fields: tuple[str, ...]  # those of PARAMETERS it takes
+    fields: tuple[str, ...]  # those of PARAMETERS or of BATCH_PARAMETERS it takes
     constants: Mapping[str, Any]
     concurrent: bool
-    required: tuple[str, ...] = ()  # those it names without a default
+    required: tuple[str, ...] = ()  # those of PARAMETERS it insists on
+    batch: bool = False
 
-    def __call__(self, request: ScoreRequest) -> Any:
-        """What the function returns for this request (an awaitable for an async function)."""
-        return self.call(**{name: getattr(request, name) for name in self.fields}, **self.constants)
+    def __call__(self, *requests: ScoreRequest) -> Any:
+        """What the function returns for these requests (an awaitable for an async function)."""
+        lists = {name: [getattr(request, _SINGULAR[name]) for request in requests] for name in self.fields}
+        if self.batch:
+            return self.call(**lists, **self.constants)
+        (_,) = requests
+        return self.call(**{name: value for name, (value,) in lists.items()}, **self.constants)
 
 
 def load_function(path: str, name: str = "compute_score") -> Callable[..., Any]:
-    """The function `name` of a file (`my_reward.py`) or module (`package.rewards`)."""
-    found = load_object(path, name, "custom_reward_function.path", "custom_reward_function.name")
-    if inspect.isclass(found):
-        raise ConfigError(f"custom_reward_function.name={name}: in {path} it is a class; name a function: {_EXPECTED}")
+    """The function, class or callable object `name` of a file (`my_reward.py`) or module (`package.rewards`)."""
+    found: Callable[..., Any] = load_object(path, name, "custom_reward_function.path", "custom_reward_function.name")
     return found
 
 
 def bind(
-    function: Callable[..., Any], where: str, reward_kwargs: Mapping[str, Any] = MappingProxyType({})
+    found: Callable[..., Any], where: str, reward_kwargs: Mapping[str, Any] = MappingProxyType({})
 ) -> ScoreFunction:
-    """Check that we can call `function` by keyword with what a row has and `reward_kwargs`; `where` names it."""
+    """Check that we can call `found` by keyword with what a row has and `reward_kwargs`; `where` names it. A class is
+    constructed here, and its object is what is called."""
+    built_with, of_class = frozenset[str](), frozenset[str]()
+    if inspect.isclass(found):
+        of_class = accepted_names(found)[0]
+        found, built_with = construct(found, where, reward_kwargs)
+    signature = read_signature(found, where, reward_kwargs)
+    constants = {
+        name: value
+        for name, value in reward_kwargs.items()
+        if name in signature.own or (signature.rest and name not in built_with)
+    }
+    unused = [name for name in reward_kwargs if name not in constants and name not in built_with]
+    refuse_unknown(where, signature.own | of_class, unused)
+    needed = tuple(_SINGULAR[name] for name in signature.required)
+    return ScoreFunction(found, signature.fields, constants, _is_async(found), needed, signature.batch)
+
+
+def construct(cls: type, where: str, reward_kwargs: Mapping[str, Any]) -> tuple[Callable[..., Any], frozenset[str]]:
+    """An object of the user's class, and the names of what its constructor took."""
+    if not any("__call__" in vars(base) for base in cls.__mro__):
+        raise ConfigError(
+            f"{where}: {cls.__name__} is a class whose objects cannot be called; give it "
+            f"__call__(self, {', '.join(PARAMETERS)}=None), with any subset of these names"
+        )
+    names, takes_rest = init_names(cls, where, reward_kwargs)
+    of_call = accepted_names(cls.__call__)[0] if takes_rest else frozenset()
+    arguments = {
+        name: value for name, value in reward_kwargs.items() if name in names or (takes_rest and name not in of_call)
+    }
     try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{where}: its signature cannot be read ({error}); wrap it in a def {_EXPECTED}") from None
-    names, takes_rest = accepted_names(function)
-    taken = sorted(set(PARAMETERS) & set(reward_kwargs))
-    if taken:
-        raise ConfigError(f"custom_reward_function.reward_kwargs.{taken[0]}: filled from the row; use another name")
-    _refuse_batch_form(where, [p.name for p in parameters])
-    _check_required(where, parameters, reward_kwargs)
-    if not takes_rest:
-        _check_kwargs(where, names, reward_kwargs)
-    fields = tuple(name for name in PARAMETERS if name in names or takes_rest)
-    required = tuple(p.name for p in parameters if p.name in PARAMETERS and p.default is p.empty)
-    return ScoreFunction(function, fields, dict(reward_kwargs), _is_async(function), required)
+        return cls(**arguments), frozenset(arguments)
+    except (Exception, SystemExit):  # noqa: BLE001  whatever a user's class raises is the user's to mend
+        raise ConfigError(f"{where}: constructing {cls.__name__} failed\n{user_traceback()}") from None
 
 
-def accepted_names(function: Callable[..., Any]) -> tuple[frozenset[str], bool]:
-    """The names `function` takes by keyword, and whether it takes any other (**kwargs)."""
-    parameters = inspect.signature(function).parameters.values()
-    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    names = frozenset(p.name for p in parameters if p.kind in by_name)
-    return names, any(p.kind is p.VAR_KEYWORD for p in parameters)
+def answers(function: ScoreFunction, value: Any, count: int, label: str) -> list[dict[str, Any]]:
+    """What a call for `count` samples returned, one answer each; BadResult where it is nothing that can be read."""
+    results = checked_results(value, count, label) if function.batch else [checked_result(value, label)]
+    return [
+        {"error": result} if isinstance(result, str) else {"score": result[0], "info": result[1]} for result in results
+    ]
 
 
-def score_here(function: ScoreFunction, request: ScoreRequest, label: str) -> ScoreResult:
+def result_of(request: ScoreRequest, answer: Mapping[str, Any], seconds: float) -> ScoreResult:
+    """An answer as the result of its request."""
+    if "error" in answer:
+        return ScoreResult.failure(request, answer["error"], seconds)
+    return ScoreResult.of(request, answer["score"], answer["info"], seconds)
+
+
+def score_here(function: ScoreFunction, requests: Sequence[ScoreRequest], label: str) -> list[ScoreResult]:
     """Score in this process, without a time limit: for our own quick scorers, and functions given as objects."""
+    if not function.batch:
+        return [_call_here(function, [request], label)[0] for request in requests]
+    return _call_here(function, requests, label) if requests else []
+
+
+def _call_here(function: ScoreFunction, requests: Sequence[ScoreRequest], label: str) -> list[ScoreResult]:
     began = time.perf_counter()
-    score: float | None = None
-    info: dict[str, Any] = {}
-    error: str | None = None
     try:
-        value = function(request)
+        value = function(*requests)
         if inspect.iscoroutine(value):
             with ThreadPoolExecutor(max_workers=1) as thread:  # an event loop may run in this one, as in a notebook
                 value = thread.submit(asyncio.run, value).result()
-        score, info = checked_result(value, label)
+        found = answers(function, value, len(requests), label)
     except Exception:  # noqa: BLE001  the boundary of user code: a failing sample is data
-        error = failure_text()
-    proposed = info.pop(NEW_PROMPTS, None)
-    seconds = time.perf_counter() - began
-    return ScoreResult(score, info, error, seconds, request.data_source, new_prompts=proposed)
+        found = [{"error": failure_text()}] * len(requests)
+    each = (time.perf_counter() - began) / len(requests)
+    return [result_of(request, answer, each) for request, answer in zip(requests, found, strict=True)]
 
 
 def failure_text() -> str:
     """The exception being handled, as the user should read it: what a bad result was, or the traceback."""
     error = sys.exception()
     return str(error) if isinstance(error, BadResult) else user_traceback()
-
-
-def _refuse_batch_form(where: str, names: list[str]) -> None:
-    plural = [name for name in names if name in BATCH_PARAMETERS]
-    if plural:
-        raise NotAvailable(
-            f"{where} takes lists ({', '.join(plural)}), which is the form of reward_model.reward_manager=batch",
-            f"For now, write it for one sample: {_EXPECTED}",
-        )
-
-
-def _check_required(where: str, parameters: Iterable[inspect.Parameter], given: Mapping[str, Any]) -> None:
-    skip = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    required = [p for p in parameters if p.default is p.empty and p.kind not in skip]
-    positional = [p.name for p in required if p.kind is p.POSITIONAL_ONLY]
-    if positional:
-        raise ConfigError(
-            f"{where}: {', '.join(positional)} cannot be given by keyword (positional-only); drop the '/'"
-        )
-    unknown = [p.name for p in required if p.name not in PARAMETERS and p.name not in given]
-    if unknown:
-        near = nearest(unknown[0], PARAMETERS)
-        raise ConfigError(
-            f"{where}: it requires {', '.join(unknown)}, which no row can fill{near}. "
-            f"Known names: {', '.join(PARAMETERS)}. Give one of your own a default, or a value in "
-            "custom_reward_function.reward_kwargs"
-        )
-
-
-def _check_kwargs(where: str, names: frozenset[str], given: Mapping[str, Any]) -> None:
-    own = sorted(names - set(PARAMETERS))
-    for key in given:
-        if key not in names:
-            raise ConfigError(
-                f"custom_reward_function.reward_kwargs.{key}: {where} has no such parameter"
-                f" (its own: {listed(own)}){nearest(key, own)}"
-            )
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

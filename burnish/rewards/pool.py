@@ -1,41 +1,59 @@
 """Scoring in worker processes: `await pool.score(request)`, or `pool.submit(request)` for a plain future.
 
-The pool owns a thread with its own event loop, so it serves callers from any thread and any number of event loops
-(`asyncio.run` once per step is fine), and a caller that blocks its loop cannot delay a time limit. On that loop:
+The pool owns a thread with its own event loop (loop_thread.py), so it serves callers from any thread and any number of
+event loops (`asyncio.run` once per step is fine), and a caller that blocks its loop cannot delay a time limit. On that
+loop:
 
-- consumes requests, oldest first, while a slot is free; a slot is one call of one child (several per child where the
-  function is async), and a request keeps its slot for its retries: a sample that cannot be scored is known to be one
-  before the samples behind it are tried, so that a function that always fails is noticed early;
-- waits for a slot, then for the answer, at most `timeout` seconds from when the child was asked;
-- a time-out kills the child, a death is noticed, and either way the next request starts a fresh one.
+- consumes calls, oldest first, while a slot is free; a call is one request, or all of a batch where the function takes
+  lists. It keeps its slot for its retries: a sample that cannot be scored is known to be one before the samples behind
+  it are tried, so that a function that always fails is noticed early;
+- waits for a slot, then for the answer, at most `timeout` seconds per request from when the child was asked;
+- a time-out kills the child, a death is noticed, and either way the next call starts a fresh one.
 
-Children are started when first needed and kept between steps. `close()` (or the end of the program) ends them all.
-A result always comes back: a failed sample is a ScoreResult with an `error`, never an exception.
+A slot is one call of one child (several per child where the function is async). There are as many as children that have
+started, and a few more, so that children are started while calls wait, a few at a time and never more than
+`num_workers`: a quick function is done before many have started.
+
+Children are kept between steps. `close()` (or the end of the program) ends them all. A result always comes back: a
+failed sample is a ScoreResult with an `error`, never an exception.
 """
 
 import asyncio
-import atexit
 import concurrent.futures
+import contextlib
+import math
 import os
-import threading
 import time
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from burnish.errors import ConfigError, WorkerError
-from burnish.rewards.child import Bystander, Child, Failed, NotLoaded
-from burnish.rewards.contract import NEW_PROMPTS, FunctionSpec, ScoreRequest, ScoreResult
+from burnish.errors import ConfigError
+from burnish.rewards.child import Bystander, Child, Failed, NotLoaded, TimedOut
+from burnish.rewards.contract import FunctionSpec, ScoreRequest, ScoreResult
+from burnish.rewards.function import result_of
+from burnish.rewards.loop_thread import CLOSE_SECONDS, LoopThread
 
 ASYNC_CALLS_PER_CHILD = 32
-CLOSE_SECONDS = 10.0
-
-T = TypeVar("T")
+STARTING_AT_ONCE = max(os.cpu_count() or 1, 2)
 
 
 class ScorePool:
-    """`num_workers` processes that score with the function of `spec`."""
+    """`num_workers` processes that score with the function of `spec`.
 
-    def __init__(self, spec: FunctionSpec, num_workers: int = 1, timeout: float = 60.0, retries: int = 0):
+    at_once   calls in flight in all, where the function is async; None: ASYNC_CALLS_PER_CHILD for each process
+    limit     how messages name the time limit
+    """
+
+    def __init__(
+        self,
+        spec: FunctionSpec,
+        num_workers: int = 1,
+        timeout: float = 60.0,
+        retries: int = 0,
+        *,
+        at_once: int | None = None,
+        limit: str = "reward.timeout={:g} s",
+    ):
         if num_workers < 1:
             raise ConfigError(f"reward.num_workers={num_workers}: at least 1 process is needed")
         if not timeout > 0:
@@ -43,130 +61,117 @@ class ScorePool:
         if retries < 0:
             raise ConfigError(f"reward.retries={retries}: must be 0 or more")
         self.spec, self.timeout, self.retries = spec, timeout, retries
-        self._workers = [_Worker(spec) for _ in range(num_workers)]
-        self._gate = threading.Lock()  # guards the start and end of the thread
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._slots: asyncio.Semaphore | None = None
-        self._calls: set[asyncio.Task[Any]] = set()
+        self.at_once, self._limit = at_once, limit.format(timeout)
+        self._workers = [_Worker(spec, self._grow) for _ in range(num_workers)]
+        self._slots = asyncio.Semaphore(0)
+        self._granted = self._started = 0  # slots that there are; children that were ever started
         self._broken: str | None = None
-        self.required: frozenset[str] | None = None  # the row's fields that the function insists on, once it is loaded
+        # Of the function, once it is loaded: the row's fields that it insists on, and whether it takes lists.
+        self.required: frozenset[str] | None = None
+        self.batch: bool | None = None
         self._opening = asyncio.Lock()
-        self._closed = False
-        self._owner = os.getpid()
+        self._thread = LoopThread("the score pool", self._end_children)
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """Score one response; failures come back inside the result."""
         return await asyncio.wrap_future(self.submit(request))
 
+    @property
+    def started(self) -> bool:
+        """Whether anything was ever asked of it."""
+        return self._thread.started
+
     def submit(self, request: ScoreRequest) -> concurrent.futures.Future[ScoreResult]:
         """The same for callers without an event loop."""
-        return self._run(self._score(request))
+        return self._thread.run(self._score(request))
+
+    def submit_all(self, requests: Sequence[ScoreRequest]) -> concurrent.futures.Future[list[ScoreResult]]:
+        """Score many: in one call where the function takes lists, else each by itself."""
+        return self._thread.run(self._score_all(requests))
 
     def check(self) -> None:
         """Start a child and load the function. ConfigError: it cannot be loaded or called, with the reason."""
         try:
-            self._run(self._open()).result()
+            self._thread.run(self._open()).result()
         except Failed as error:
             raise ConfigError(str(error)) from None
 
     def rest(self) -> None:
         """End the children; the next request starts fresh ones."""
-        self._run(self._end_children()).result(CLOSE_SECONDS)
+        self._thread.run(self._end_children()).result(CLOSE_SECONDS)
 
     def close(self) -> None:
         """End all children and wait for them. Calls in flight are cancelled; the pool cannot be used again."""
-        if os.getpid() != self._owner:  # a fork has neither the thread nor a say over the children
-            return
-        with self._gate:
-            self._closed = True
-            loop, self._loop = self._loop, None
-        atexit.unregister(self.close)
-        if loop is None or self._thread is None:
-            return
-        asyncio.run_coroutine_threadsafe(self._end(), loop).result(CLOSE_SECONDS)
-        loop.call_soon_threadsafe(loop.stop)
-        self._thread.join(CLOSE_SECONDS)
-        loop.close()
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        if os.getpid() != self._owner:
-            work.close()
-            raise WorkerError("the score pool belongs to the process that this one was forked from")
-        with self._gate:
-            if self._closed:
-                work.close()
-                raise WorkerError("the score pool is closed")
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="burnish-rewards", daemon=True)
-                self._thread.start()
-                atexit.register(self.close)
-            return asyncio.run_coroutine_threadsafe(self._call(work), self._loop)
+        self._thread.close()
 
     # From here on everything runs on the pool's own loop.
 
-    async def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        task = asyncio.current_task()
-        assert task is not None
-        self._calls.add(task)
-        try:
-            return await work
-        finally:
-            self._calls.discard(task)
-
     async def _score(self, request: ScoreRequest) -> ScoreResult:
+        (result,) = await self._score_in_one_call([request])
+        return result
+
+    async def _score_all(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        with contextlib.suppress(Failed):  # each sample says it then
+            await self._open()
+        if self.batch and requests:
+            return await self._score_in_one_call(requests)
+        return await asyncio.gather(*(self._score(request) for request in requests))
+
+    async def _score_in_one_call(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """Tried again as a whole where it fails as a whole: then no sample has a score."""
         began = time.perf_counter()
         try:
-            slots = await self._open()
+            await self._open()
         except Failed as failure:  # it says the same however often it is asked
-            return ScoreResult(None, {}, str(failure), time.perf_counter() - began, request.data_source)
-        async with slots:
+            return _all_failed(requests, failure, began)
+        async with self._slots:
             began = time.perf_counter()
             for tries_left in reversed(range(self.retries + 1)):
                 try:
-                    answer = await self._ask(request)
+                    answers = await self._ask(requests)
                     break
                 except Failed as failure:
                     if not tries_left:
-                        seconds = time.perf_counter() - began
-                        return ScoreResult(None, {}, str(failure), seconds, request.data_source)
-        seconds, info = time.perf_counter() - began, answer["info"]
-        proposed = info.pop(NEW_PROMPTS, None)
-        return ScoreResult(answer["score"], info, None, seconds, request.data_source, new_prompts=proposed)
+                        return _all_failed(requests, failure, began)
+        each = (time.perf_counter() - began) / len(requests)
+        return [result_of(request, answer, each) for request, answer in zip(requests, answers, strict=True)]
 
-    async def _ask(self, request: ScoreRequest) -> dict[str, Any]:
+    async def _ask(self, requests: Sequence[ScoreRequest]) -> list[dict[str, Any]]:
+        many = f"scores of {len(requests)} samples within {len(requests)} × "
         while True:
             worker = min(self._workers, key=lambda w: (w.busy, not w.alive))
             try:
-                return await worker.ask(request, self.timeout)
+                return await worker.ask(requests, self.timeout * len(requests))
+            except TimedOut:
+                what = "score within " if len(requests) == 1 else many
+                raise Failed(f"timed out: no {what}{self._limit}") from None
             except Bystander:
-                continue  # finite: each kill is the end of another request's attempt
+                continue  # finite: each kill is the end of another call's attempt
 
-    async def _open(self) -> asyncio.Semaphore:
-        """The slots; how many there are is known once the first child says whether the function is async."""
-        if self._slots is None:
-            async with self._opening:
-                if self._broken is not None:  # do not start a process per sample to hear the same again
-                    raise NotLoaded(self._broken)
-                if self._slots is None:
-                    try:
-                        child = await self._workers[0].child()
-                    except NotLoaded as error:
-                        self._broken = str(error)
-                        raise
-                    self.required = child.required
-                    per_child = ASYNC_CALLS_PER_CHILD if child.concurrent else 1
-                    self._slots = asyncio.Semaphore(per_child * len(self._workers))
-        return self._slots
+    async def _open(self) -> None:
+        """Start the first child. How many slots there are is known once it says whether the function is async."""
+        if self._started:
+            return
+        async with self._opening:
+            if self._broken is not None:  # do not start a process per sample to hear the same again
+                raise NotLoaded(self._broken)
+            if not self._started:
+                try:
+                    await self._workers[0].child()
+                except NotLoaded as error:
+                    self._broken = str(error)
+                    raise
 
-    async def _end(self) -> None:
-        calls = list(self._calls)  # asyncio has tasks of its own on this loop, which must end by themselves
-        for call in calls:
-            if not call.cancelling():  # one that its caller gave up is ending its child, which must not be cut short
-                call.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
-        await self._end_children()
+    def _grow(self, child: Child) -> None:
+        """A worker has its first child: more calls may be made, and another child may be started for them."""
+        self.required, self.batch = child.required, child.batch
+        self._started += 1
+        workers = len(self._workers)
+        most = (self.at_once or ASYNC_CALLS_PER_CHILD * workers) if child.concurrent else workers
+        wanted = min(most, math.ceil(most / workers) * (self._started + STARTING_AT_ONCE))
+        for _ in range(wanted - self._granted):
+            self._slots.release()
+        self._granted = max(self._granted, wanted)
 
     async def _end_children(self) -> None:
         await asyncio.gather(*(worker.close() for worker in self._workers))
@@ -175,8 +180,8 @@ class ScorePool:
 class _Worker:
     """A place for one child: starts it when asked, again when it is gone."""
 
-    def __init__(self, spec: FunctionSpec):
-        self._spec = spec
+    def __init__(self, spec: FunctionSpec, on_first: Callable[[Child], None]):
+        self._spec, self._on_first = spec, on_first
         self._child: Child | None = None
         self._starting = asyncio.Lock()
         self.busy = 0
@@ -185,19 +190,26 @@ class _Worker:
     def alive(self) -> bool:
         return self._child is not None and self._child.alive
 
-    async def ask(self, request: ScoreRequest, timeout: float) -> dict[str, Any]:
+    async def ask(self, requests: Sequence[ScoreRequest], timeout: float) -> list[dict[str, Any]]:
         self.busy += 1
         try:
-            return await (await self.child()).ask(request, timeout)
+            return await (await self.child()).ask(requests, timeout)
         finally:
             self.busy -= 1
 
     async def child(self) -> Child:
         async with self._starting:
             if self._child is None or not self._child.alive:
-                self._child = await Child.start(self._spec)
+                first, self._child = self._child is None, await Child.start(self._spec)
+                if first:
+                    self._on_first(self._child)
             return self._child
 
     async def close(self) -> None:
         if self._child is not None:
             await self._child.kill()
+
+
+def _all_failed(requests: Sequence[ScoreRequest], failure: Failed, began: float) -> list[ScoreResult]:
+    each = (time.perf_counter() - began) / len(requests)
+    return [ScoreResult.failure(request, str(failure), each) for request in requests]

@@ -1,12 +1,14 @@
 """The child process that runs a scoring function: `python -m burnish.rewards.process`, started by child.py.
 
-Consumes frames on what was its standard input: first the FunctionSpec, then requests. Hands on one JSON frame per
-request on what was its standard output. Both descriptors are moved to private ones before user code runs: a function
-that prints writes to standard error, one that reads gets an empty file, and neither can disturb the protocol.
+Consumes frames on what was its standard input: first the FunctionSpec, then calls, each with its ScoreRequests (one, or
+for a function in the batch form any number). Hands on one JSON frame per call on what was its standard output: an
+answer per request, or the error of the whole call. Both descriptors are moved to private ones before user code runs: a
+function that prints writes to standard error, one that reads gets an empty file, and neither can disturb the protocol.
 
-The function is loaded once and called many times, so module-level state lives as long as the process, belongs to this
-process alone, and is lost when a time-out replaces it. A plain function runs in the main thread, one call at a time.
-An async function runs on one event loop, several calls at once, each under its own time limit.
+The function is loaded once and called many times, so its state (module-level, or of an object of a user's class) lives
+as long as the process, belongs to this process alone, and is lost when a time-out replaces it. A plain function runs in
+the main thread, one call at a time. An async function runs on one event loop, several calls at once, each under its own
+time limit.
 
 The process waits only for the next frame. When the parent goes away the frames end, and a thread that does nothing
 but read them ends this process and everything it started, even in the middle of a call. No torch is imported here.
@@ -26,15 +28,15 @@ from collections.abc import Awaitable
 from typing import IO, Any, NoReturn
 
 from burnish.errors import ConfigError
-from burnish.rewards.contract import FunctionSpec, ScoreRequest, checked_result
-from burnish.rewards.function import ScoreFunction, bind, failure_text, load_function
+from burnish.rewards.contract import FunctionSpec, ScoreRequest
+from burnish.rewards.function import ScoreFunction, answers, bind, failure_text, load_function
 from burnish.rewards.routing import default_compute_score
 
-#: Payload length and request id. Payloads are pickles towards the child (rows hold arbitrary Python values, and the
-#: parent is trusted), JSON towards the parent (which must not trust a process that runs user code).
+#: Payload length and the number of the call. Payloads are pickles towards the child (rows hold arbitrary Python values,
+#: and the parent is trusted), JSON towards the parent (which must not trust a process that runs user code).
 HEADER = struct.Struct(">IQ")
-Waiting = queue.SimpleQueue[tuple[int, bytes]]  # (request id, payload)
-HELLO = 0  # the id of the first frame and of its answer; requests count from 1
+Waiting = queue.SimpleQueue[tuple[int, bytes]]  # (number of the call, payload)
+HELLO = 0  # the number of the first frame and of its answer; calls count from 1
 
 
 def frame(number: int, payload: bytes) -> bytes:
@@ -47,7 +49,7 @@ def unpack(payload: bytes) -> Any:
 
 def main() -> None:
     frames = os.fdopen(os.dup(0), "rb")
-    answers = Answers(os.fdopen(os.dup(1), "wb"))
+    parent = Parent(os.fdopen(os.dup(1), "wb"))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -60,11 +62,12 @@ def main() -> None:
         found = load_function(spec.path, spec.name) if spec.path else default_compute_score
         function = bind(found, spec.key, spec.reward_kwargs)
     except ConfigError as error:
-        answers.send(HELLO, {"error": str(error)})
+        parent.send(HELLO, {"error": str(error)})
         return
-    answers.send(HELLO, {"concurrent": function.concurrent, "required": function.required})
+    facts = {"concurrent": function.concurrent, "required": function.required, "batch": function.batch}
+    parent.send(HELLO, facts)
     serve = serve_concurrently if function.concurrent else serve_one_by_one
-    serve(function, spec.label, waiting, answers)
+    serve(function, spec.label, waiting, parent)
 
 
 def restore_python_path(value: str | None) -> None:
@@ -74,7 +77,7 @@ def restore_python_path(value: str | None) -> None:
         os.environ["PYTHONPATH"] = value
 
 
-class Answers:
+class Parent:
     """The way back to the parent."""
 
     def __init__(self, stream: IO[bytes]):
@@ -102,28 +105,29 @@ def leave() -> NoReturn:
     os._exit(0)
 
 
-def serve_one_by_one(function: ScoreFunction, label: str, waiting: Waiting, answers: Answers) -> NoReturn:
+def serve_one_by_one(function: ScoreFunction, label: str, waiting: Waiting, parent: Parent) -> NoReturn:
     with asyncio.Runner() as runner:
         while True:
             number, payload = waiting.get()
-            answers.send(number, score_one(runner, function, label, payload))
+            parent.send(number, score_one(runner, function, label, payload))
 
 
 def score_one(runner: asyncio.Runner, function: ScoreFunction, label: str, payload: bytes) -> dict[str, Any]:
-    """The answer to one request. A plain function may still return an awaitable (functools.partial, a lambda)."""
+    """The answer to one call. A plain function may still return an awaitable (functools.partial, a lambda)."""
     try:
-        request, _ = unpack(payload)
-        value = function(request)
+        requests: list[ScoreRequest]
+        requests, _ = unpack(payload)
+        value = function(*requests)
         if inspect.isawaitable(value):
             value = runner.run(_wait(value))
-        return _answer(value, label)
-    except BaseException:  # noqa: BLE001  also SystemExit: whatever the function raises is this sample's failure
+        return {"answers": answers(function, value, len(requests), label)}
+    except BaseException:  # noqa: BLE001  also SystemExit: whatever the function raises is this call's failure
         return {"error": failure_text()}
 
 
-def serve_concurrently(function: ScoreFunction, label: str, waiting: Waiting, answers: Answers) -> None:
+def serve_concurrently(function: ScoreFunction, label: str, waiting: Waiting, parent: Parent) -> None:
     async def answer_one(number: int, payload: bytes) -> None:
-        answers.send(number, await score_async(function, label, payload))
+        parent.send(number, await score_async(function, label, payload))
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
@@ -146,25 +150,20 @@ def serve_concurrently(function: ScoreFunction, label: str, waiting: Waiting, an
 
 async def score_async(function: ScoreFunction, label: str, payload: bytes) -> dict[str, Any]:
     try:
-        request: ScoreRequest
-        request, timeout = unpack(payload)
-        call = asyncio.ensure_future(_wait(function(request)))
+        requests: list[ScoreRequest]
+        requests, timeout = unpack(payload)
+        call = asyncio.ensure_future(_wait(function(*requests)))
         done, _ = await asyncio.wait([call], timeout=timeout)
         if not done:
             call.cancel()
             return {"timed_out": True}
-        return _answer(call.result(), label)
+        return {"answers": answers(function, call.result(), len(requests), label)}
     except BaseException:  # noqa: BLE001  as above
         return {"error": failure_text()}
 
 
 async def _wait(value: Awaitable[Any]) -> Any:
     return await value
-
-
-def _answer(value: Any, label: str) -> dict[str, Any]:
-    score, info = checked_result(value, label)
-    return {"score": score, "info": info}
 
 
 if __name__ == "__main__":

@@ -4,7 +4,10 @@ Consumes completed rows (`data/row.py`) and a `Scoring`; hands on remarks: why t
 reference answer cannot be scored here, or why it fails. The reference answer is `extra_info.answer`, the data set's own
 worked answer, where the row has that text; else what the scorer's `reference` makes of the ground truth; else, with a
 custom function, the ground truth as text. A worked answer may be in a form that the scorer does not read: where it
-scores too low, the ground truth is scored too, and only where that fails as well is the row at fault.
+scores too low, the ground truth is scored too, and only where that fails as well is the row at fault. Where answers are
+programs the ground truth is tests, and the scorer's `reference` makes a response of the worked one.
+
+Not checked are rows that only a reward model scores, and programs where none can be run.
 
 An answer fails a built-in scorer below 1, which is full marks for all of them, and a custom function at 0 or less: its
 scale is not known, but nothing for a right answer is wrong on any. A function that fails on each of the first rows is
@@ -17,10 +20,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from burnish.config.reward import RewardConfig
-from burnish.errors import ConfigError, DataError, NotAvailable, UserError
+from burnish.config.rules.scoring import limits
+from burnish.errors import ConfigError, UserError
 from burnish.rewards.contract import FunctionSpec, ScoreRequest, ScoreResult
-from burnish.rewards.routing import data_source_of, scorer_for
-from burnish.rewards.scoring import Scoring, request_for
+from burnish.rewards.request import request_for
+from burnish.rewards.routing import data_source_of, scorer_for, truth_of
+from burnish.rewards.scoring import Scoring
 
 # The names of remarks, which are those of findings in `data/report.py`.
 REFUSED, NOT_CHECKED, FAILING, WORKED = "refused", "not_checked", "failing_reference", "worked_answer"
@@ -46,7 +51,6 @@ class References:
         self.given_up: str | None = None
         self._custom = scoring.spec.path is not None
         self._trials_left = TRIALS if self._custom else 0  # our own scorers always answer
-        self._not_built: dict[str, str | None] = {}
 
     @classmethod
     def by(cls, function: str | None, reward_fn_key: str = "data_source") -> Self:
@@ -57,9 +61,14 @@ class References:
         path, _, name = (function or "").partition(":")
         if function is not None and not path:
             raise ConfigError(f"--reward {function}: expected a file, and maybe a name in it: my_reward.py:my_score")
-        limits = RewardConfig()
-        spec = FunctionSpec(path or None, name or "compute_score")
-        scoring = Scoring(spec, num_workers=limits.num_workers, timeout=limits.timeout, reward_fn_key=reward_fn_key)
+        reward = limits(RewardConfig())
+        scoring = Scoring(
+            FunctionSpec(path or None, name or "compute_score"),
+            num_workers=reward.num_workers,
+            timeout=reward.timeout,
+            reward_fn_key=reward_fn_key,
+            reward_model=not path,  # training may have one; a custom function is taken to score every row
+        )
         try:
             scoring.validate()
         except UserError as error:
@@ -70,11 +79,17 @@ class References:
     def inspect(self, row: Mapping[str, Any]) -> Remark | None:
         """Why the row's answer is not to be scored, or None."""
         source = data_source_of(row, self.scoring.reward_fn_key)
-        if not self._custom and (reason := self._why_not_built(source)):
-            return Remark(NOT_CHECKED, f"{source}: {reason}")
-        if problem := self.scoring.check_row(row):
+        if self.scoring.leaves_to_model(row):
+            return Remark(NOT_CHECKED, f"{source}: rows of reward_model.style model, which only a reward model scores")
+        try:
+            problem = self.scoring.check_row(row)
+        except ConfigError as error:
+            return Remark(NOT_CHECKED, str(error).partition(". ")[0])  # the ways out are a run's
+        if problem:
             return Remark(REFUSED, problem)
-        if _worked_answer(row) is None and _ground_truth(row) is None:
+        if _worked_answer(row) is None and self.scoring.runs_programs(row):
+            return Remark(NOT_CHECKED, f"{source}: rows without extra_info.answer, a program that passes the tests")
+        if _worked_answer(row) is None and truth_of(row)[0] is None:
             return Remark(NOT_CHECKED, f"{source}: rows with neither reward_model.ground_truth nor extra_info.answer")
         return None
 
@@ -93,7 +108,8 @@ class References:
     def _score(self, rows: Sequence[Mapping[str, Any]]) -> list[Remark | None]:
         if self.given_up:
             return [Remark(NOT_CHECKED, self.given_up)] * len(rows)
-        remarks = self._remarks(rows, [_worked_answer(row) for row in rows])
+        as_they_are = [None if self.scoring.runs_programs(row) else _worked_answer(row) for row in rows]
+        remarks = self._remarks(rows, as_they_are)
         low = {i: remark for i, remark in enumerate(remarks) if remark and remark.finding == WORKED}
         by_truth = self._remarks([rows[i] for i in low], [None] * len(low))
         for (i, remark), also_fails in zip(low.items(), by_truth, strict=True):
@@ -102,32 +118,33 @@ class References:
         return remarks
 
     def _remarks(self, rows: Sequence[Mapping[str, Any]], worked: Sequence[str | None]) -> list[Remark | None]:
-        """What is wrong with the worked answer of each row, or, where that is None, with its ground truth."""
+        """What is wrong with the worked answer of each row, or, where that is None, with the scorer's `reference`."""
         remarks: list[Remark | None] = [None] * len(rows)
         asked: list[tuple[int, ScoreRequest]] = []
         for i, (row, answer) in enumerate(zip(rows, worked, strict=True)):
             try:
-                text = self._ground_truth_answer(row) if answer is None else answer
+                text = self._reference(row) if answer is None else answer
             except ValueError as error:
                 remarks[i] = Remark(FAILING, str(error))
                 continue
             asked.append((i, request_for(row, text, _FACTS, self.scoring.reward_fn_key)))
         results = self.scoring.score_all([request for _, request in asked])
         for (i, request), result in zip(asked, results, strict=True):
-            remarks[i] = self._judge(request, result, is_worked=worked[i] is not None)
+            as_it_is = worked[i] is not None
+            name = "extra_info.answer" if as_it_is or self.scoring.runs_programs(rows[i]) else "the ground truth"
+            remarks[i] = self._judge(request, result, name, as_it_is)
         self._consider(results)
         return remarks
 
-    def _ground_truth_answer(self, row: Mapping[str, Any]) -> str:
+    def _reference(self, row: Mapping[str, Any]) -> str:
         """The ground truth as a response gives it; ValueError where the scorer can read no response to the row."""
-        truth = _ground_truth(row)
+        truth, extra_info = truth_of(row)
         if self._custom:
             return as_text(truth)
-        scorer = scorer_for(data_source_of(row, self.scoring.reward_fn_key))
-        return scorer.reference(truth, row.get("extra_info") or {})
+        return scorer_for(data_source_of(row, self.scoring.reward_fn_key)).reference(truth, extra_info)
 
-    def _judge(self, request: ScoreRequest, result: ScoreResult, is_worked: bool) -> Remark | None:
-        name = "extra_info.answer" if is_worked else "the ground truth"
+    def _judge(self, request: ScoreRequest, result: ScoreResult, name: str, as_it_is: bool) -> Remark | None:
+        """`as_it_is`: the answer is written as the data set has it, which may not be how the scorer reads one."""
         if result.score is None:
             cause = str(result.error).strip().splitlines()[-1]
             return Remark(FAILING, f"{name} cannot be scored: {cause}")
@@ -137,8 +154,9 @@ class References:
         text = " ".join(request.solution_str.split())
         end = text if len(text) <= _SHOWN else f"…{text[-_SHOWN:]}"
         truth = as_text(request.ground_truth)
-        told = f"{name} scores {result.score:g}: '{end}', where the ground truth is '{truth:.60}'"
-        only_form = is_worked and request.ground_truth is not None and _mentions(request.solution_str, truth)
+        why = f"; {result.info['why']}" if result.info.get("why") else ""  # what tests say of a program
+        told = f"{name} scores {result.score:g}: '{end}', where the ground truth is '{truth:.60}'{why}"
+        only_form = as_it_is and request.ground_truth is not None and _mentions(request.solution_str, truth)
         return Remark(WORKED if only_form else FAILING, told)
 
     def _consider(self, results: Sequence[ScoreResult]) -> None:
@@ -149,17 +167,6 @@ class References:
             self._trials_left -= len(results)
             if not self._trials_left:
                 self.given_up = f"{self.scoring.spec.label} failed on the first {TRIALS} rows and is asked no more"
-
-    def _why_not_built(self, source: str) -> str | None:
-        if source not in self._not_built:
-            try:
-                scorer_for(source)
-                self._not_built[source] = None
-            except NotAvailable as error:
-                self._not_built[source] = str(error)
-            except DataError:
-                self._not_built[source] = None  # `check_row` says what is wrong with it
-        return self._not_built[source]
 
 
 def as_text(ground_truth: Any) -> str:
@@ -179,7 +186,3 @@ def _mentions(answer: str, truth: str) -> bool:
 def _worked_answer(row: Mapping[str, Any]) -> str | None:
     answer = (row.get("extra_info") or {}).get("answer")
     return answer if isinstance(answer, str) and answer.strip() else None
-
-
-def _ground_truth(row: Mapping[str, Any]) -> Any:
-    return (row.get("reward_model") or {}).get("ground_truth")

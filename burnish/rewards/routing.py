@@ -1,7 +1,10 @@
 """Which scorer a data source has, and whether a row holds what that scorer reads.
 
-`SCORERS` is the table: adding a scorer is a file under scores/ with `compute_score` and `reference`, and a line here.
-Names end in `*` where a family is meant. No torch; a scorer is imported when it is first used.
+`SCORERS` is the table: adding a scorer is a file under scores/ with `compute_score`, `reference` and `check`, and a
+line here. Sources end in `*` where a family is meant. No torch; a scorer is imported when it is first used.
+
+A row's `reward_model.style` says who scores it: `model` the reward model alone, `both` rule and model, anything else
+the rule. The model's part is not here; a row that asks for one where there is none is refused.
 """
 
 import difflib
@@ -11,25 +14,32 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
-from burnish.errors import DataError, NotAvailable, UserError
-from burnish.rewards.function import accepted_names
+from burnish.errors import DataError, UserError
+from burnish.rewards.contract import PARAMETERS
+from burnish.rewards.signature import accepted_names
 
 NO_SOURCE = "unknown"  # what `data/row.py` calls the data source of a row that names none
+RULE, MODEL, BOTH = "rule", "model", "both"  # styles
 _BRING = "custom_reward_function.path=my_reward.py"
 _PLACE = "the row has 'ground_truth' at top level; put it under reward_model: {\"ground_truth\": …}"
+
+#: here      our own code with a bounded, tiny cost: it runs where it is asked
+#: process   in a scoring process, which a time limit can end
+#: sandbox   async, in a process that supervises many programs in the sandbox
+Runs = Literal["here", "process", "sandbox"]
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """One line of the table. `quick`: our own code with a bounded, tiny cost, so it runs without a worker process."""
+    """One line of the table."""
 
     name: str
     sources: tuple[str, ...]
-    module: str | None = None
+    module: str
     reads_ground_truth: bool = True
-    quick: bool = False
+    runs: Runs = "process"
 
     @property
     def compute_score(self) -> Callable[..., Any]:
@@ -46,9 +56,18 @@ class Scorer:
         function: Callable[[Any, Mapping[str, Any]], str] = self._load().reference
         return function
 
+    @property
+    def check(self) -> Callable[[Any, Mapping[str, Any]], None]:
+        """`check(ground_truth, extra_info)`: ValueError where this is nothing that this scorer can compare with."""
+        function: Callable[[Any, Mapping[str, Any]], None] = self._load().check
+        return function
+
+    def named(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of `values` that `compute_score` names."""
+        names, takes_rest = _names(self.compute_score)
+        return {name: value for name, value in values.items() if takes_rest or name in names}
+
     def _load(self) -> ModuleType:
-        if self.module is None:
-            raise NotAvailable(f"the scorer '{self.name}'", f"Meanwhile bring your own function: {_BRING}")
         return importlib.import_module(self.module)
 
 
@@ -56,32 +75,37 @@ _CODE = ("codecontests", "apps", "codeforces", "taco", "mbpp", "humaneval")
 _QA = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle", "searchR1_*")
 _MATH = ("lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500", "math")
 
+
+def _scorer(name: str, *sources: str, runs: Runs, reads_ground_truth: bool = True) -> Scorer:
+    return Scorer(name, sources, f"burnish.rewards.scores.{name}", reads_ground_truth, runs)
+
+
 SCORERS = (
-    Scorer("gsm8k", ("openai/gsm8k", "gsm8k"), "burnish.rewards.scores.gsm8k", quick=True),
-    Scorer("arithmetic", ("burnish/arithmetic",), "burnish.rewards.scores.arithmetic", quick=True),
-    Scorer("math", _MATH),
-    Scorer("math_dapo", ("math_dapo", "aime*")),
-    Scorer("prime_math", ("numina_*",)),
-    Scorer("code", _CODE, reads_ground_truth=False),  # tests may also be in extra_info or reward_model
-    Scorer("qa_em", _QA),
-    Scorer("countdown", ("countdown",)),
-    Scorer("multiply", ("multiply",)),
-    Scorer("geo3k", ("hiyouga/geometry3k",)),
-    Scorer("reasoning_gym", ("reasoning_gym/*",), reads_ground_truth=False),
+    _scorer("gsm8k", "openai/gsm8k", "gsm8k", runs="here"),
+    _scorer("arithmetic", "burnish/arithmetic", runs="here"),
+    _scorer("math", *_MATH, runs="process"),
+    _scorer("math_dapo", "math_dapo", "aime*", runs="process"),
+    _scorer("prime_math", "numina_*", runs="process"),
+    _scorer("code", *_CODE, runs="sandbox", reads_ground_truth=False),  # tests may also be in extra_info
+    _scorer("qa_em", *_QA, runs="here"),
+    _scorer("countdown", "countdown", runs="here"),
+    _scorer("multiply", "multiply", runs="here"),
+    _scorer("geo3k", "hiyouga/geometry3k", runs="process"),
+    _scorer("reasoning_gym", "reasoning_gym/*", runs="process", reads_ground_truth=False),
 )
+SOURCES = tuple(source for scorer in SCORERS for source in scorer.sources)
 
 
 @functools.cache
 def scorer_for(data_source: str) -> Scorer:
-    """The scorer of a data source. Unknown: DataError with the known ones; not built yet: NotAvailable."""
+    """The scorer of a data source. Unknown: DataError with the known ones, and how to add one."""
     for scorer in SCORERS:
         if any(fnmatchcase(data_source, pattern) for pattern in scorer.sources):
-            scorer.compute_score  # noqa: B018  (raises where there is none)
             return scorer
-    near = difflib.get_close_matches(data_source, _available(), n=1)
+    near = difflib.get_close_matches(data_source, SOURCES, n=1)
     raise DataError(
         f"data_source={data_source!r} has no built-in scorer{f' (did you mean {near[0]!r}?)' if near else ''}. "
-        f"{_there_is()}. To score another, write compute_score(data_source, solution_str, ground_truth, "
+        f"Known: {', '.join(SOURCES)}. To score another, write compute_score(data_source, solution_str, ground_truth, "
         f"extra_info=None) and give {_BRING}, or add a file under burnish/rewards/scores/ and a line to SCORERS in "
         "burnish/rewards/routing.py"
     )
@@ -90,61 +114,68 @@ def scorer_for(data_source: str) -> Scorer:
 def default_compute_score(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None, **kwargs: Any
 ) -> Any:
-    """Score with the data source's scorer; `kwargs` (e.g. gsm8k's `method`) reach the scorers that name them."""
-    function = scorer_for(data_source).compute_score
-    names, takes_rest = _names(function)
+    """Score with the data source's scorer; `kwargs` (e.g. gsm8k's `method`) reach the scorers that name them. What an
+    async scorer gives is to be awaited."""
+    scorer = scorer_for(data_source)
     values = {**kwargs, "solution_str": solution_str, "ground_truth": ground_truth}
     values |= {"data_source": data_source, "extra_info": extra_info or {}}
-    return function(**{name: value for name, value in values.items() if takes_rest or name in names})
+    return scorer.compute_score(**scorer.named(values))
 
 
 def scorer_options() -> frozenset[str]:
-    """The parameters of the built scorers that `reward_kwargs` may set."""
-    built = [scorer.compute_score for scorer in SCORERS if scorer.module]
-    return frozenset().union(*(_names(function)[0] for function in built)) - {
-        "data_source",
-        "solution_str",
-        "ground_truth",
-        "extra_info",
-    }
+    """The parameters of the built-in scorers that a user may set."""
+    return frozenset().union(*(_names(scorer.compute_score)[0] for scorer in SCORERS)) - set(PARAMETERS)
 
 
 def check_row(
-    row: Mapping[str, Any], reward_fn_key: str = "data_source", custom: bool = False, reads_ground_truth: bool = True
+    row: Mapping[str, Any],
+    reward_fn_key: str = "data_source",
+    custom: bool = False,
+    reads_ground_truth: bool = True,
+    reward_model: bool = False,
 ) -> str | None:
     """What keeps this row from being scored, naming the field, or None. Called when a dataset is loaded.
 
     `custom`: a custom function scores every row. It may do without a ground truth, so nothing is asked of the row; but
     a function that insists on one (`reads_ground_truth`) must not get None because the row has it in the wrong place.
+    `reward_model`: there is a reward model, for rows whose style asks for one.
     """
+    if reward_model and style_of(row) == MODEL:
+        return None
     if custom:
         return _PLACE if reads_ground_truth and _is_misplaced(row) else None
+    section = row.get("reward_model")
+    if section is not None and not isinstance(section, Mapping):
+        return f"reward_model={section!r}: must be a dict with style and ground_truth"
+    if not reward_model and (style := style_of(row)) != RULE:
+        return (
+            f"reward_model.style={style!r} asks for a reward model, and there is none: set reward_model.enable=true "
+            f"reward_model.model.path=…, or make the style 'rule', or score with a function of your own: {_BRING}"
+        )
+    return _check_rule(row, reward_fn_key)
+
+
+def _check_rule(row: Mapping[str, Any], reward_fn_key: str) -> str | None:
+    """The same for a row that the scorer of its data source scores."""
     data_source = data_source_of(row, reward_fn_key)
     if data_source in ("", NO_SOURCE):
         return (
             f"the row has no {reward_fn_key}, which chooses the scorer: set {_BRING} to score with a function of your "
-            f"own, or add the column. {_there_is()}"
+            f"own, or add the column. Known: {', '.join(SOURCES)}"
         )
-    reward_model = row.get("reward_model")
-    if reward_model is not None and not isinstance(reward_model, Mapping):
-        return f"reward_model={reward_model!r}: must be a dict with style and ground_truth"
-    reward_model = reward_model or {}
-    if reward_model.get("style") in ("model", "both"):
-        return (
-            f"reward_model.style={reward_model['style']!r} asks for a reward model, which is not available yet; "
-            f"use style 'rule', or bring your own function: {_BRING}"
-        )
+    ground_truth, extra_info = truth_of(row)
     try:
         scorer = scorer_for(data_source)
-    except UserError as error:
+        if scorer.reads_ground_truth and _is_empty(ground_truth):
+            raise ValueError(
+                f"reward_model.ground_truth is missing: the scorer '{scorer.name}' of {data_source!r} compares with "
+                f"it; fill it in, or score without it by a function of your own: {_BRING}"
+            )
+        scorer.check(ground_truth, extra_info)
+    except DataError as error:
         return str(error)
-    if scorer.reads_ground_truth and _is_empty(reward_model.get("ground_truth")):
-        if _is_misplaced(row):
-            return _PLACE
-        return (
-            f"reward_model.ground_truth is missing: the scorer '{scorer.name}' of {data_source!r} compares with it; "
-            f"fill it in, or score without it by a function of your own: {_BRING}"
-        )
+    except (ValueError, UserError) as error:
+        return _PLACE if _is_misplaced(row) else str(error)
     return None
 
 
@@ -153,19 +184,22 @@ def data_source_of(row: Mapping[str, Any], reward_fn_key: str = "data_source") -
     return str(row.get(reward_fn_key) or row.get("data_source") or "")
 
 
+def style_of(row: Mapping[str, Any]) -> str:
+    """Who scores the row: RULE, MODEL or BOTH."""
+    section = row.get("reward_model")
+    style = section.get("style") if isinstance(section, Mapping) else None
+    return style if style in (MODEL, BOTH) else RULE
+
+
+def truth_of(row: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The ground truth, and the `extra_info` beside it: the row's own over the other fields of its `reward_model`."""
+    others = dict(row.get("reward_model") or {})
+    return others.pop("ground_truth", None), {**others, **(row.get("extra_info") or {})}
+
+
 @functools.cache
 def _names(function: Callable[..., Any]) -> tuple[frozenset[str], bool]:
     return accepted_names(function)
-
-
-def _available() -> list[str]:
-    return [source for scorer in SCORERS if scorer.module for source in scorer.sources]
-
-
-def _there_is() -> str:
-    """The data sources that can be scored now, and the names of the scorers that cannot."""
-    later = ", ".join(scorer.name for scorer in SCORERS if not scorer.module)
-    return f"Available: {', '.join(_available())} (not yet: the scorers {later})"
 
 
 def _is_misplaced(row: Mapping[str, Any]) -> bool:

@@ -22,8 +22,9 @@ from burnish.data.files import Row, at, columns, lookup, no_column, read_rows, w
 from burnish.data.row import complete_row, find_prompt_key
 from burnish.errors import ConfigError, DataError, UserError
 from burnish.rewards.contract import ScoreRequest, ScoreResult
-from burnish.rewards.failures import FailureWatch, apply_policy, describe_causes
+from burnish.rewards.failures import FailureWatch, apply_policy
 from burnish.rewards.pool import ASYNC_CALLS_PER_CHILD
+from burnish.rewards.routing import BOTH, MODEL, style_of
 from burnish.rewards.scoring import Scoring
 from burnish.tracking.progress import Progress
 from burnish.tracking.run_folder import writable_folder
@@ -35,6 +36,7 @@ TURNS = 2  # a prompt and a response, as a single-turn agent loop counts them
 RESPONSES = "responses"  # the column of `burnish generate`; beside it are others with an entry per response
 SCORES, REWARD_INFO = "scores", "reward_info"  # columns of the file with scores
 OWN_FUNCTION = "custom_reward_function.path=my_reward.py"
+BATCH = 256  # responses in one call of a function that takes lists
 
 RowRequest = tuple[int, ScoreRequest]  # the number of a row, and the request for one of its responses
 
@@ -94,6 +96,8 @@ def requests(rows: Sequence[Row], data: EvalDataConfig, scoring: Scoring, explic
         raise DataError(f"{data.path}: there is a column '{taken[0]}' already, and data.scored_path adds one; drop it")
     if custom and not has_prompts(names, data.prompt_key):
         log.info("%s: no column '%s', so extra_info['prompt'] is None (data.prompt_key)", data.path, data.prompt_key)
+    if not custom and any(style_of({"reward_model": lookup(row, data.reward_model_key)}) == BOTH for row in rows):
+        log.info("%s: rows of reward_model.style both are scored by their rule alone, as in validation", data.path)
     asked: list[RowRequest] = []
     for number, row in enumerate(rows):
         try:
@@ -141,6 +145,11 @@ def row_requests(row: Row, names: list[str], number: int, data: EvalDataConfig, 
     if no_prompt:
         named[data.prompt_key] = ""
     full = complete_row(named, prompt_key=data.prompt_key, reward_fn_key=data.data_source_key, position=number)
+    if scoring.spec.path is None and style_of(full) == MODEL:
+        raise DataError(
+            "reward_model.style='model': only a reward model scores this row, and `burnish eval` scores by rule. Leave "
+            f"such rows out, make the style 'rule', or score with a function of your own: {OWN_FUNCTION}"
+        )
     problem = scoring.check_row(full)
     if problem and "ground_truth" in problem and data.reward_model_key not in names:
         problem += (
@@ -211,7 +220,24 @@ def score(asked: Sequence[RowRequest], scoring: Scoring, config: RewardConfig) -
     """A result per request, failures inside. RewardError as soon as more have failed than may in all."""
     watch = FailureWatch(len(asked), config.max_failure_ratio)
     with Progress("scoring", len(asked), unit="responses") as progress:
+        if not scoring.one_by_one:
+            return _score_in_batches(asked, scoring, watch, progress)
         return asyncio.run(_score(asked, scoring, watch, progress, 2 * ASYNC_CALLS_PER_CHILD * config.num_workers))
+
+
+def _score_in_batches(
+    asked: Sequence[RowRequest], scoring: Scoring, watch: FailureWatch, progress: Progress
+) -> list[ScoreResult]:
+    """The same for a function that takes lists: call after call."""
+    results: list[ScoreResult] = []
+    for start in range(0, len(asked), BATCH):
+        batch = asked[start : start + BATCH]
+        found = scoring.score_all([request for _, request in batch])
+        for (row, _), result in zip(batch, found, strict=True):
+            watch.add(row, result)
+        results += found
+        progress.advance(len(found), note=f"{len(watch.failed)} failed" if watch.failed else "")
+    return results
 
 
 async def _score(
@@ -239,18 +265,17 @@ def apply_failures(
     """What the failure policy leaves: samples with their result, None for those that are dropped."""
     rows = [row for row, _ in asked]
     keep, report = apply_policy(results, rows, False, config.max_failure_ratio, config.on_error)
-    causes = describe_causes(results, rows)
     if report.failed:
         done = "got 0" if config.on_error == "zero" else "are left out"
         log.warning(
             "%d of %d responses could not be scored and %s (reward.on_error=%s; uid is the number of the row)\n%s",
-            report.failed, len(asked), done, config.on_error, causes,
+            report.failed, len(asked), done, config.on_error, report.causes,
         )  # fmt: skip
     samples = [
         Sample(row, request.data_source, result if kept else None)
         for (row, request), result, kept in zip(asked, report.results, keep.tolist(), strict=True)
     ]
-    return samples, Failures(report.failed, report.dropped_samples, config.on_error, causes)
+    return samples, Failures(report.failed, report.dropped_samples, config.on_error, report.causes)
 
 
 def judge(evaluation: Evaluation, fail_under: float | None) -> int:

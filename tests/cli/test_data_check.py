@@ -62,7 +62,8 @@ def test_without_a_tokenizer_no_torch_is_loaded(splits):
     [
         ([row(data_source="mystery")], "rows that would be refused (1)"),
         ([row(truth=None)], "rows that would be refused (1)"),
-        ([row(truth="two", extra_info={"answer": "#### 3"})], "reference answers that fail their own scorer (1)"),
+        ([row(truth="two")], "rows that would be refused (1)"),
+        ([row(truth="2", extra_info={"answer": "#### 3"})], "reference answers that fail their own scorer (1)"),
         ([row(" ")], "empty prompts (1)"),
         ([row(extra_info={"answer": ""})], "empty answers (1)"),
     ],
@@ -80,7 +81,10 @@ def test_problems_end_with_1(jsonl, capsys, rows, said):
             [row(extra_info={"answer": "it is 2"})],
             "1 row: no problems; warnings: worked answers that fail where the ground truth passes (1)",
         ),
-        ([row(data_source="math")], "1 row: no problems; warnings: rows whose reference answer is not checked (1)"),
+        (
+            [row(data_source="chat", reward_model={"style": "model"})],
+            "1 row: no problems; warnings: rows whose reference answer is not checked (1)",
+        ),
         ([row(), row("x", 3)], "2 rows: no problems; warnings: columns of mixed types (1)"),
     ],
 )

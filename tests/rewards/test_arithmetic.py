@@ -1,6 +1,6 @@
 import pytest
 
-from burnish.rewards.scores.arithmetic import compute_score
+from burnish.rewards.scores.arithmetic import check, compute_score
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,14 @@ def test_ground_truth_may_be_a_number():
 def test_a_ground_truth_that_is_no_integer_is_an_error_of_the_row():
     with pytest.raises(ValueError, match="reward_model.ground_truth='x': arithmetic needs an integer"):
         compute_score("answer: 1", "x")
+
+
+@pytest.mark.parametrize("ground_truth", ["x", "", None, 12.5, True, [1], {"target": 1}])
+def test_such_rows_are_refused_before_anything_is_scored(ground_truth):
+    with pytest.raises(ValueError, match="arithmetic needs an integer"):
+        check(ground_truth, {})
+
+
+@pytest.mark.parametrize("ground_truth", ["12", " -5 ", 7, 7.0])
+def test_integers_are_not_refused(ground_truth):
+    check(ground_truth, {})

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from burnish.rewards.contract import BadResult, checked_result, plain
+from burnish.rewards.contract import (
+    SHOWN_RESPONSE,
+    BadResult,
+    ScoreRequest,
+    ScoreResult,
+    checked_result,
+    checked_results,
+    plain,
+    shortened,
+)
 
 
 @pytest.mark.parametrize(
@@ -62,3 +71,56 @@ def test_other_keys_become_info():
 
 def test_plain_keeps_text_of_what_json_lacks():
     assert plain({"a": {1}, "b": b"x", "c": {("k",): 1}}) == {"a": [1], "b": "b'x'", "c": {"('k',)": 1}}
+
+
+@pytest.mark.parametrize("value", [[1, {"score": 0, "acc": 1}], (1, {"score": 0, "acc": 1})])
+def test_results_of_a_batch(value):
+    assert checked_results(value, 2) == [(1.0, {}), (0.0, {"acc": 1})]
+
+
+@pytest.mark.parametrize("value", [np.array([0.5, 1.0]), torch.tensor([0.5, 1.0])])
+def test_arrays_are_lists_of_numbers(value):
+    assert checked_results(value, 2) == [(0.5, {}), (1.0, {})]
+
+
+def test_one_bad_result_of_a_batch_is_its_own():
+    good, bad, text = checked_results([1, float("nan"), "x"], 3, "it")
+    assert good == (1.0, {})
+    assert bad.startswith("it, for sample 1, returned nan;") and text.startswith(
+        "it, for sample 2, returned 'x' (str);"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "count", "said"),
+    [
+        ([1.0], 2, "it returned 1 results for 2 samples; return a list with a result for each"),
+        ([], 1, "it returned 0 results for 1 sample;"),
+        (None, 2, "it returned None for 2 samples;"),
+        (1.0, 2, "it returned 1.0 (float) for 2 samples;"),
+        ("ab", 2, "it returned 'ab' (str) for 2 samples;"),
+        ({"score": [1, 1]}, 2, "it returned {'score': [1, 1]} (dict) for 2 samples;"),
+        (np.array(1.0), 1, "it returned array(1.) (ndarray) for 1 sample;"),
+    ],
+)
+def test_what_is_no_list_of_results(value, count, said):
+    with pytest.raises(BadResult) as error:
+        checked_results(value, count, "it")
+    assert str(error.value).startswith(said)
+
+
+def test_results_remember_their_request_where_it_failed():
+    request = ScoreRequest("src", "a\x1b[2Jb\n" + "x" * 500, None, {}, index=7)
+    good = ScoreResult.of(request, 0.5, {"acc": 1, "new_prompts": [{"prompt": "q"}]}, 2.0)
+    assert (good.score, good.info, good.new_prompts, good.seconds) == (0.5, {"acc": 1}, [{"prompt": "q"}], 2.0)
+    assert (good.data_source, good.index, good.response) == ("src", None, "")
+    bad = ScoreResult.failure(request, "why", 1.0)
+    assert (bad.score, bad.error, bad.data_source, bad.index) == (None, "why", "src", 7)
+    assert bad.response.startswith("a\\x1b[2Jb\\nxxx") and bad.response.endswith("x…")
+
+
+def test_responses_are_shown_on_one_line_without_control_characters():
+    assert shortened("grüße 漢字 😀") == "grüße 漢字 😀"
+    assert shortened("a\tb\r\u202e\ud800") == r"a\tb\r\u202e\ud800"
+    assert shortened("y" * SHOWN_RESPONSE) == "y" * SHOWN_RESPONSE
+    assert shortened("y" * 201) == "y" * 200 + "…"

@@ -14,8 +14,8 @@ from burnish.rewards.failures import SHOWN_CAUSES, FailureWatch, apply_policy, d
 GOOD = ScoreResult(1.0, data_source="gsm8k")
 
 
-def bad(error: str = "Traceback\n  File x\nValueError: 7", source: str = "gsm8k") -> ScoreResult:
-    return ScoreResult(None, error=error, data_source=source)
+def bad(error: str = "Traceback\n  File x\nValueError: 7", source: str = "gsm8k", **fields) -> ScoreResult:
+    return ScoreResult(None, error=error, data_source=source, **fields)
 
 
 def step(pattern: str) -> tuple[list[ScoreResult], list[int]]:
@@ -97,6 +97,21 @@ def test_a_watch_stops_at_the_first_failure_too_many():
     with pytest.raises(RewardError, match=r"stopped after scoring 9 of 40 samples: 3 failed, more") as error:
         watch.add(100, bad())
     assert "3 times (data_source gsm8k; first uid 97)" in str(error.value)
+
+
+def test_a_cause_shows_the_row_and_the_response_of_its_first_sample():
+    results = [bad("no score", index=12, response=r"I think\n\x1b[2J"), bad("no score", index=13, response="no")]
+    text = describe_causes(results, ["a", "b"])
+    assert text == (
+        "  2 times (data_source gsm8k; first uid a, row index 12):\n    no score\n    response: I think\\n\\x1b[2J"
+    )
+    _, report = apply_policy([*results, GOOD], ["a", "b", "c"], False, max_failure_ratio=1.0)
+    assert report.causes == text
+
+
+def test_an_index_may_be_any_text():
+    text = describe_causes([bad("e", index="a\nb"), GOOD], [0, 1])
+    assert "row index a\\nb)" in text and describe_causes([GOOD], [0]) == ""
 
 
 def test_many_causes_are_cut():

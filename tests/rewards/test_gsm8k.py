@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from burnish.rewards.scores.gsm8k import WINDOW, compute_score, extract_solution
+from burnish.rewards.scores.gsm8k import WINDOW, check, compute_score, extract_solution
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "reward_gsm8k.json").read_text())
 
@@ -82,3 +82,19 @@ def test_format_score_is_for_a_wrong_number_only():
 def test_unknown_method():
     with pytest.raises(ValueError, match="method='loose': gsm8k knows 'strict' and 'flexible'"):
         compute_score("#### 7", "7", method="loose")
+
+
+@pytest.mark.parametrize("ground_truth", ["seven", "", None, True, ["7"], {"target": "7"}])
+def test_a_ground_truth_that_is_no_number_is_refused_before_anything_is_scored(ground_truth):
+    with pytest.raises(ValueError, match="gsm8k needs the answer, a number or a text with one"):
+        check(ground_truth, {})
+
+
+@pytest.mark.parametrize("ground_truth", ["7", "1,234", "$18", "-0.5", 7, 7.5])
+def test_numbers_are_not_refused(ground_truth):
+    check(ground_truth, {})
+
+
+def test_a_ground_truth_of_the_wrong_type_is_an_error_of_the_row():
+    with pytest.raises(ValueError, match="reward_model.ground_truth="):
+        compute_score("#### 7", {"target": "7"})

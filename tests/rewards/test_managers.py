@@ -1,16 +1,19 @@
 """Managers: scores on tokens, samples on the screen, users' classes."""
 
 import asyncio
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
 
 from burnish.config import PPOConfig
-from burnish.errors import ConfigError, NotAvailable, RewardError
+from burnish.config.rules.scoring import limits
+from burnish.errors import ConfigError, RewardError
 from burnish.protocol import DataProto
 from burnish.rewards.contract import FunctionSpec, ScoreResult
-from burnish.rewards.managers import load_manager
+from burnish.rewards.managers import MANAGERS, load_manager
+from burnish.rewards.managers.batch import BatchRewardManager
 from burnish.rewards.managers.naive import NaiveRewardManager
 from burnish.rewards.managers.place import place
 from burnish.rewards.scoring import Scoring
@@ -180,6 +183,16 @@ def test_a_pool_scores_what_rows_do_not_carry(reward_file):
     manager.close()
 
 
+def test_a_row_that_is_left_to_a_model_is_not_scored_by_rule():
+    scoring = Scoring(FunctionSpec(), reward_model=True)
+    styles = [{"style": "model"}, {"style": "model"}, {"style": "both", "ground_truth": "7"}]
+    data = batch(["a", "b", "#### 7"], reward_model=styles, score_result=[ScoreResult(0.25), None, None])
+    first, second, third = NaiveRewardManager(Letters(), 0, scoring).score(data)
+    assert (first.score, third.score) == (0.25, 1.0)
+    assert second.error == "reward_model.style='model': the row came without a score of the reward model"
+    assert second.response == "b"
+
+
 def test_check_row():
     assert "ground_truth is missing" in NaiveRewardManager(Letters(), 0).check_row({"data_source": "gsm8k"})
     assert NaiveRewardManager(Letters(), 0, length).check_row({"data_source": "gsm8k"}) is None
@@ -239,10 +252,148 @@ def test_a_users_class(way, reward_file, monkeypatch, tmp_path):
     assert manager(None) == 1.0
 
 
-@pytest.mark.parametrize("name", ["batch", "prime"])
-def test_managers_that_come_later(name):
-    with pytest.raises(NotAvailable, match=f"reward_model.reward_manager={name}. Managers that are there: naive"):
-        load(reward_model__reward_manager=name)
+# All managers, the same scores
+
+EXPRESSIONS = [
+    ("gsm8k", "#### 7", "7", 1.0),
+    ("gsm8k", "#### 8", "7", 0.0),
+    ("burnish/arithmetic", "answer: 12", 12, 1.0),
+    ("nq", "<answer>the Rome</answer>", {"target": ["Rome"]}, 1.0),
+    ("nq", "<answer>Milan</answer>", {"target": ["Rome"]}, 0.0),
+    ("multiply", "<answer>1,234</answer>", "1234", 1.0),
+    ("countdown", "<answer>(8 - 2) * 5</answer>", {"target": 30, "numbers": [8, 2, 5]}, 1.0),
+    ("lighteval/MATH", r"so \boxed{\frac12}", "0.5", 1.0),
+    ("lighteval/MATH", r"so \boxed{\frac13}", "0.5", 0.0),
+    ("mbpp", "```python\ndef one():\n    return 1\n```", '["assert one() == 1"]', 1.0),
+    ("mbpp", "```python\ndef one():\n    return 2\n```", '["assert one() == 1"]', 0.0),
+]
+
+
+def rows_of_all_kinds() -> tuple[DataProto, list[float]]:
+    sources, texts, answers, scores = zip(*EXPRESSIONS, strict=True)
+    return batch(list(texts), data_source=list(sources), reward_model=truths(*answers)), list(scores)
+
+
+@pytest.fixture
+def manager_of() -> Iterator:
+    """Makes managers as a run does: the configuration's limits, the function tried, then the manager."""
+    made = []
+
+    def make(name: str, path: str | None = None, **reward_kwargs):
+        config = PPOConfig()
+        config.reward_model.reward_manager = name
+        config.reward_model.sandbox.allow_unsafe = True  # the programs here are ours
+        config.custom_reward_function.path = path
+        config.custom_reward_function.reward_kwargs = reward_kwargs
+        limits(config.reward, name)
+        made.append(Scoring.from_config(config))
+        made[-1].validate()
+        return load_manager(config, Letters(), 0, made[-1])
+
+    yield make
+    for scoring in made:
+        scoring.close()
+
+
+@pytest.mark.parametrize("name", MANAGERS)
+def test_every_manager_gives_the_same_scores(manager_of, name):
+    data, scores = rows_of_all_kinds()
+    answer = manager_of(name)(data, return_dict=True)
+    assert answer["reward_tensor"].sum(-1).tolist() == scores
+    last = [len(text) - 1 for _, text, _, _ in EXPRESSIONS]
+    assert [int(row.nonzero()[0]) for row in answer["reward_tensor"] if row.any()] == [
+        end for end, score in zip(last, scores, strict=True) if score
+    ]
+    assert answer["reward_extra_info"]["score"] == scores
+
+
+ONE = """
+    {form} compute_score(solution_str, ground_truth, extra_info, bonus=0):
+        return {{"score": len(solution_str) * ground_truth + bonus, "turns": extra_info["num_turns"]}}
+    """
+MANY = """
+    {form} compute_score(solution_strs, ground_truths, extra_infos, bonus=0):
+        return [
+            {{"score": len(text) * truth + bonus, "turns": info["num_turns"]}}
+            for text, truth, info in zip(solution_strs, ground_truths, extra_infos)
+        ]
+    """
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "form"),
+    [
+        *((name, ONE, "def") for name in MANAGERS),
+        *[("batch", MANY, "def"), ("batch", MANY, "async def")],
+    ],
+    ids=[*MANAGERS, "batch, in one call", "batch, in one async call"],
+)
+def test_every_manager_gives_the_same_scores_by_a_custom_function(manager_of, reward_file, name, source, form):
+    data = batch(["a", "bb", "ccc"], reward_model=truths(1, 2, 3), num_turns=[2, 4, 6])
+    answer = manager_of(name, reward_file(source.format(form=form)), bonus=0.5)(data, return_dict=True)
+    assert answer["reward_tensor"].sum(-1).tolist() == [1.5, 4.5, 9.5]
+    assert answer["reward_extra_info"] == {"score": [1.5, 4.5, 9.5], "turns": [2, 4, 6]}
+
+
+@pytest.mark.parametrize("name", ["naive", "prime"])
+def test_a_function_that_takes_lists_needs_the_manager_batch(manager_of, reward_file, name):
+    path = reward_file(MANY.format(form="def"))
+    with pytest.raises(ConfigError) as error:
+        manager_of(name, path)
+    message = str(error.value)
+    assert message.startswith(
+        f"custom_reward_function.name=compute_score ({path}), with reward_model.reward_manager={name}"
+    )
+    assert "set reward_model.reward_manager=batch" in message
+
+
+def test_a_users_manager_says_that_it_takes_batches(manager_of, reward_file):
+    path = reward_file(MANY.format(form="def"))
+    classes = reward_file(
+        "from burnish.rewards.managers.batch import BatchRewardManager\n"
+        "class Doubled(BatchRewardManager):\n"
+        "    def __call__(self, data, return_dict=False): return 2 * super().__call__(data)\n"
+        "class Plain:\n"
+        "    def __init__(self, tokenizer, num_examine, compute_score, reward_fn_key): ...\n",
+        name="managers.py",
+    )
+    data = batch(["a", "bb"], reward_model=truths(1, 2), num_turns=[2, 2])
+    assert manager_of(f"{classes}:Doubled", path)(data).sum(-1).tolist() == [2.0, 8.0]
+    with pytest.raises(ConfigError, match="set reward_model.reward_manager=batch"):
+        manager_of(f"{classes}:Plain", path)
+
+
+def test_whether_trajectories_can_be_scored_one_by_one(manager_of, reward_file):
+    assert not manager_of("batch", reward_file(MANY.format(form="def"))).compute_score.one_by_one
+    assert manager_of("batch", reward_file(ONE.format(form="def"))).compute_score.one_by_one
+    assert manager_of("batch").compute_score.one_by_one and manager_of("naive").compute_score.one_by_one
+
+
+def test_the_manager_batch_asks_only_for_what_rows_do_not_carry(manager_of, reward_file):
+    path = reward_file("def compute_score(solution_strs): return [len(solution_strs)] * len(solution_strs)")
+    data = batch(["a", "b", "c"], score_result=[None, ScoreResult(0.5), None])
+    assert manager_of("batch", path)(data).sum(-1).tolist() == [2.0, 0.5, 2.0]
+    assert manager_of("batch", path)(batch(["a"], score_result=[ScoreResult(0.5)])).sum() == 0.5
+
+
+def test_a_function_given_as_an_object_in_the_batch_form():
+    def compute_score(solution_strs):
+        return [len(text) / len(solution_strs) for text in solution_strs]
+
+    assert BatchRewardManager(Letters(), 0, compute_score)(batch(["a", "bbb"])).sum(-1).tolist() == [0.5, 1.5]
+    with pytest.raises(
+        ConfigError, match="compute_score: it takes lists of samples .* set reward_model.reward_manager=b"
+    ):
+        NaiveRewardManager(Letters(), 0, compute_score)
+
+
+def test_a_call_that_fails_is_told_with_its_rows(manager_of, reward_file):
+    manager = manager_of("batch", reward_file("def compute_score(solution_strs): return [1.0]"))
+    with pytest.raises(RewardError) as error:
+        manager(batch(["a\x1b", "b"], uid=["x", "y"], index=[5, 6]))
+    assert "2 times (data_source gsm8k; first uid x, row index 5)" in str(error.value)
+    assert "returned 1 results for 2 samples" in str(error.value)
+    assert "    response: a\\x1b" in str(error.value)
 
 
 def test_messages_about_managers(reward_file):

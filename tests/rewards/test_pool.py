@@ -66,6 +66,85 @@ def test_no_more_children_than_needed(make_pool, request_of):
     assert len({score(pool, request_of()).info["pid"] for _ in range(5)}) == 1
 
 
+def test_a_class_is_constructed_once_in_each_process(make_pool, request_of):
+    pool = make_pool(
+        """
+        import os, time
+        class Judge:
+            built = 0
+            def __init__(self, start):
+                Judge.built += 1
+                self.calls = start
+            def __call__(self, solution_str, bonus):
+                self.calls += 1
+                time.sleep(float(solution_str))
+                return {"score": self.calls + bonus, "built": Judge.built, "pid": os.getpid()}
+        """,
+        name="Judge",
+        reward_kwargs={"start": 10, "bonus": 100},
+        num_workers=2,
+    )
+    assert [score(pool, request_of("0")).score for _ in range(3)] == [111, 112, 113]
+    results = score_all(pool, [request_of("0.3") for _ in range(4)])
+    assert len({r.info["pid"] for r in results}) == 2 and {r.info["built"] for r in results} == {1}
+    assert 111 in {r.score for r in results}, "the second process has counted for itself"
+
+
+def test_an_async_class(make_pool, request_of):
+    pool = make_pool("class Judge:\n async def __call__(self, solution_str): return 0.5", name="Judge")
+    assert score(pool, request_of()).score == 0.5
+
+
+def test_a_class_that_cannot_be_constructed_is_found_before_anything_is_scored(make_pool):
+    source = "class Judge:\n def __init__(self): raise OSError('no weights')\n def __call__(self, solution_str): ..."
+    with pytest.raises(ConfigError) as error:
+        make_pool(source, name="Judge").check()
+    message = str(error.value)
+    assert message.startswith("custom_reward_function.name=Judge (") and "constructing Judge failed" in message
+    assert 'my_reward.py", line 2, in __init__' in message and message.endswith("OSError: no weights")
+
+
+def test_many_processes_are_started_only_while_there_is_work_for_them(make_pool, request_of, monkeypatch):
+    monkeypatch.setattr("burnish.rewards.pool.STARTING_AT_ONCE", 2)
+    source = "import os\ndef compute_score(): return {'score': 1, 'pid': os.getpid()}"
+    pool = make_pool(source, num_workers=64)
+    assert len({r.info["pid"] for r in score_all(pool, [request_of()] * 50)}) < 10
+
+
+def test_all_processes_are_used_by_slow_calls(make_pool, request_of, monkeypatch):
+    monkeypatch.setattr("burnish.rewards.pool.STARTING_AT_ONCE", 1)
+    source = "import os, time\ndef compute_score(): time.sleep(2); return {'score': 1, 'pid': os.getpid()}"
+    pool = make_pool(source, num_workers=3)
+    assert len({r.info["pid"] for r in score_all(pool, [request_of()] * 3)}) == 3
+
+
+@pytest.mark.parametrize(("num_workers", "at_once"), [(1, 3), (2, 3), (2, 1)])
+def test_calls_of_an_async_function_can_be_bounded_in_all(make_pool, request_of, tmp_path, num_workers, at_once):
+    source = f"""
+        import asyncio, pathlib, uuid
+        folder = pathlib.Path({str(tmp_path / "running")!r})
+        async def compute_score():
+            mark = folder / uuid.uuid4().hex
+            mark.touch()
+            seen = len(list(folder.iterdir()))
+            await asyncio.sleep(0.1)
+            seen = max(seen, len(list(folder.iterdir())))
+            mark.unlink()
+            return seen
+        """
+    (tmp_path / "running").mkdir()
+    pool = make_pool(source, num_workers=num_workers, at_once=at_once)
+    most = max(r.score for r in score_all(pool, [request_of() for _ in range(12)]))
+    assert most == at_once or (num_workers > 1 and most < at_once)  # the second process may come too late to add any
+
+
+def test_failures_keep_the_row_and_the_start_of_the_response(make_pool):
+    pool = make_pool("def compute_score(solution_str): return 1 / (solution_str == 'good')")
+    good, bad = score_all(pool, [ScoreRequest("s", "good", None, {}, 3), ScoreRequest("s", "b\x07" * 500, None, {}, 4)])
+    assert (good.index, good.response) == (None, "")
+    assert bad.index == 4 and bad.response == r"b\x07" * 100 + "…"
+
+
 def test_values_of_rows_travel_as_they_are(make_pool):
     pool = make_pool("""
         def compute_score(ground_truth, extra_info):

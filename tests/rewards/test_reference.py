@@ -1,15 +1,20 @@
-"""Reference answers: every built scorer gives its own full marks, and rows are held to theirs."""
+"""Reference answers: every built-in scorer gives its own full marks, and rows are held to theirs."""
+
+import json
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from burnish.errors import ConfigError, NotAvailable
+from burnish.config.reward import RuleConfig
+from burnish.errors import ConfigError
+from burnish.rewards.contract import FunctionSpec
 from burnish.rewards.reference import TRIALS, References, Remark, as_text
 from burnish.rewards.routing import SCORERS, default_compute_score
+from burnish.rewards.scoring import Scoring
 
-BUILT = [scorer for scorer in SCORERS if scorer.module]
 whole_numbers = st.integers(-(10**12), 10**12)
+answers = st.sampled_from(["1", r"\frac{1}{2}", "x + 1", r"\sqrt{2}", "(1, 2)", "-3.5"])
 # What the rows of each scorer hold as their ground truth. A new scorer brings its own.
 GROUND_TRUTHS = {
     "gsm8k": st.one_of(
@@ -21,28 +26,32 @@ GROUND_TRUTHS = {
         st.decimals(-(10**6), 10**6, places=2).map(str),
     ),
     "arithmetic": st.one_of(whole_numbers, whole_numbers.map(str), whole_numbers.map(lambda n: f" +{abs(n)} ")),
+    "math": answers,
+    "math_dapo": st.sampled_from(["1", "34", "-7"]),
+    "prime_math": answers,
+    "geo3k": st.sampled_from(["48", r"\frac{1}{2}", "2.5"]),
+    "qa_em": st.sampled_from([{"target": ["Rome", "Roma"]}, {"target": "42"}, "Mount Everest", ["a b"]]),
+    "countdown": st.sampled_from([{"target": 30, "numbers": [8, 2, 5]}, {"target": 5, "numbers": [2, 3]}]),
+    "multiply": st.one_of(whole_numbers, whole_numbers.map(str)),
 }
+ASK_MORE_OF_A_ROW = ("code", "reasoning_gym")  # a program and a puzzle; their own tests have them
 
 
-@pytest.mark.parametrize("scorer", BUILT, ids=lambda scorer: scorer.name)
-@settings(deadline=None)
+@pytest.mark.parametrize(
+    "scorer", [s for s in SCORERS if s.name not in ASK_MORE_OF_A_ROW], ids=lambda scorer: scorer.name
+)
+@settings(deadline=None, max_examples=20)
 @given(data=st.data())
-def test_the_reference_of_every_built_scorer_earns_full_marks(scorer, data):
+def test_the_reference_of_every_scorer_earns_full_marks(scorer, data):
     truth = data.draw(GROUND_TRUTHS[scorer.name])
-    text = scorer.reference(truth, {})
-    result = default_compute_score(scorer.sources[0], text, truth)
+    scorer.check(truth, {})
+    result = default_compute_score(scorer.sources[0], scorer.reference(truth, {}), truth)
     assert (result["score"] if isinstance(result, dict) else result) == 1.0
 
 
 def test_references_are_written_as_responses_are():
-    written = {scorer.name: scorer.reference("72", {}) for scorer in BUILT}
+    written = {scorer.name: scorer.reference("72", {}) for scorer in SCORERS if scorer.name in ("gsm8k", "arithmetic")}
     assert written == {"gsm8k": "#### 72", "arithmetic": "answer: 72"}
-
-
-def test_a_scorer_that_is_not_built_has_no_reference():
-    (later,) = [scorer for scorer in SCORERS if scorer.name == "math"]
-    with pytest.raises(NotAvailable, match="the scorer 'math'"):
-        later.reference("1", {})
 
 
 def row(truth="72", source="gsm8k", **extra_info):
@@ -122,12 +131,55 @@ def test_a_format_score_is_not_full_marks(built_in, monkeypatch):
 
 
 def test_rows_that_cannot_be_scored_here_say_why(built_in):
-    later = built_in.inspect(row(source="lighteval/MATH"))
-    assert later.finding == "not_checked" and later.text.startswith("lighteval/MATH: not available yet: the scorer")
     unknown = built_in.inspect(row(source="mystery"))
     assert unknown.finding == "refused" and "data_source='mystery' has no built-in scorer" in unknown.text
     empty = built_in.inspect(row(truth=""))
     assert empty.finding == "refused" and "reward_model.ground_truth is missing" in empty.text
+    wrong = built_in.inspect(row("seven", "burnish/arithmetic"))
+    assert wrong == Remark("refused", "reward_model.ground_truth='seven': arithmetic needs an integer")
+
+
+def test_rows_that_a_reward_model_scores_are_not_checked(built_in):
+    asks = {"data_source": "chat", "reward_model": {"style": "model"}}
+    remark = built_in.inspect(asks)
+    assert remark.finding == "not_checked" and remark.text.startswith("chat: rows of reward_model.style model")
+    both = {"data_source": "gsm8k", "reward_model": {"style": "both", "ground_truth": "7"}}
+    assert built_in.inspect(both) is None and built_in.score([both]) == [None]
+
+
+TESTS = json.dumps(["assert add(1, 2) == 3"])
+PROGRAM = "def add(a, b):\n    return a + b"
+
+
+@pytest.fixture
+def of_programs():
+    rules = RuleConfig()
+    rules.sandbox.allow_unsafe = True  # the programs here are ours
+    made = References(Scoring(FunctionSpec(), rules=rules))
+    yield made
+    made.close()
+
+
+def test_programs_are_run(of_programs):
+    rows = [row(TESTS, "mbpp", answer=PROGRAM), row(TESTS, "mbpp", answer=PROGRAM.replace("+", "-"))]
+    assert [of_programs.inspect(each) for each in rows] == [None, None]
+    good, bad = of_programs.score(rows)
+    assert good is None
+    assert bad.finding == "failing_reference" and bad.text.startswith("extra_info.answer scores 0: '")
+    without = of_programs.inspect(row(TESTS, "mbpp"))
+    assert without == Remark("not_checked", "mbpp: rows without extra_info.answer, a program that passes the tests")
+
+
+def test_programs_are_not_checked_where_none_can_be_run(built_in, monkeypatch):
+    monkeypatch.setattr("burnish.rewards.sandboxed.SandboxPool.why_not", "no namespaces here. Ways out:\n  - a key")
+    remark = built_in.inspect(row(TESTS, "mbpp", answer=PROGRAM))
+    assert remark.finding == "not_checked" and remark.text.endswith("none can be run: no namespaces here")
+
+
+def test_a_function_that_takes_lists(references):
+    by = references("def compute_score(solution_strs): return [float(text == '72') for text in solution_strs]")
+    good, bad = by.score([row(source="mine"), row("73", source="mine")])
+    assert good is None and bad.text.startswith("the ground truth scores 0: '73'")
 
 
 def test_a_custom_function_scores_answer_or_ground_truth_and_passes_above_zero(references):

@@ -1,30 +1,52 @@
+import inspect
+
 import pytest
 
-from burnish.errors import DataError, NotAvailable
-from burnish.rewards.routing import SCORERS, check_row, default_compute_score, scorer_for, scorer_options
-
-
-@pytest.mark.parametrize(
-    ("source", "scorer"),
-    [("openai/gsm8k", "gsm8k"), ("gsm8k", "gsm8k"), ("burnish/arithmetic", "arithmetic")],
+from burnish.errors import DataError
+from burnish.rewards.routing import (
+    SCORERS,
+    SOURCES,
+    check_row,
+    default_compute_score,
+    scorer_for,
+    scorer_options,
+    style_of,
+    truth_of,
 )
-def test_built_scorers(source, scorer):
-    assert scorer_for(source).name == scorer
 
 
 @pytest.mark.parametrize(
-    ("source", "scorer"),
+    ("scorer", "runs", "sources"),
     [
-        *[("lighteval/MATH", "math"), ("aime2024", "math_dapo"), ("numina_olympiads", "prime_math"), ("apps", "code")],
-        *[("searchR1_nq", "qa_em"), ("nq", "qa_em"), ("countdown", "countdown"), ("hiyouga/geometry3k", "geo3k")],
-        *[("reasoning_gym/chess", "reasoning_gym"), ("multiply", "multiply")],
+        ("gsm8k", "here", "openai/gsm8k gsm8k"),
+        ("arithmetic", "here", "burnish/arithmetic"),
+        ("math", "process", "lighteval/MATH DigitalLearningGmbH/MATH-lighteval HuggingFaceH4/MATH-500 math"),
+        ("math_dapo", "process", "math_dapo aime aime2024"),
+        ("prime_math", "process", "numina_olympiads numina_synthetic_math"),
+        ("code", "sandbox", "codecontests apps codeforces taco mbpp humaneval"),
+        ("qa_em", "here", "nq triviaqa popqa hotpotqa 2wikimultihopqa musique bamboogle searchR1_nq searchR1_qa"),
+        ("countdown", "here", "countdown"),
+        ("multiply", "here", "multiply"),
+        ("geo3k", "process", "hiyouga/geometry3k"),
+        ("reasoning_gym", "process", "reasoning_gym/chain_sum"),
     ],
 )
-def test_scorers_that_come_later_say_so(source, scorer):
-    with pytest.raises(NotAvailable) as error:
-        scorer_for(source)
-    assert str(error.value).startswith(f"not available yet: the scorer '{scorer}'")
-    assert "custom_reward_function.path=my_reward.py" in str(error.value)
+def test_the_table(scorer, runs, sources):
+    for source in sources.split():
+        assert (scorer_for(source).name, scorer_for(source).runs) == (scorer, runs)
+
+
+@pytest.mark.parametrize("scorer", SCORERS, ids=lambda scorer: scorer.name)
+def test_every_scorer_keeps_the_contract(scorer):
+    assert {"solution_str", "ground_truth"} & set(inspect.signature(scorer.compute_score).parameters)
+    assert list(inspect.signature(scorer.reference).parameters) == ["ground_truth", "extra_info"]
+    assert list(inspect.signature(scorer.check).parameters) == ["ground_truth", "extra_info"]
+    is_async = inspect.iscoroutinefunction(scorer.compute_score)
+    assert is_async == (scorer.runs == "sandbox"), "one that runs programs waits for many at a time; others do not wait"
+
+
+def test_no_source_belongs_to_two_scorers():
+    assert len(set(SOURCES)) == len(SOURCES)
 
 
 def test_unknown_source_names_the_known_ones_and_the_way_to_add_one():
@@ -32,24 +54,21 @@ def test_unknown_source_names_the_known_ones_and_the_way_to_add_one():
         default_compute_score("opanai/gsm8k", "#### 1", "1")
     message = str(error.value)
     assert "data_source='opanai/gsm8k'" in message and "did you mean 'openai/gsm8k'?" in message
-    assert "Available: openai/gsm8k, gsm8k, burnish/arithmetic (not yet: the scorers math, " in message
-    assert all(scorer.name in message for scorer in SCORERS)
-    with pytest.raises(DataError) as error:
-        scorer_for("contdown")  # near one that is not there
-    assert "did you mean" not in str(error.value)
+    assert "Known: openai/gsm8k, gsm8k, burnish/arithmetic, lighteval/MATH, " in message
+    assert all(source in message for source in SOURCES)
     assert "custom_reward_function.path" in message and "routing.py" in message
-
-
-def test_no_source_belongs_to_two_scorers():
-    sources = [source for scorer in SCORERS for source in scorer.sources]
-    assert len(set(sources)) == len(sources)
+    with pytest.raises(DataError) as error:
+        scorer_for("xyzzy")
+    assert "did you mean" not in str(error.value)
 
 
 def test_options_reach_the_scorers_that_name_them():
     assert default_compute_score("gsm8k", "it is 7", "7") == 0.0
-    assert default_compute_score("gsm8k", "it is 7", "7", method="flexible") == 1.0
+    assert default_compute_score("gsm8k", "it is 7", "7", method="flexible", sandbox={}) == 1.0
     assert default_compute_score("burnish/arithmetic", "answer: 7", 7, {"index": 1}, method="flexible")["score"] == 1.0
-    assert scorer_options() == {"method", "format_score", "score"}
+    known = scorer_options()
+    assert known >= {"method", "format_score", "score", "retrieval_score", "sandbox"}
+    assert not known & {"data_source", "solution_str", "ground_truth", "extra_info"}
 
 
 def row(**fields):
@@ -69,6 +88,43 @@ def test_a_row_without_the_ground_truth_its_scorer_reads(reward_model):
     assert check_row(row(reward_model=reward_model), custom=True) is None
 
 
+WRONG_TYPES = {
+    "gsm8k": {"target": "7"},
+    "burnish/arithmetic": "seven",
+    "math": {"answer": 1},
+    "math_dapo": ["1", 2],
+    "numina_olympiads": {"answer": 1},
+    "nq": {"answers": ["Rome"]},
+    "countdown": "12",
+    "multiply": "a dozen",
+    "hiyouga/geometry3k": {"answer": 1},
+    "mbpp": "not a list of tests [",
+    "apps": None,
+}
+
+
+@pytest.mark.parametrize("source", WRONG_TYPES)
+def test_a_ground_truth_of_the_wrong_type_is_refused_before_anything_is_scored(source):
+    problem = check_row({"data_source": source, "reward_model": {"ground_truth": WRONG_TYPES[source]}})
+    assert problem and (scorer_for(source).name in problem or "reward_model" in problem)
+    assert (
+        check_row({"data_source": source, "reward_model": {"ground_truth": WRONG_TYPES[source]}}, custom=True) is None
+    )
+
+
+def test_the_check_of_a_scorer_sees_the_other_fields_of_the_row():
+    tests = [{"input": "1", "output": "2"}]
+    assert check_row({"data_source": "apps", "reward_model": {"test_cases": tests}}) is None
+    assert check_row({"data_source": "apps", "extra_info": {"test_cases": tests}}) is None
+    assert check_row({"data_source": "apps", "extra_info": {"index": 1}}) is not None
+
+
+def test_what_goes_with_the_ground_truth():
+    given = {"reward_model": {"style": "rule", "ground_truth": "7", "a": 1, "b": 1}, "extra_info": {"b": 2}}
+    assert truth_of(given) == ("7", {"style": "rule", "a": 1, "b": 2})
+    assert truth_of({}) == (None, {}) and truth_of({"reward_model": None, "extra_info": None}) == (None, {})
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -77,9 +133,7 @@ def test_a_row_without_the_ground_truth_its_scorer_reads(reward_model):
             "the row has no data_source, which chooses the scorer: set custom_reward_function.path=",
         ),
         ({"data_source": "mystery"}, "data_source='mystery' has no built-in scorer"),
-        ({"data_source": "math"}, "not available yet: the scorer 'math'"),
         ({"reward_model": "7"}, "reward_model='7': must be a dict"),
-        ({"reward_model": {"style": "model"}}, "reward_model.style='model' asks for a reward model"),
     ],
 )
 def test_other_problems_name_the_field(fields, said):
@@ -91,8 +145,39 @@ def test_other_problems_name_the_field(fields, said):
 def test_a_row_without_a_data_source_hears_which_there_are():
     problem = check_row(row(data_source=None))
     assert check_row(row(data_source="unknown")) == problem  # as a dataset fills it in
-    assert "or add the column. Available: openai/gsm8k, gsm8k, burnish/arithmetic (not yet: " in problem
-    assert "lighteval/MATH" not in problem
+    assert "or add the column. Known: openai/gsm8k, gsm8k, burnish/arithmetic, " in problem
+
+
+@pytest.mark.parametrize(
+    ("reward_model", "style"),
+    [
+        *[({"style": "model"}, "model"), ({"style": "both"}, "both"), ({"style": "rule"}, "rule")],
+        *[({"style": "rule-lighteval/MATH_v2"}, "rule"), ({}, "rule"), (None, "rule"), ("7", "rule")],
+    ],
+)
+def test_styles(reward_model, style):
+    assert style_of({"reward_model": reward_model}) == style
+
+
+@pytest.mark.parametrize("style", ["model", "both"])
+def test_a_row_that_asks_for_a_reward_model_where_there_is_none(style):
+    asks = row(reward_model={"style": style, "ground_truth": "7"})
+    problem = check_row(asks)
+    assert problem.startswith(f"reward_model.style='{style}' asks for a reward model, and there is none: ")
+    fixes = (
+        "reward_model.enable=true reward_model.model.path=",
+        "make the style 'rule'",
+        "custom_reward_function.path=",
+    )
+    assert all(fix in problem for fix in fixes)
+    assert check_row(asks, custom=True) is None and check_row(asks, reward_model=True) is None
+
+
+def test_nothing_is_asked_of_a_row_that_only_the_model_scores():
+    assert check_row({"reward_model": {"style": "model"}}, reward_model=True) is None
+    assert check_row({"reward_model": {"style": "model"}}, reward_model=True, custom=True) is None
+    assert "has no data_source" in check_row({"reward_model": {"style": "both"}}, reward_model=True)
+    assert "is missing" in check_row({"data_source": "gsm8k", "reward_model": {"style": "both"}}, reward_model=True)
 
 
 @pytest.mark.parametrize("reward_model", [None, {}, {"style": "rule"}, {"ground_truth": None}])

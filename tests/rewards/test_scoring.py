@@ -1,13 +1,17 @@
 """Scoring as a run uses it: from the configuration to results."""
 
 import asyncio
+import json
+import time
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from burnish.config import PPOConfig
+from burnish.config import EvalConfig, PPOConfig
+from burnish.config.reward import RuleConfig
+from burnish.config.rules.scoring import limits
 from burnish.errors import ConfigError, RewardError
 from burnish.rewards.contract import FunctionSpec, ScoreRequest
 from burnish.rewards.scoring import Scoring, request_for
@@ -26,12 +30,20 @@ def output(**fields) -> SimpleNamespace:
     return SimpleNamespace(**{**defaults, **fields})
 
 
+def finished(manager: str = "naive") -> PPOConfig:
+    """A configuration whose limits follow the manager."""
+    config = PPOConfig()
+    config.reward_model.reward_manager = manager
+    limits(config.reward, manager)
+    return config
+
+
 @pytest.fixture
 def scoring(reward_file):
     made = []
 
     def make(source: str | None = None, **reward_kwargs) -> Scoring:
-        config = PPOConfig()
+        config = finished()
         config.custom_reward_function.path = reward_file(source) if source else None
         config.custom_reward_function.reward_kwargs = reward_kwargs
         config.reward.retries = 0
@@ -44,7 +56,7 @@ def scoring(reward_file):
 
 
 def test_numbers_come_from_the_configuration():
-    config = PPOConfig()
+    config = finished()
     config.reward.timeout, config.reward.retries, config.reward.num_workers = 3.5, 4, 5
     config.data.reward_fn_key = "task"
     made = Scoring.from_config(config)
@@ -52,7 +64,8 @@ def test_numbers_come_from_the_configuration():
 
 
 def test_extra_info_is_assembled():
-    request = request_for(ROW, "#### 7", {"num_turns": 2, "truncated": False})
+    request = request_for({**ROW, "index": 5}, "#### 7", {"num_turns": 2, "truncated": False})
+    assert request.index == 5
     assert (request.data_source, request.solution_str, request.ground_truth) == ("gsm8k", "#### 7", "7")
     assert request.extra_info == {
         "index": 5,  # the row's own wins over reward_model's
@@ -76,7 +89,7 @@ def test_built_in_scorers_need_no_process(scoring):
     one.validate()
     result = asyncio.run(one.score(ROW, output(), "#### 7"))
     assert (result.score, result.error, result.data_source) == (1.0, None, "gsm8k")
-    assert one.pool._thread is None
+    assert not one.pool.started
 
 
 def test_a_built_in_scorer_that_fails_is_a_failed_sample(scoring):
@@ -150,6 +163,178 @@ def test_check_row_knows_whether_the_function_insists_on_a_ground_truth(scoring,
     one.validate()
     assert (one.check_row({"ground_truth": "7"}) is not None) is refused
     assert one.check_row({"reward_model": {"ground_truth": "7"}, "ground_truth": "7"}) is None
+
+
+def test_limits_follow_the_manager():
+    made = Scoring.from_config(finished("prime"))
+    assert (made.pool.timeout, len(made.pool._workers)) == (300, 64) and not made.pool.started
+
+
+# What the configuration tells the built-in scorers
+
+SEARCH = {"data_source": "nq", "reward_model": {"ground_truth": {"target": ["Rome"]}}}
+WELL_FORMED = "<think>I know it.</think><answer>Milan</answer>"
+
+
+def test_rules_reach_the_scorers_that_name_them(scoring):
+    config = finished()
+    config.reward_model.structure_format_score = 0.2
+    with closing(Scoring.from_config(config)) as one:
+        assert asyncio.run(one.score(SEARCH, output(), WELL_FORMED)).score == pytest.approx(0.2)
+        assert asyncio.run(one.score(ROW, output(), "#### 7")).score == 1.0
+    config.custom_reward_function.reward_kwargs = {"structure_format_score": 0.4}
+    with closing(Scoring.from_config(config)) as one:
+        one.validate()
+        assert asyncio.run(one.score(SEARCH, output(), WELL_FORMED)).score == pytest.approx(0.4)
+        assert one.spec == Scoring.spec_of(config), "what the user named, without the rest"
+
+
+def test_a_custom_function_gets_no_rules(scoring):
+    one = scoring("def compute_score(**kwargs): return {'score': 1, 'names': sorted(kwargs)}")
+    names = asyncio.run(one.score(SEARCH, output(), "")).info["names"]
+    assert names == ["data_source", "extra_info", "ground_truth", "solution_str"]
+
+
+# Programs
+
+CODE = {
+    "data_source": "mbpp",
+    "reward_model": {"ground_truth": json.dumps(["assert double(2) == 4", "assert double(0) == 0"])},
+    "index": 3,
+}
+RIGHT, WRONG = "```python\ndef double(x):\n    return 2 * x\n```", "```python\ndef double(x):\n    return 4\n```"
+
+
+@pytest.fixture
+def code():
+    rules = RuleConfig()
+    rules.sandbox.allow_unsafe = True  # these programs are ours
+    with closing(Scoring(FunctionSpec(), rules=rules, num_workers=2)) as made:
+        yield made
+
+
+def test_programs_are_scored_in_processes_of_their_own(code):
+    assert code.check_row(CODE) is None
+    requests = [request_for(CODE, text, {}) for text in (RIGHT, WRONG) * 4]
+    results = code.score_all(requests)
+    assert [result.score for result in results] == [1.0, 0.0] * 4, results[0].error
+    assert asyncio.run(code.score(CODE, output(), RIGHT)).info["passed"] == 1.0
+    assert not code.pool.started
+    assert code.sandbox._pool.timeout >= 310 and code.sandbox._pool.at_once == 64
+
+
+def test_options_of_the_code_scorer(tmp_path):
+    rules = RuleConfig()
+    rules.sandbox.allow_unsafe, rules.sandbox.max_concurrent = True, 1
+    with closing(Scoring(FunctionSpec(reward_kwargs={"continuous": True}), rules=rules, num_workers=2)) as one:
+        one.validate()
+        assert asyncio.run(one.score(CODE, output(), WRONG)).score == 0.5
+        assert (len(one.sandbox._pool._workers), one.sandbox._pool.at_once) == (1, 1)
+        assert one.sandbox._pool.spec.reward_kwargs["sandbox"]["max_concurrent"] == 1
+
+
+def test_rows_that_need_a_sandbox_are_refused_where_there_is_none(monkeypatch):
+    asked = []
+
+    class Closed:
+        async def why_not(self):
+            asked.append(1)
+            return "no namespaces; set reward_model.sandbox.allow_unsafe=true"
+
+    monkeypatch.setattr("burnish.sandbox.open_sandbox", lambda config: Closed())
+    one = Scoring(FunctionSpec())
+    assert one.check_row(ROW) is None and not asked, "only where it is needed"
+    for _ in range(2):
+        with pytest.raises(ConfigError) as error:
+            one.check_row(CODE)
+        assert str(error.value) == (
+            "data_source='mbpp' is scored by running programs, and none can be run: no namespaces; set "
+            "reward_model.sandbox.allow_unsafe=true"
+        )
+    assert len(asked) == 1
+    assert "reward_model" in one.check_row({**CODE, "reward_model": {}}), "the row's own problem comes first"
+
+
+# Rows that a reward model scores
+
+MODEL_ROW = {**ROW, "data_source": "chat", "reward_model": {"style": "model"}}
+
+
+def test_rows_of_style_model_are_left_to_the_model(scoring):
+    assert "asks for a reward model, and there is none" in scoring().check_row(MODEL_ROW)
+    config = finished()
+    config.reward_model.enable = True
+    one = Scoring.from_config(config)
+    assert one.check_row(MODEL_ROW) is None
+    assert asyncio.run(one.score(MODEL_ROW, output(), "words")) is None
+    assert asyncio.run(one.score(MODEL_ROW, output(reward_score=0.5), "words")).score == 0.5
+    both = {**ROW, "reward_model": {"style": "both", "ground_truth": "7"}}
+    assert asyncio.run(one.score(both, output(), "#### 7")).score == 1.0
+
+
+def test_a_custom_function_scores_them_where_there_is_no_model(scoring):
+    one = scoring("def compute_score(solution_str): return 0.5")
+    assert one.check_row(MODEL_ROW) is None
+    assert asyncio.run(one.score(MODEL_ROW, output(), "words")).score == 0.5
+
+
+def test_evaluation_reads_its_own_keys():
+    config = EvalConfig()
+    limits(config.reward)
+    config.data.data_source_key = "task"
+    assert Scoring.from_config(config).reward_fn_key == "task"
+
+
+# Time
+
+
+async def ticks_while(work) -> tuple[float, object]:
+    """The longest pause of a coroutine that wants to go on every 10 ms, as a rollout engine does, while `work` runs."""
+    task, longest = asyncio.ensure_future(work), 0.0
+    while not task.done():
+        began = time.perf_counter()
+        await asyncio.sleep(0.01)
+        longest = max(longest, time.perf_counter() - began)
+    return longest, task.result()
+
+
+@pytest.mark.parametrize(
+    "body", ["time.sleep(1.5)", "sum(i * i for i in range(20_000_000))"], ids=["waits", "computes"]
+)
+def test_a_slow_scorer_delays_no_generation(scoring, body):
+    one = scoring(f"import time\ndef compute_score(solution_str): {body}; return 1.0")
+
+    async def score_some():
+        return await asyncio.gather(*(one.score(ROW, output(), "") for _ in range(2)))
+
+    longest, results = asyncio.run(ticks_while(score_some()))
+    assert [result.score for result in results] == [1.0, 1.0]
+    assert longest < 1.0, "a score takes longer"
+
+
+@pytest.mark.parametrize("manager", ["naive", "prime"])
+def test_a_scorer_that_hangs_costs_only_its_own_time_limit(reward_file, manager):
+    config = finished(manager)
+    config.custom_reward_function.path = reward_file(
+        "import time\ndef compute_score(solution_str): time.sleep(float(solution_str)); return 1.0"
+    )
+    config.reward.timeout, config.reward.retries = 3.0, 0
+    done: list[tuple[str, float]] = []
+
+    async def one_of(scoring: Scoring, text: str) -> float | None:
+        result = await scoring.score(ROW, output(), text)
+        done.append((text, time.perf_counter()))
+        return result.score
+
+    async def step(scoring: Scoring) -> list[float | None]:
+        return await asyncio.gather(*(one_of(scoring, text) for text in ("1000", *["0"] * 20)))
+
+    with closing(Scoring.from_config(config)) as scoring:
+        scoring.validate()
+        began = time.perf_counter()
+        assert asyncio.run(step(scoring)) == [None, *[1.0] * 20]
+    assert done[-1][0] == "1000", "all others are there before its limit has passed"
+    assert done[-1][1] - began < 3.0 + 5.0
 
 
 def test_an_empty_path_is_no_path(scoring):

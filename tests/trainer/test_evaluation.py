@@ -496,11 +496,82 @@ def test_a_response_that_cannot_be_scored_is_left_out_and_told(run, own):
     told = json.loads(Path("out.eval.json").read_text())
     assert (told["rows"], told["responses"], told["scored"]) == (2, 4, 2)
     assert (told["failures"]["failed"], told["failures"]["dropped"]) == (2, 2)
-    assert "first uid 0" in told["failures"]["causes"], "the number of the row"
+    assert "first uid 0, row index 0" in told["failures"]["causes"], "the number of the row"
+    assert "    response: bad" in told["failures"]["causes"] and "    response: bad" in err
     assert list(told["data_sources"]["unknown"]["statistics"]["reward"])[:2] == ["mean@2", "std@2"]
     code, out, err = run(*words, "reward.on_error=zero")
     assert code == 0 and "2 of 4 responses could not be scored and got 0" in err
     assert json.loads(Path("out.eval.json").read_text())["data_sources"]["unknown"]["mean"] == pytest.approx(1 / 3)
+
+
+def test_responses_in_reports_cannot_command_the_terminal(run, own):
+    rows = [{"prompt": "?", "responses": ["good"] * 19 + ["\x1b]0;PWNED\x07" + "x" * 500]}]
+    code, _, err = run(write_lines(rows), own("def compute_score(solution_str): return 1 / (solution_str == 'good')"))
+    assert code == 0 and "\x1b" not in err
+    assert "response: \\x1b]0;PWNED\\x07" + "x" * 190 + "…" in err
+
+
+# Other ways to be scored
+
+
+@pytest.mark.parametrize("form", ["def", "async def"])
+def test_a_function_that_takes_lists(figures, own, monkeypatch, form):
+    monkeypatch.setattr("burnish.trainer.evaluation.BATCH", 4)
+    key = own(
+        f"{form} compute_score(solution_strs, extra_infos):\n"
+        "    assert all('prompt' in info for info in extra_infos)\n"
+        "    return [{'score': len(text), 'of': len(solution_strs)} for text in solution_strs]\n"
+    )
+    told = figures(write_lines([{"prompt": "?", "responses": ["abc"] * 4}, {"prompt": "?", "responses": ["a"]}]), key)
+    statistics = told["data_sources"]["unknown"]["statistics"]
+    assert (statistics["reward"]["mean@4"], statistics["reward"]["mean@1"]) == (3.0, 1.0)
+    assert (statistics["of"]["mean@4"], statistics["of"]["mean@1"]) == (4, 1), "calls of at most 4"
+
+
+def test_failures_of_a_function_that_takes_lists_stop_the_run(run, own):
+    rows = [{"prompt": "?", "responses": ["a"] * 10}]
+    code, _, err = run(write_lines(rows), own("def compute_score(solution_strs): return [1.0]"))
+    assert code == 2 and "returned 1 results for 10 samples" in err
+
+
+def test_a_class_with_state(figures, own):
+    key = own(
+        "class Judge:\n"
+        "    def __init__(self, scale): self.scale = scale\n"
+        "    def __call__(self, solution_str): return self.scale * len(solution_str)\n"
+    )
+    path = write_lines([{"prompt": "?", "responses": "abc"}])
+    told = figures(path, key, "custom_reward_function.name=Judge", "+custom_reward_function.reward_kwargs.scale=2")
+    assert told["data_sources"]["unknown"]["mean"] == 6.0
+
+
+def test_programs_are_run(figures):
+    rows = [{"data_source": "mbpp", "prompt": "?", "reward_model": {"ground_truth": '["assert f(2) == 4"]'}}]
+    rows[0]["responses"] = [f"```python\ndef f(x):\n    return x {op} 2\n```" for op in "*-"]
+    told = figures(write_lines(rows), "reward_model.sandbox.allow_unsafe=true")["data_sources"]["mbpp"]
+    assert told["mean"] == 0.5 and told["core"] == "acc"
+
+
+def test_rows_that_only_a_reward_model_scores(refuses, figures, own):
+    row = {"data_source": "chat", "prompt": "?", "responses": "words", "reward_model": {"style": "model"}}
+    message = refuses(write_lines([row]))
+    assert "out.jsonl, row 0" in message and "`burnish eval` scores by rule. Leave such rows out" in message
+    told = figures(write_lines([row]), own("def compute_score(solution_str): return 0.5"))
+    assert told["data_sources"]["chat"]["mean"] == 0.5
+
+
+def test_rows_of_style_both_are_scored_by_their_rule(run):
+    rows = sums([0, 1])
+    rows[0]["reward_model"]["style"] = "both"
+    code, out, err = run(write_lines(rows))
+    assert code == 0 and "mean acc 0.5000" in out
+    assert "rows of reward_model.style both are scored by their rule alone" in err
+
+
+def test_a_ground_truth_of_the_wrong_type_is_refused(refuses):
+    rows = sums([0])
+    rows[0]["reward_model"]["ground_truth"] = "seven"
+    assert "reward_model.ground_truth='seven': arithmetic needs an integer" in refuses(write_lines(rows))
 
 
 def test_a_data_source_without_any_score_does_not_pass(run, own):

@@ -4,15 +4,23 @@ A manager is constructed as `cls(tokenizer=, num_examine=, compute_score=, rewar
 `manager(data, return_dict=False)`; it gives the reward tensor (B, R), or with `return_dict` a dict of `reward_tensor`
 and `reward_extra_info` (lists of B values; those under `new_prompts` are lists of rows to train on, and no figures). A
 user's class has the same shape and is named by import path (`package.module:Class`, `my_manager.py:Class`) or by
-`reward_manager.source=importlib` and `reward_manager.module.*`. `dapo` is another name for `naive`: what it adds, a
-penalty for responses near the length limit, is `algorithm.overlong_buffer` and works with every manager.
+`reward_manager.source=importlib` and `reward_manager.module.*`.
+
+The managers differ only in how the function is called; the scores are the same.
+- `naive` calls it for one sample at a time, in `reward.num_workers` processes.
+- `prime` is naive with more processes and a longer time limit (`config/rules/scoring.py`), for slow checks.
+- `dapo` is another name for `naive`: what it adds, a penalty for responses near the length limit, is
+  `algorithm.overlong_buffer` and works with every manager.
+- `batch` calls a function that takes lists once, with all samples. A function in that form needs a manager with
+  `takes_batches = True`.
 
 How a step uses one:
 - A class with `takes_results = True` also has `score(data) -> list[ScoreResult]`, one result per row: the one in the
   column `score_result` where that is not None, else one of its own making. The trainer calls `score`; drops the rows
   that could not be scored, as `failures.apply_policy` says; writes the results of the others into the column; and calls
-  the manager with those rows, to place the scores. If its `compute_score` is the configured function, the samples are
-  scored as each trajectory finishes, and `score` finds all of them in the column.
+  the manager with those rows, to place the scores. If its `compute_score` is the configured function, and one that
+  takes single samples (`Scoring.one_by_one`), they are scored as each trajectory finishes, and `score` finds all of
+  them in the column.
 - Any other class is only called, with all rows, and computes its scores itself. Where an agent loop gave a reward of
   its own, it finds that in `score_result`; elsewhere the column holds None.
 """
@@ -23,18 +31,20 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from burnish.config.user_code import load_object, load_target
-from burnish.errors import ConfigError, NotAvailable
+from burnish.errors import ConfigError
+from burnish.rewards.function import NEEDS_BATCH
 
 if TYPE_CHECKING:
     from burnish.config.ppo import PPOConfig
     from burnish.rewards.scoring import Scoring
 
-#: name → module and class; None: known, not built yet.
-MANAGERS: dict[str, tuple[str, str] | None] = {
-    "naive": ("burnish.rewards.managers.naive", "NaiveRewardManager"),
-    "batch": None,
-    "prime": None,
-    "dapo": ("burnish.rewards.managers.naive", "NaiveRewardManager"),
+_NAIVE = ("burnish.rewards.managers.naive", "NaiveRewardManager")
+#: name → module and class.
+MANAGERS: dict[str, tuple[str, str]] = {
+    "naive": _NAIVE,
+    "batch": ("burnish.rewards.managers.batch", "BatchRewardManager"),
+    "prime": _NAIVE,
+    "dapo": _NAIVE,
 }
 
 
@@ -47,6 +57,8 @@ def load_manager(config: "PPOConfig", tokenizer: Any, num_examine: int, scoring:
         "compute_score": scoring,
         "reward_fn_key": config.data.reward_fn_key,
     }
+    if not scoring.one_by_one and not getattr(cls, "takes_batches", False):
+        raise ConfigError(f"{scoring.spec.key}, with {key}: {NEEDS_BATCH}")
     if getattr(cls, "takes_results", False) and not callable(getattr(cls, "score", None)):
         raise ConfigError(
             f"{key}: {cls.__name__} has takes_results = True but no method score(data) -> list[ScoreResult]; "
@@ -72,7 +84,8 @@ def find_manager(config: "PPOConfig") -> tuple[Any, str]:
     chosen_by = "reward_manager.name" if chosen.name else "reward_model.reward_manager"
     key = f"{chosen_by}={name}"
     if name in MANAGERS:
-        return _built_in(name, key), key
+        module, cls = MANAGERS[name]
+        return getattr(importlib.import_module(module), cls), key
     if ":" not in name and "." not in name:
         near = difflib.get_close_matches(name, MANAGERS, n=1)
         raise ConfigError(
@@ -80,11 +93,3 @@ def find_manager(config: "PPOConfig") -> tuple[Any, str]:
             "your own: package.module:Class or my_manager.py:Class)"
         )
     return load_target(name, chosen_by), key
-
-
-def _built_in(name: str, key: str) -> Any:
-    place = MANAGERS[name]
-    if place is None:
-        built = [known for known, where in MANAGERS.items() if where]
-        raise NotAvailable(key, f"Managers that are there: {', '.join(built)}")
-    return getattr(importlib.import_module(place[0]), place[1])

@@ -5,6 +5,7 @@ reward tensor (B, R). A sample's score comes from, in this order:
 - `rm_scores` (B, R), where the batch has it: returned as it is;
 - the column `score_result` (a ScoreResult per sample), put there when the trajectory finished: only placed;
 - otherwise `compute_score` on the decoded response: tokens with response_mask 1 only, which is what the policy wrote.
+  (A row that is left to the reward model has failed without a result of that.)
 
 A sample without a score is a RewardError here: `failures.apply_policy` drops such samples before this is called. A row
 without a token of the policy (padding) keeps zeros, as there is no token to reward. `reward_extra_info` has `score`
@@ -20,11 +21,13 @@ import torch
 from burnish.errors import ConfigError
 from burnish.protocol import DataProto
 from burnish.rewards.contract import FunctionSpec, ScoreRequest, ScoreResult
-from burnish.rewards.function import bind, score_here
+from burnish.rewards.function import NEEDS_BATCH, bind, score_here
 from burnish.rewards.managers.place import collect_info, place
-from burnish.rewards.scoring import FACTS, Scoring, request_for
+from burnish.rewards.request import FACTS, request_for
+from burnish.rewards.scoring import Scoring
 
 RESULT_COLUMN = "score_result"
+_NO_MODEL_SCORE = "reward_model.style='model': the row came without a score of the reward model"
 
 
 class NaiveRewardManager:
@@ -32,6 +35,7 @@ class NaiveRewardManager:
     here, one by one), or None for the built-in scorers."""
 
     takes_results = True
+    takes_batches = False
 
     def __init__(
         self,
@@ -48,6 +52,8 @@ class NaiveRewardManager:
         self.reward_fn_key = reward_fn_key
         self.compute_score = compute_score or Scoring(FunctionSpec(), reward_fn_key=reward_fn_key)
         self._function = None if isinstance(self.compute_score, Scoring) else bind(self.compute_score, "compute_score")
+        if self._function and self._function.batch and not self.takes_batches:
+            raise ConfigError(f"compute_score: {NEEDS_BATCH}")
 
     def __call__(self, data: DataProto, return_dict: bool = False) -> torch.Tensor | dict[str, Any]:
         if "rm_scores" in data.batch:
@@ -63,11 +69,13 @@ class NaiveRewardManager:
         """One result per row: those the rows carry, and fresh ones for the rest. Failures are inside the results."""
         carried = data.non_tensor_batch.get(RESULT_COLUMN)
         results: list[ScoreResult | None] = [None] * len(data) if carried is None else list(carried)
-        missing = [i for i, result in enumerate(results) if result is None]
-        fresh = self._score_requests([self.request(data, i) for i in missing])
-        for i, result in zip(missing, fresh, strict=True):
-            results[i] = result
-        return [result for result in results if result is not None]
+        missing = {i: self.request(data, i) for i, result in enumerate(results) if result is None}
+        to_model = {i for i in missing if self._leaves_to_model(data, i)}
+        to_score = [i for i in missing if i not in to_model]
+        fresh = self._score_requests([missing[i] for i in to_score])
+        scored = dict(zip(to_score, fresh, strict=True))
+        scored |= {i: ScoreResult.failure(missing[i], _NO_MODEL_SCORE) for i in to_model}
+        return [scored[i] if result is None else result for i, result in enumerate(results)]
 
     def check_row(self, row: Mapping[str, Any]) -> str | None:
         """What keeps this row from being scored, naming the field, or None; asked when a dataset is loaded."""
@@ -79,7 +87,7 @@ class NaiveRewardManager:
             self.compute_score.close()
 
     def request(self, data: DataProto, i: int) -> ScoreRequest:
-        row = {name: column[i] for name, column in data.non_tensor_batch.items()}
+        row = _row(data, i)
         facts = {name: row[name] for name in FACTS if name in row}
         return request_for(row, self.response_text(data, i), facts, self.reward_fn_key)
 
@@ -92,7 +100,10 @@ class NaiveRewardManager:
         if isinstance(self.compute_score, Scoring):
             return self.compute_score.score_all(requests)
         assert self._function is not None
-        return [score_here(self._function, request, "compute_score") for request in requests]
+        return score_here(self._function, requests, "compute_score")
+
+    def _leaves_to_model(self, data: DataProto, i: int) -> bool:
+        return isinstance(self.compute_score, Scoring) and self.compute_score.leaves_to_model(_row(data, i))
 
     def _examine(self, data: DataProto, results: list[ScoreResult]) -> None:
         """Print the first `num_examine` samples of each data source."""
@@ -122,3 +133,7 @@ class NaiveRewardManager:
     def _decode(self, ids: torch.Tensor) -> str:
         text: str = self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
         return text
+
+
+def _row(data: DataProto, i: int) -> dict[str, Any]:
+    return {name: column[i] for name, column in data.non_tensor_batch.items()}

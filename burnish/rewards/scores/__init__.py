@@ -1,5 +1,6 @@
 """Built-in scorers, one per file; routing.py lists them.
 
-Each has `compute_score(solution_str, ground_truth, ...)`, and `reference(ground_truth, extra_info)`: how a right
-response is written, which `burnish data check` scores to see that a row can be answered at all.
+Each has `compute_score(solution_str, ground_truth, ...)`; `reference(ground_truth, extra_info)`: how a right response
+is written, which `burnish data check` scores to see that a row can be answered at all; and
+`check(ground_truth, extra_info)`: ValueError where the row holds nothing that the scorer can compare with.
 """

@@ -36,8 +36,15 @@ def reference(ground_truth: str | int, extra_info: Mapping[str, Any]) -> str:
     return f"answer: {_integer(ground_truth)}"
 
 
-def _integer(ground_truth: str | int) -> int:
+def check(ground_truth: str | int, extra_info: Mapping[str, Any]) -> None:
+    """ValueError where the ground truth is no integer."""
+    _integer(ground_truth)
+
+
+def _integer(ground_truth: Any) -> int:
     try:
+        if isinstance(ground_truth, bool) or (isinstance(ground_truth, float) and not ground_truth.is_integer()):
+            raise ValueError
         return int(ground_truth)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"reward_model.ground_truth={ground_truth!r}: arithmetic needs an integer") from None

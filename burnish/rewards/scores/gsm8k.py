@@ -15,6 +15,7 @@ rewards none:
 - a number that the 300-character window would cut in two is left out rather than read by half.
 """
 
+import numbers
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -47,10 +48,11 @@ def compute_score(
     score: float = 1.0,
 ) -> float:
     """`score`, `format_score` or 0 for one response. `ground_truth` may be text or a number."""
+    wanted = normalise(ground_truth)
     answer = extract_solution(solution_str, method)
     if answer is None:
         return 0.0
-    return score if answer == normalise(ground_truth) else format_score
+    return score if answer == wanted else format_score
 
 
 def reference(ground_truth: str | int | float, extra_info: Mapping[str, Any]) -> str:
@@ -58,11 +60,25 @@ def reference(ground_truth: str | int | float, extra_info: Mapping[str, Any]) ->
     return f"#### {normalise(ground_truth)}"
 
 
+def check(ground_truth: str | int | float, extra_info: Mapping[str, Any]) -> None:
+    """ValueError where the ground truth is neither a number nor a text with one."""
+    if not re.search(r"\d", normalise(ground_truth), re.ASCII):
+        raise _no_number(ground_truth)
+
+
 def normalise(number: str | int | float) -> str:
     """Plain digits: no commas, dollar sign or full stop at the end. A whole float, as tables make them, is an int."""
+    if isinstance(number, bool) or not isinstance(number, str | numbers.Real):
+        raise _no_number(number)
     if isinstance(number, float) and number.is_integer():
         number = int(number)
     return str(number).translate(_NOT_IN_NUMBER).rstrip(".")
+
+
+def _no_number(ground_truth: Any) -> ValueError:
+    return ValueError(
+        f"reward_model.ground_truth={ground_truth!r:.200}: gsm8k needs the answer, a number or a text with one"
+    )
 
 
 def _window_start(text: str) -> int:

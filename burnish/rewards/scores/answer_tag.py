@@ -1,0 +1,27 @@
+"""The last `<answer>…</answer>` of a response: what the question and puzzle scorers read.
+
+The opening tag is the nearest one before the closing tag, so that a response may speak of `<answer>` before it gives
+one, and a doubled tag hides nothing. Tags are written in small letters.
+"""
+
+OPEN, CLOSE = "<answer>", "</answer>"
+
+
+def last_answer(text: str) -> str | None:
+    """What stands in the last pair of tags, without blanks around it; None where there is no pair."""
+    inside = last_answer_as_written(text)
+    return None if inside is None else inside.strip()
+
+
+def last_answer_as_written(text: str) -> str | None:
+    """The same with its blanks."""
+    start = text.rfind(OPEN, 0, max(text.rfind(CLOSE), 0))
+    if start < 0:
+        return None
+    start += len(OPEN)
+    return text[start : text.index(CLOSE, start)]
+
+
+def tagged(answer: object) -> str:
+    """A response that gives this answer and nothing else."""
+    return f"{OPEN}{answer}{CLOSE}"

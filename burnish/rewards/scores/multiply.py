@@ -1,0 +1,64 @@
+"""Multiplication: the last `<answer>…</answer>` must be the product, alone.
+
+Consumes the policy's own text and the ground truth, an integer as a number or as text. The answer may have a sign,
+zeros in front, a full stop behind, and commas or blanks between groups of three digits: 1,234,567 and 1 234 567 are
+1234567; 12,34 is no number. `score` for the right one, `format_score` for another integer, 0 else. The result holds
+besides `acc` (1 where right), `format` (1 where an integer was given) and `pred` (its digits).
+
+Numbers are compared as digits, so that one with very many costs nothing.
+"""
+
+import numbers
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from burnish.rewards.scores.answer_tag import last_answer, tagged
+
+_BLANKS = " \u00a0\u2009\u202f"  # the plain one, and those that typesetters use between digits
+_INTEGER = re.compile(rf"([-+−]?)([0-9]+|[0-9]{{1,3}}(?:,[0-9]{{3}})+|[0-9]{{1,3}}(?:[{_BLANKS}][0-9]{{3}})+)\.?")
+_NOT_DIGITS = str.maketrans("", "", f",{_BLANKS}")
+_EXACT_FLOATS = 2**53  # beyond, a float that was an integer may have lost digits
+
+
+def compute_score(
+    solution_str: str, ground_truth: str | int | float, format_score: float = 0.0, score: float = 1.0
+) -> dict[str, float | str]:
+    """Score one response. A ground truth that is no integer is a ValueError: the row is wrong, not the response."""
+    wanted = _product(ground_truth)
+    given = _digits(last_answer(solution_str) or "")
+    right = given == wanted
+    earned = score if right else format_score if given else 0.0
+    return {"score": earned, "acc": float(right), "format": float(given is not None), "pred": given or ""}
+
+
+def reference(ground_truth: str | int | float, extra_info: Mapping[str, Any]) -> str:
+    """A right response."""
+    return tagged(_product(ground_truth))
+
+
+def check(ground_truth: str | int | float, extra_info: Mapping[str, Any]) -> None:
+    """ValueError where the ground truth is no integer."""
+    _product(ground_truth)
+
+
+def _product(ground_truth: Any) -> str:
+    whole = ground_truth
+    if isinstance(whole, float) and whole.is_integer() and abs(whole) <= _EXACT_FLOATS:
+        whole = int(whole)
+    is_number = isinstance(whole, numbers.Integral) and not isinstance(whole, bool)
+    digits = _digits(str(whole).strip()) if is_number or isinstance(whole, str) else None
+    if digits is None:
+        raise ValueError(
+            f"reward_model.ground_truth={ground_truth!r:.200}: multiply needs the product, an integer as text or number"
+        )
+    return digits
+
+
+def _digits(text: str) -> str | None:
+    """Plain digits, with a minus sign where the number is below 0; None where the text is no integer."""
+    found = _INTEGER.fullmatch(text)
+    if not found:
+        return None
+    digits = found[2].translate(_NOT_DIGITS).lstrip("0") or "0"
+    return f"-{digits}" if found[1] in ("-", "−") and digits != "0" else digits

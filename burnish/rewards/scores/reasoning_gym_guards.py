@@ -1,0 +1,133 @@
+"""What is looked at before a verifier of reasoning-gym sees an answer, for the tasks where that is needed.
+
+`GUARDS` has a function (answer, entry) for each such task: False where the answer earns nothing without being asked
+about. They were written against the verifiers of reasoning-gym 0.1.25, and there are three reasons for them:
+
+- some run the answer as Python (`eval`, or sympy's parser, which is the same): only literals, sums and plain formulas
+  are handed to those, of the row's own texts too;
+- some work as long as the answer tells them to (`U99999999`, `1e999999999`): numbers are bounded;
+- some give full marks to wrong answers: any text at all (game_of_life_halting), other numbers than the given ones
+  (puzzle24), the first digits of the right number (coin_flip), `nan` (complex_arithmetic), and the question itself as
+  an unsolved `Integral(…)` (the two integrations, where reasoning-gym's own answer is sometimes that).
+
+`REFUSED` names the tasks that cannot be scored from a row at all, and why.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+from burnish.rewards.scores.formulas import is_formula
+from burnish.rewards.scores.sums import numbers_in, parse, value_of
+
+Entry = Mapping[str, Any]
+
+_LOST = "its verifier compares with metadata that do not survive being stored in a row"
+REFUSED = {"composite": "it mixes other tasks; name those", "arc_agi": _LOST, "rearc": _LOST}
+
+_LONGEST_LITERAL = 20_000
+# fmt: off
+_BITWISE = (
+    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.Add, ast.Sub, ast.Mult, ast.USub, ast.Invert,
+    ast.LShift, ast.RShift, ast.BitAnd, ast.BitOr, ast.BitXor,
+)
+# fmt: on
+_SMALL_NUMBER = re.compile(r"[-+]?[0-9.]{1,40}(?:e[-+]?[0-9]{1,2})?(?:/[0-9]{1,40})?", re.IGNORECASE)
+
+
+def _is_known_or_literal(answer: str, entry: Entry) -> bool:
+    """A right answer as it stands, or lists, texts and numbers: anything else would be run."""
+    known = answer in (str(entry["answer"]).strip(), *entry["metadata"].get("valid_answers", ()))
+    return known or _is_literal(answer)
+
+
+def _is_sum(answer: str, entry: Entry) -> bool:
+    return parse(answer) is not None
+
+
+def _makes_24(answer: str, entry: Entry) -> bool:
+    tree = parse(answer)
+    return (
+        tree is not None and sorted(numbers_in(tree)) == sorted(entry["metadata"]["numbers"]) and value_of(tree) == 24
+    )
+
+
+def _is_polynomial(answer: str, entry: Entry) -> bool:
+    _demand_formula("reward_model.ground_truth", entry["answer"])
+    return is_formula(answer)
+
+
+def _is_integral(answer: str, entry: Entry) -> bool:
+    for name in ("integrand", "variable"):
+        _demand_formula(f"{name} of extra_info.metadata", entry["metadata"][name])
+    return is_formula(answer)
+
+
+def _of_a_plain_problem(answer: str, entry: Entry) -> bool:
+    problem = entry["metadata"]["problem"]
+    try:
+        plain = all(isinstance(node, _BITWISE) for node in ast.walk(ast.parse(problem, mode="eval")))
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        plain = False
+    if not plain:
+        raise ValueError(f"problem of extra_info.metadata={problem!r:.200}: not a sum of numbers and bits")
+    return True
+
+
+def _of_a_plain_list(answer: str, entry: Entry) -> bool:
+    if not _is_literal(entry["answer"]):
+        raise ValueError(f"reward_model.ground_truth={entry['answer']!r:.200}: number_sorting needs a list of numbers")
+    return True
+
+
+def _is_more_than_first_digits(answer: str, entry: Entry) -> bool:
+    answer, right = answer.replace(",", "").replace(" ", ""), str(entry["answer"]).replace(",", "")
+    if not _SMALL_NUMBER.fullmatch(answer):
+        return False
+    try:
+        value = float(Fraction(answer))
+    except (ValueError, ZeroDivisionError):
+        return False
+    return abs(value - float(Fraction(right))) <= 1e-4 or len(f"{value:.10g}") >= len(f"{float(Fraction(right)):.10g}")
+
+
+def _has_small_counts(answer: str, entry: Entry) -> bool:
+    return re.search("[0-9]{3}", answer) is None
+
+
+GUARDS: dict[str, Callable[[str, Entry], bool]] = {
+    "binary_matrix": _is_known_or_literal,
+    "n_queens": _is_known_or_literal,
+    "spiral_matrix": _is_known_or_literal,
+    "string_insertion": _is_known_or_literal,
+    "countdown": _is_sum,
+    "puzzle24": _makes_24,
+    "polynomial_multiplication": _is_polynomial,
+    "simple_integration": _is_integral,
+    "intermediate_integration": _is_integral,
+    "bitwise_arithmetic": _of_a_plain_problem,
+    "number_sorting": _of_a_plain_list,
+    "coin_flip": _is_more_than_first_digits,
+    "rubiks_cube": _has_small_counts,
+    "rush_hour": _has_small_counts,
+    "complex_arithmetic": lambda answer, entry: "nan" not in answer.lower(),
+    "game_of_life_halting": lambda answer, entry: answer.lower() == str(entry["answer"]).strip().lower(),
+}
+
+
+def _demand_formula(name: str, text: Any) -> None:
+    """The row's own texts are run as well; a row may come from anywhere."""
+    if not isinstance(text, str) or not is_formula(text):
+        raise ValueError(f"{name}={text!r:.200}: not a plain formula, and its verifier would run it")
+
+
+def _is_literal(text: Any) -> bool:
+    if not isinstance(text, str) or len(text) > _LONGEST_LITERAL:
+        return False
+    try:
+        ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return False
+    return True

@@ -1,0 +1,90 @@
+"""Short answers in words: the gold answers of a row, and how an answer is compared with them.
+
+Both sides are normalised alike: small letters, no ASCII punctuation, no a/an/the, single blanks. A gold answer of which
+nothing is left by that ("The The", "A") is compared as it is written, but for case and blanks around it: else an empty
+answer would be right.
+"""
+
+import numbers
+import re
+import string
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_IN_WORD = r"[\w\u0300-\u036f]"  # \w lacks accents that stand as characters of their own
+# Scripts that put no blanks between words (Thai to Lao, Burmese, Khmer, kana, Chinese): any place is a word's end.
+_NO_BLANKS = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+
+
+def gold_answers(ground_truth: Any) -> list[str]:
+    """The right answers: `{"target": …}` or the target itself, one text or several.
+
+    ValueError where it is something else, or where no answer has text in it.
+    """
+    target = ground_truth
+    if isinstance(target, Mapping):
+        if target.get("target") is None:
+            raise ValueError(
+                f"reward_model.ground_truth={ground_truth!r}: it has no 'target', which is what qa_em reads"
+            )
+        target = target["target"]
+    if hasattr(target, "tolist"):  # an array, as tables hold lists
+        target = target.tolist()
+    several = target if isinstance(target, Sequence) and not isinstance(target, str | bytes) else [target]
+    if not all(_is_answer(one) for one in several):
+        raise ValueError(
+            f"reward_model.ground_truth={ground_truth!r}: qa_em needs the right answer as text, or a list of texts "
+            '({"target": ["Paris", "City of Paris"]})'
+        )
+    answers = [text for one in several if (text := str(one).strip())]
+    if not answers:
+        raise ValueError(
+            f"reward_model.ground_truth={ground_truth!r}: no right answer in it; qa_em needs one with text"
+        )
+    return answers
+
+
+def normalise(text: str) -> str:
+    """The words that are compared, with single blanks between."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def is_exact(answer: str, golds: Iterable[str]) -> bool:
+    """Whether the answer is one of them."""
+    said = normalise(answer)
+    return any(said == plain if (plain := normalise(gold)) else _same_text(answer, gold) for gold in golds)
+
+
+def contains_any(text: str, golds: Iterable[str]) -> bool:
+    """Whether one of them stands in the text as whole words; one of which normalising leaves nothing does not count."""
+    said = normalise(text)
+    return any(plain in said and _as_words(plain).search(said) for gold in golds if (plain := normalise(gold)))
+
+
+def token_f1(answer: str, golds: Iterable[str]) -> float:
+    """Harmonic mean of precision and recall of the answer's words, for the gold answer that it is nearest to."""
+    said = Counter(normalise(answer).split())
+    words = {gold: normalise(gold).split() for gold in golds}
+    return max(_f1(said, words[gold]) if words[gold] else float(_same_text(answer, gold)) for gold in words)
+
+
+def _f1(said: Counter[str], words: list[str]) -> float:
+    common = sum((said & Counter(words)).values())
+    return 2 * common / (said.total() + len(words))
+
+
+def _as_words(plain: str) -> re.Pattern[str]:
+    before = "" if _NO_BLANKS.match(plain[0]) else f"(?<!{_IN_WORD})"
+    after = "" if _NO_BLANKS.match(plain[-1]) else f"(?!{_IN_WORD})"
+    return re.compile(before + re.escape(plain) + after)
+
+
+def _same_text(answer: str, gold: str) -> bool:
+    return answer.strip().lower() == gold.strip().lower()
+
+
+def _is_answer(one: Any) -> bool:
+    return isinstance(one, str) or (isinstance(one, numbers.Integral) and not isinstance(one, bool))

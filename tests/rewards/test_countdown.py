@@ -1,0 +1,170 @@
+"""countdown: what counts as a right expression, what is never run, and the puzzles that rows hold."""
+
+import time
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from burnish.data.tasks.countdown import generate
+from burnish.rewards.scores.countdown import check, compute_score, reference
+from burnish.rewards.scores.countdown_solver import MOST_NUMBERS, solve
+from burnish.rewards.scores.sums import parse, value_of
+
+TRUTH = {"target": 24, "numbers": [3, 8, 1, 1]}
+
+
+def score(answer: str, truth: object = TRUTH, **options: float) -> dict:
+    return compute_score(f"<think>3 * 8</think><answer>{answer}</answer>", truth, **options)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "3 * 8 * 1 * 1",
+        "(3*8)/1/1",
+        "3 × 8 ÷ 1 × 1",
+        "8*3 + 1 − 1",
+        "-1 + 1 + 3 * 8",
+        "3 * -(1 - 8 - 1)",
+        "1 / (1 / (3 * 8))",
+        "3*8*1*1 = 24",
+        " \n3*8\n*1*1 =24 ",
+    ],
+)
+def test_right_answers(answer):
+    assert score(answer) | {"pred": ""} == {"score": 1.0, "acc": 1.0, "format": 1.0, "pred": ""}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "3 * 8",  # not all numbers
+        "3 * 8 * 1 * 1 * 1",  # one too often
+        "24",
+        "3 * 8 + 1 + 1",
+        "3 * 8 / (1 - 1)",  # division by zero
+        "31 - 8 + 1",  # digits put together
+        "3*8*1*1 = 25",  # says that it is something else
+    ],
+)
+def test_well_formed_but_wrong(answer):
+    assert score(answer, format_score=0.1) == {"score": 0.1, "acc": 0.0, "format": 1.0, "pred": answer}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "twenty-four",
+        "3 * 8 * 1 * 1 is it",
+        "3 ** 8",
+        "3 // 8",
+        "3(8)",
+        "3 * 8 * 1 * 1 = 24 = 24",
+        "(3 * 8",
+        "--3",
+        "+3",
+        "3.0 * 8",
+        "03 * 8",
+        "0x3",
+        "1_1",
+        "1e3",
+        "٣ * 8",
+        "[3, 8]",
+        "__import__('os').getcwd()",
+        "9**9**9**9",
+        "(" * 5000 + "3" + ")" * 5000,
+        "-" * 5000 + "3",
+        "3" * 5000,
+        "1+" * 5000 + "1",
+        "= " * 20000,
+    ],
+)
+def test_no_expression(answer):
+    began = time.perf_counter()
+    result = score(answer, format_score=0.1)
+    assert (result["score"], result["format"]) == (0.0, 0.0)
+    assert time.perf_counter() - began < 0.5
+
+
+def test_the_bound_is_met_without_harm():
+    for text in ("(" * 499 + "1" + ")" * 499, "-" * 999 + "1", "1-" * 499 + "1"):
+        assert parse(text) is None
+    assert value_of(parse("9" * 400 + "*" + "9" * 400)) == (10**400 - 1) ** 2
+
+
+def test_values_are_exact():
+    assert value_of(parse("1/3*3")) == 1
+    assert value_of(parse("1/3 - 2")) == Fraction(-5, 3)
+    near = {"target": 1, "numbers": [10**17, 10**17 + 1]}
+    assert score(f"{10**17 + 1} / {10**17}", near)["score"] == 0.0
+
+
+def test_only_the_last_answer_counts():
+    assert compute_score("<answer>3*8*1*1</answer> or <answer>3</answer>", TRUTH)["score"] == 0.0
+    assert compute_score("3*8*1*1", TRUTH)["score"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "truth",
+    [
+        '{"target": 24, "numbers": [3, 8, 1, 1]}',
+        {"target": 24, "nums": [3, 8, 1, 1]},
+        {"target": 24.0, "numbers": np.array([3, 8, 1, 1])},
+        {"target": np.int64(24), "numbers": (3.0, 8.0, 1.0, 1.0)},
+    ],
+)
+def test_ways_to_give_the_puzzle(truth):
+    check(truth, {})
+    assert score("3 * 8 * 1 * 1", truth)["score"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "truth",
+    [
+        None,
+        24,
+        "24 from 3, 8",
+        "[3, 8]",
+        {"numbers": [3, 8]},
+        {"target": "24", "numbers": [3, 8]},
+        {"target": True, "numbers": [3, 8]},
+        {"target": 24.5, "numbers": [3, 8]},
+        {"target": 24},
+        {"target": 24, "numbers": []},
+        {"target": 24, "numbers": "38"},
+        {"target": 24, "numbers": [3, "8"]},
+        {"target": 24, "numbers": [3, -8]},
+        {"target": 24, "numbers": [3, float("nan")]},
+    ],
+)
+def test_a_row_without_a_puzzle(truth):
+    for call in (lambda: check(truth, {}), lambda: score("3 * 8", truth)):
+        with pytest.raises(ValueError, match="reward_model.ground_truth=.*countdown needs"):
+            call()
+
+
+def test_worked_and_searched_answers_of_generated_puzzles_are_right():
+    for row in generate("train", 200, 1, {"numbers": "2,3,4"}):
+        truth = row["reward_model"]["ground_truth"]
+        assert compute_score(row["extra_info"]["answer"], truth)["score"] == 1.0
+        assert compute_score(reference(truth, {}), truth)["score"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("numbers", "target"), [([7], 7), ([0, 5], 0), ([0, 0, 3], 0), ([1, 3, 4, 6], 24), ([2, 9], -7)]
+)
+def test_the_solver_finds_odd_ones(numbers, target):
+    """Among them 6 / (1 - 3 / 4) = 24, which needs fractions."""
+    assert score(solve(numbers, target), {"target": target, "numbers": numbers})["score"] == 1.0
+
+
+def test_a_puzzle_that_cannot_be_solved():
+    with pytest.raises(ValueError, match="the numbers cannot make the target"):
+        reference({"target": 24, "numbers": [1, 1, 1]}, {})
+
+
+def test_too_many_numbers_to_search():
+    with pytest.raises(ValueError, match=f"more than {MOST_NUMBERS} numbers .*extra_info.answer"):
+        reference({"target": 24, "numbers": [1] * 6}, {})
