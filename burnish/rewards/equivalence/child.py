@@ -1,0 +1,147 @@
+"""The process that runs math-verify: `python -m burnish.rewards.equivalence.child PARENT`, started by algebra.py.
+
+Consumes questions, one JSON object per line of its standard input: {"answer", "truth", "seconds"}. Hands on one line
+each on what was its standard output: {"equal"} or {"error"}. The first line is {} once it is ready, or {"failed": why}.
+
+What it is given was written by a policy, so it is confined:
+- **No text is evaluated.** math-verify's reader of plain expressions (`ExprExtractionConfig`) ends in sympy's
+  `parse_expr`, which is Python's `eval` behind a tokenizer: it is not used; all text goes through the LaTeX grammar.
+  There too `sympy.Number(text)` ends in `eval`, with digits only; `_number` replaces it. As a proof against what was
+  overlooked, an audit hook makes the interpreter refuse to compile text in this process, but for what libraries write
+  themselves: three modules that generate code (`collections`, `dataclasses`, sympy's monomials) and whatever runs
+  while a module is imported (sympy's units).
+- The hook also refuses sockets, new processes, and opening files for writing. It is no sandbox against machine code;
+  there is none to run.
+- 2 GB of memory, no file larger than nothing, and for each question its seconds of CPU time, so that it ends even if
+  its parent is stopped. It dies with its parent.
+"""
+
+import ctypes
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+from types import FrameType
+from typing import Any
+
+MEMORY = 2 * 2**30
+_SET_PDEATHSIG = 1  # prctl
+_GENERATORS = {"collections", "dataclasses", "sympy.polys.monomials"}
+_REFUSED = ("os.", "socket.", "subprocess.", "shutil.", "pty.", "ctypes.", "fcntl.", "urllib.", "http.")
+_ALLOWED = {"os.listdir", "os.scandir"}  # for imports
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+def main() -> None:
+    end_with_parent(int(sys.argv[1]))
+    questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    os.dup2(0, 1)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        verifier = Verifier()
+        confine()
+        verifier.test()
+    except Exception as error:  # noqa: BLE001  whatever it is, the parent says it
+        answers.write(json.dumps({"failed": f"{type(error).__name__}: {error}"}).encode() + b"\n")
+        return
+    answers.write(b"{}\n")
+    for line in questions:
+        answers.write(json.dumps(reply(verifier, json.loads(line))).encode() + b"\n")
+
+
+def reply(verifier: "Verifier", question: dict[str, Any]) -> dict[str, Any]:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime + question["seconds"]) + 2, most))
+    try:
+        return {"equal": verifier.equal(question["answer"], question["truth"])}
+    except Exception as error:  # noqa: BLE001  math-verify catches what sympy raises; this is something else
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+class Verifier:
+    """math-verify, with LaTeX as its only input."""
+
+    def __init__(self) -> None:
+        import latex2sympy2_extended.latex2sympy2 as latex2sympy  # type: ignore[import-untyped]
+        import math_verify  # type: ignore[import-untyped]
+
+        self._library = math_verify
+        normalisation = latex2sympy.NormalizationConfig(
+            basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none"
+        )  # units=False: it takes the d of 2d for days
+        self._reading = [math_verify.LatexExtractionConfig(normalization_config=normalisation)]
+        latex2sympy.convert_number = _number
+        latex2sympy._Latex2Sympy.parse_number = lambda self, text: _number(text)
+        for name in ("math_verify.parser", "math_verify.grader"):  # both warn once that they have no time limit
+            logging.getLogger(name).setLevel(logging.ERROR)
+
+    def equal(self, answer: str, truth: str) -> bool:
+        parsed, wanted = self._parsed(answer), self._parsed(truth)
+        if not parsed or not wanted:
+            return False
+        return bool(
+            self._library.verify(wanted, parsed, allow_set_relation_comp=True, strict=True, timeout_seconds=None)
+        )
+
+    def test(self) -> None:
+        """That the library, of whatever version, still does what is asked of it here."""
+        right = self.equal(r"2.5\cos x\sin x", r"\frac{5}{4}\sin(2x)") and not self.equal(r"\sin 3", r"\cos 3")
+        if not right:
+            raise RuntimeError("math-verify does not compare as expected; known to work: math-verify 0.9")
+
+    def _parsed(self, text: str) -> list[Any]:
+        found: list[Any] = self._library.parse(
+            f"${text}$", extraction_config=self._reading, fallback_mode="no_fallback", parsing_timeout=None
+        )
+        return found
+
+
+def _number(text: str) -> Any:
+    """The sympy number that a token of digits stands for, without sympy's `eval` of it."""
+    from sympy import Float, Integer  # type: ignore[import-untyped]
+
+    digits = text.replace(",", "").replace(" ", "")
+    return Integer(int(digits)) if digits.isdecimal() else Float(digits)
+
+
+def end_with_parent(parent: int) -> None:
+    ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before this process could ask to be told
+        sys.exit()
+
+
+def confine() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    sys.addaudithook(_refuse)
+
+
+def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "compile":
+        source, filename = arguments
+        if source is not None and str(filename).startswith("<") and not _is_library_code():
+            raise PermissionError("no text may be compiled here")
+    elif event == "open":
+        if (arguments[2] or 0) & _WRITES:
+            raise PermissionError("no file may be written here")
+    elif event.startswith(_REFUSED) and event not in _ALLOWED:
+        raise PermissionError(f"{event} is refused here")
+
+
+def _is_library_code() -> bool:
+    """Whether the text being compiled is a library's own: generated for itself, or met while a module is imported."""
+    frame = sys._getframe(2)
+    if frame.f_globals.get("__name__") in _GENERATORS:
+        return True
+    above: FrameType | None = frame
+    while above is not None and above.f_code.co_filename != "<frozen importlib._bootstrap>":
+        above = above.f_back
+    return above is not None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+r"""What kind of thing an answer is: consumes tidied LaTeX, hands on a `Form` whose parts can be compared one by one.
+
+    (3,\frac12)          Sequence with brackets ( ), ordered: a point, a vector, an open interval
+    [0,1)                the same with its own brackets
+    \{1,2\}, 1,2         Sequence \{ \} or without brackets: order does not matter
+    (0,1)\cup[2,3)       Union
+    \begin{pmatrix}…     Matrix
+    x=5, x\le 5          Relation
+    3:4                  Ratio
+    \text{Evelyn}        Words
+    12\text{ cm}, 7\%    Scalar, with its unit and percent sign set apart
+
+A form keeps its tidied text, for judges that read text.
+"""
+
+import functools
+import re
+from dataclasses import dataclass, field
+
+from burnish.rewards.equivalence.latex import closing
+from burnish.rewards.equivalence.units import NUMBER_WORDS, split_unit
+
+DEEPEST = 12
+
+
+@dataclass(frozen=True)
+class Form:
+    text: str = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Scalar(Form):
+    """One expression. `core` is its text without unit and percent sign."""
+
+    core: str
+    unit: str | None = None
+    percent: bool = False
+
+
+@dataclass(frozen=True)
+class Words(Form):
+    """A name, a letter for a choice, a phrase; `words` without capitals, spaces and stops."""
+
+    words: str
+
+
+@dataclass(frozen=True)
+class Sequence(Form):
+    opening: str  # "", "(", "[" or "\\{"
+    closing: str
+    items: tuple[Form, ...]
+
+    @property
+    def ordered(self) -> bool:
+        return self.opening not in ("", "\\{")
+
+
+@dataclass(frozen=True)
+class Union(Form):
+    parts: tuple[Form, ...]
+
+
+@dataclass(frozen=True)
+class Matrix(Form):
+    rows: tuple[tuple[Form, ...], ...]
+
+
+@dataclass(frozen=True)
+class Ratio(Form):
+    items: tuple[Form, ...]
+
+
+@dataclass(frozen=True)
+class Relation(Form):
+    """sides[0] signs[0] sides[1] …; signs are = < > \\le \\ge \\ne \\in."""
+
+    sides: tuple[Form, ...]
+    signs: tuple[str, ...]
+
+    @property
+    def is_equation(self) -> bool:
+        return set(self.signs) <= {"=", "\\in"}
+
+    @property
+    def names(self) -> bool:
+        """Whether the left side is only a name for the right one: x=5, AB=9, f(x)=…, \\angle A=…"""
+        return self.is_equation and _NAME.fullmatch(self.sides[0].text) is not None
+
+
+_NAME = re.compile(
+    r"(?:\\(?:angle|triangle|measuredangle)\s*|m)?"
+    r"(?:[a-zA-Z]{1,3}|\\(?!frac|sqrt)[a-zA-Z]+|\\text\{[^{}]*\})"
+    r"(?:_(?:\{[^{}]*\}|\w))?'*(?:\^\{-1\})?(?:\([a-zA-Z0-9,]*\))?"
+)
+_SIGN = re.compile(r"\\(?:le|ge|ne|in|approx)(?![a-zA-Z])\s*|[=<>]")
+_CUP = re.compile(r"\\cup(?![a-zA-Z])\s*")
+_COMMA = re.compile(r"[,;]")
+_COLON = re.compile(r":")
+_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d)(?!,\d)")
+_MATRIX = re.compile(
+    r"\\begin\{([pbB]?|small)matrix\}(.*)\\end\{\1matrix\}|\\begin\{array\}\{[^{}]*\}(.*)\\end\{array\}"
+)
+_NESTED = re.compile(r"\\begin|\\end")
+_RATIO = re.compile(r"[-\d./\\{}a-zA-Z ]+(?::[-\d./\\{}a-zA-Z ]+)+")
+_TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z .'-]*")
+_PLUS_MINUS = re.compile(r"\\(pm|mp)(?![a-zA-Z])\s*")
+
+
+def form_of(text: str, depth: int = 0) -> Form:
+    """The form of tidied LaTeX."""
+    if depth > DEEPEST:
+        return Scalar(text, text)
+    if text.count("\\text{") == 1 and (whole := _TEXT.fullmatch(text)):
+        return _phrase(whole[1], depth)
+    if len(items := _items(text)) > 1:
+        return _sequence(text, "", "", items, depth)
+    if len(signs := list(_PLUS_MINUS.finditer(text))) == 1:
+        at = signs[0]
+        return _sequence(text, "", "", [text[: at.start()] + sign + text[at.end() :] for sign in "+-"], depth)
+    if len(parts := _split(text, _CUP)) > 1:
+        return Union(text, tuple(form_of(part, depth + 1) for part in parts))
+    if len(sides := _split(text, _SIGN)) > 1:
+        signs_between = tuple(sign[0].strip().replace("\\approx", "=") for sign in _top(text, _SIGN))
+        return Relation(text, tuple(form_of(side, depth + 1) for side in sides), signs_between)
+    if _RATIO.fullmatch(text):
+        return Ratio(text, tuple(form_of(part, depth + 1) for part in _split(text, _COLON)))
+    if (matrix := _MATRIX.fullmatch(text)) and not _NESTED.search(matrix[2] or matrix[3] or ""):
+        rows = (matrix[2] or matrix[3] or "").removesuffix("\\\\").split("\\\\")
+        return Matrix(text, tuple(tuple(form_of(cell.strip(), depth + 1) for cell in row.split("&")) for row in rows))
+    return _bracketed(text, depth) or _scalar(text)
+
+
+def folded(form: Form) -> str:
+    """Its text without capitals, spaces, stops and brackets: how words are compared."""
+    text = form.words if isinstance(form, Words) else re.sub(r"\\text\{([^{}]*)\}", r"\1", form.text)
+    return re.sub(r"[\s.'()-]+", "", text).casefold()
+
+
+def _phrase(words: str, depth: int) -> Form:
+    """What stands in \\text{…}: a number or a letter for a choice is read as if it stood outside."""
+    words = words.strip().rstrip(".,")
+    parts = [part.strip() for part in re.split(r",|\band\b|\bor\b", words) if part.strip()]
+    if len(parts) > 1 and all(len(part.split()) == 1 for part in parts):
+        return _sequence(words, "", "", parts, depth)
+    inner = words.removeprefix("(").removesuffix(")")
+    if re.search(r"[A-Za-z]{2}", inner):
+        return _worded(words)
+    return form_of(inner, depth + 1)
+
+
+def _worded(words: str) -> Form:
+    folded = re.sub(r"[\s.'-]+", "", words).casefold()
+    if folded in NUMBER_WORDS:
+        return Scalar(words, NUMBER_WORDS[folded])
+    return Words(words, folded)
+
+
+def _sequence(text: str, opening: str, end: str, items: list[str], depth: int) -> Form:
+    forms: list[Form] = []
+    for item in items:
+        form = form_of(item, depth + 1)
+        if not opening and isinstance(form, Sequence) and not form.opening:
+            forms += form.items  # 1, \pm 2
+        else:
+            forms.append(form)
+    return Sequence(text, opening, end, tuple(forms))
+
+
+def _bracketed(text: str, depth: int) -> Form | None:
+    opening = "\\{" if text.startswith("\\{") else text[:1]
+    if opening not in ("(", "[", "\\{") or closing(text, 0) != len(text) - 1:
+        return None
+    end = "\\}" if text.endswith("\\}") else text[-1]
+    inner = text[len(opening) : len(text) - len(end)].strip()
+    items = _split(inner, _COMMA)
+    if not inner:
+        return None
+    if len(items) == 1:
+        return form_of(inner, depth + 1)
+    return _sequence(text, opening, end, items, depth)
+
+
+def _scalar(text: str) -> Form:
+    if _PLAIN.fullmatch(text) and (" " in text or len(text) > 3 or (len(text) == 3 and text[:2].isupper())):
+        return _worded(text)
+    core, unit, percent = split_unit(text)
+    return Scalar(text, core, unit, percent)
+
+
+def _items(text: str) -> list[str]:
+    """The members of a list without brackets. 1,234 is one number."""
+    if "," not in text and ";" not in text:
+        return [text]
+    inside = {at for number in _THOUSANDS.finditer(text) for at in range(number.start(), number.end())}
+    return [part for part in _cut(text, [comma for comma in _top(text, _COMMA) if comma.start() not in inside]) if part]
+
+
+def _split(text: str, separator: re.Pattern[str]) -> list[str]:
+    return _cut(text, _top(text, separator))
+
+
+def _cut(text: str, separators: list[re.Match[str]]) -> list[str]:
+    starts = [0, *(match.end() for match in separators)]
+    ends = [*(match.start() for match in separators), len(text)]
+    return [text[start:end].strip() for start, end in zip(starts, ends, strict=True)]
+
+
+def _top(text: str, separator: re.Pattern[str]) -> list[re.Match[str]]:
+    """The separators that stand in no bracket and no environment."""
+    found, depth = [], 0
+    for match in _or_bracket(separator).finditer(text):
+        if match["here"] is not None:
+            if depth == 0:
+                found.append(match)
+        elif match[0] in ("\\begin", "(", "[", "{", "\\{"):
+            depth += 1
+        elif match[0] in ("\\end", ")", "]", "}", "\\}"):
+            depth -= 1
+    return found
+
+
+@functools.cache
+def _or_bracket(separator: re.Pattern[str]) -> re.Pattern[str]:
+    return re.compile(rf"(?P<here>{separator.pattern})|\\[a-zA-Z]+|\\.|[(\[{{)\]}}]", re.DOTALL)

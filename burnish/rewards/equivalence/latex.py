@@ -1,0 +1,138 @@
+r"""One spelling for what LaTeX can write in many: consumes an answer as written, hands on the same answer tidied.
+
+`tidy` removes what only shapes the page (spaces, \left, \displaystyle, dollar signs of a formula, a final full stop),
+writes every command in one form (\dfrac and \tfrac as \frac, \leq and ≤ as \le, \mbox and \mathrm as \text, − as -) and
+drops currency and degree signs. Nothing here judges: two answers that differ after this may still be equal.
+
+    tidy(r"$\left( 3,\ \dfrac 12 \right)$.")   ->   r"(3,\frac12)"
+"""
+
+import re
+
+_CHARACTERS = str.maketrans(
+    {
+        **{"−": "-", "–": "-", "﹣": "-", "－": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/"},
+        **{"π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "°": "", "±": r"\pm ", "∪": r"\cup ", "∩": r"\cap "},
+        **{"≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∈": r"\in ", "∅": r"\emptyset ", "≈": r"\approx "},
+        **{"θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "⟨": "(", "⟩": ")", "％": "%", "，": ",", "\xa0": " "},
+        **{"½": r"\frac12 ", "⅓": r"\frac13 ", "¼": r"\frac14 ", "¾": r"\frac34 ", "⅔": r"\frac23 "},
+        **{"²": "^{2}", "³": "^{3}", "⁴": "^{4}", "£": "", "€": "", "¢": "", '"': "", "“": "", "”": ""},
+    }
+)
+_BLANK = r"(?![a-zA-Z])\s*"  # a command's name ends here, and eats the space behind it
+
+# In this order. Commands lose what TeX itself ignores; synonyms get one name.
+_REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"(?<!\\)%[^\n]*\n", " "),  # a comment
+        (r"\\?\$|\\(?:pounds|euro|cent|textdollar)(?![a-zA-Z])|\\text\{\s*\\?\$\s*\}", ""),
+        (r"\\(?:hspace|vspace|mspace|mkern|hskip)\*?\s*(?:\{[^{}]*\}|-?[\d.]+\s*[a-z]{2})", ""),
+        (r"\\h?phantom\s*(?:\{[^{}]*\}|[^\\{}])", ""),
+        (r",\s*\\!\s*(?=\d{3}(?!\d))|(?<=\d)\{,\}(?=\d{3}(?!\d))", ""),  # thousands, said to be such
+        (r"(?<!\\)\\[!,;:>]", ""),
+        (r"\\(?:quad|qquad|displaystyle|textstyle|scriptstyle|limits|nolimits|strut|mathstrut|enspace)" + _BLANK, " "),
+        (r"\\(?:left|right|middle|[bB]ig{1,2}[lrm]?)(?![a-zA-Z])\s*\.?", ""),
+        (r"\\[dtc]frac" + _BLANK, r"\\frac "),
+        (r"\\(?:leq|leqslant|leqq)" + _BLANK, r"\\le "),
+        (r"\\(?:geq|geqslant|geqq)" + _BLANK, r"\\ge "),
+        (r"\\(?:neq|not\s*=)" + _BLANK.removeprefix("(?![a-zA-Z])"), r"\\ne "),
+        (r"\\lt" + _BLANK, "<"),
+        (r"\\gt" + _BLANK, ">"),
+        (r"\\(?:lbrace)" + _BLANK, r"\\{"),
+        (r"\\(?:rbrace)" + _BLANK, r"\\}"),
+        (r"\\(?:langle|lparen)" + _BLANK, "("),
+        (r"\\(?:rangle|rparen)" + _BLANK, ")"),
+        (r"\\lbrack" + _BLANK, "["),
+        (r"\\rbrack" + _BLANK, "]"),
+        (r"\\(?:lvert|rvert|vert|mid)" + _BLANK, "|"),
+        (r"\\(?:varnothing)" + _BLANK, r"\\emptyset "),
+        (r"\\(?:cdot|times|ast)" + _BLANK, "*"),
+        (r"\\div" + _BLANK, "/"),
+        (r"\\colon" + _BLANK, ":"),
+        (r"\\imath" + _BLANK, "i"),
+        (r"\\(?:mathbf|mathit|boldsymbol|bm)\s*\{\s*([a-zA-Z])\s*\}", r" \1 "),
+        (r"\\(?:mbox|hbox|textrm|textnormal|textbf|textit|textsf|texttt|mathrm|mathit|mathsf|mathbf|emph)\s*(?=\{)",
+         r"\\text"),
+        (r"\{\s*\\(?:rm|bf|it)\b\s*([^{}]*)\}", r"\\text{\1}"),
+        (r"\\(?:overline|overleftrightarrow|widehat)\s*\{\s*([A-Z]{2,})\s*\}", r"\1"),  # the segment AB
+        (r"\{\s*,\s*\}", ","),
+        (r"\s*\\text\{\s*,?\s*(?:and|or)\s*,?\s*\}\s*", ", "),
+        (r"(?<=[\d})%!])\s*,?\s*\b(?:and|or)\b\s*(?=[-\d\\(\[.])", ", "),
+        (r"(?<![a-zA-Z\\])([a-zA-Z]),?\s+(?:and|or)\s+([a-zA-Z])(?![a-zA-Z])", r"\1, \2"),
+        (r"(?:,\s*)+,", ","),
+        (r"(?<=\d),\s+(?=[\d.])", ";"),  # 1, 234 is two numbers, 1,234 one
+        (r"\^\s*(?:\{\s*\\(?:circ|degree)\s*\}|\\(?:circ|degree)(?![a-zA-Z]))|\\degree(?![a-zA-Z])", r"\\degree "),
+        (r"\\degree\s*(?:[CF](?=\s*(?:$|[,.;)])))?", ""),
+        (r"(?<!\\)\\(?=\s)|~", " "),
+        (r"\\%", "%"),
+        (r"^\s*\\approx(?![a-zA-Z])", ""),
+        (r"\\text\s*\{\s*\}", ""),
+        (r"\\text\{(i)\}", r" \1"),
+        (r"(?<![\d})%])(?<![\d})%] )\\text\{([a-zA-Z])\}", r" \1"),  # a choice; behind a number it is a unit
+        (r"\\text\{([\dA-Z]+)\}(?=_)", r"\1"),  # digits of another base
+    )
+)  # fmt: skip
+_FORMULA = re.compile(r"\\\((.*)\\\)|\\\[(.*)\\\]|\$\$(.*)\$\$|\$(.*)\$", re.DOTALL)
+_FINAL = ".,;:?*"  # ends a sentence; "!" is a factorial
+_SPACE = re.compile(r"(\\[a-zA-Z]+ (?=[a-zA-Z])|\d (?=\d)|[a-zA-Z] (?=[a-zA-Z]))|\s+")
+_SPACED_THOUSANDS = re.compile(r"(?<![\d.])\d{1,3}(?: \d{3})+(?![\d])")
+
+
+def tidy(text: str) -> str:
+    """`text` in one spelling. A space is left only where it separates: two numbers, two words, a command and a word."""
+    text = _trimmed(text)
+    while whole := _FORMULA.fullmatch(text):
+        text = _trimmed(next(group for group in whole.groups() if group is not None))
+    text = text.translate(_CHARACTERS)
+    for pattern, replacement in _REWRITES:
+        text = pattern.sub(replacement, text)
+    text = _trimmed(_outside_text(" ".join(text.split())))
+    while text.startswith("{") and closing(text, 0) == len(text) - 1:
+        text = _trimmed(text[1:-1])
+    return text
+
+
+def _trimmed(text: str) -> str:
+    text = text.strip().lstrip("* ")
+    while text and (text[-1].isspace() or (text[-1] in _FINAL and text[-2:-1] != "\\")):
+        text = text[:-1]
+    return text
+
+
+def _outside_text(text: str) -> str:
+    r"""Drops spaces that separate nothing, except inside \text{…}, where they are words' own."""
+    parts = re.split(r"(\\text\{[^{}]*\})", text)
+    parts[::2] = [_SPACED_THOUSANDS.sub(_joined, _SPACE.sub(_needed, part)) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _needed(match: re.Match[str]) -> str:
+    return match[1] or ""
+
+
+def _joined(match: re.Match[str]) -> str:
+    return match[0].replace(" ", "")
+
+
+_OPENING, _CLOSING = "([{", ")]}"
+
+
+def closing(text: str, start: int) -> int | None:
+    r"""Where the bracket that opens at `start` is closed: any of ( [ { \{ by any of ) ] } \}, as intervals mix them."""
+    depth, at = 0, start
+    while at < len(text):
+        character = text[at]
+        if character == "\\" and at + 1 < len(text):
+            at += 1
+            character = text[at] if text[at] in "{}" else ""
+        if character and character in _OPENING:
+            depth += 1
+        elif character and character in _CLOSING:
+            depth -= 1
+            if depth == 0:
+                return at
+            if depth < 0:
+                return None
+        at += 1
+    return None

@@ -1,0 +1,68 @@
+r"""prime_math against the recorded figures, and where they err."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from burnish.rewards.equivalence import algebra
+from burnish.rewards.scores.prime_math import check, compute_score, reference
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "reward_prime_math.json").read_text())
+
+EMPTY = 39  # an empty ground truth is an error of the row
+RIGHT = {  # recorded as wrong
+    **dict.fromkeys((54, 55, 57, 69), "the same value, written in another way"),
+    **dict.fromkeys((67, 68), "a list in another order, or with a word between"),
+    53: "− is a minus sign",
+    36: "\\boxed 5$ ends at the dollar sign",
+}
+PRED = {  # recorded with other text
+    **{22: "x = 5", 23: "xyz = 5", 70: "a_n = 2n"},  # the left side is kept
+    **{35: "5", 36: "5", 42: "12", 43: "12"},  # without \boxed, dollar signs and full stop
+    **{38: "", 62: ""},  # no answer, not the whole text
+}
+# An answer in a form that is read, whether right or not; recorded is whether it was found right at once.
+FORM_WITHOUT_SUCCESS = {10, 14, 36, 48, 50, 53, 54, 55, 57, 65, 67, 68, 69}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_process_left():
+    yield
+    algebra.stop()
+
+
+def test_every_case_is_read():
+    assert len(GOLDEN) == 75
+    assert (len(RIGHT), len(PRED), len(FORM_WITHOUT_SUCCESS)) == (8, 9, 13)
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["name"])
+def test_golden(case):
+    inputs, recorded, number = case["inputs"], case["expected"], int(case["name"].rpartition("/")[2])
+    if number == EMPTY:
+        with pytest.raises(ValueError, match="it is empty"):
+            compute_score(inputs["solution_str"], inputs["ground_truth"])
+        return
+    assert not (recorded["is_correct"] and number in RIGHT), "listed, but as recorded"
+    assert not (recorded["format_correct"] and number in FORM_WITHOUT_SUCCESS), "listed, but as recorded"
+    right = float(recorded["is_correct"] or number in RIGHT)
+    formed = float(recorded["format_correct"] or number in FORM_WITHOUT_SUCCESS)
+    pred = PRED.get(number, recorded["extracted"])
+    result = compute_score(inputs["solution_str"], inputs["ground_truth"])
+    assert result == {"score": right, "acc": right, "format": formed, "pred": pred, "timed_out": 0.0}
+
+
+def test_its_own_reference_is_right():
+    assert compute_score(reference(r"\frac{\pi}{2}", {}), r"\frac{\pi}{2}")["score"] == 1.0
+
+
+def test_decimals_are_close_enough_for_irrational_truths_only():
+    assert compute_score("The answer is 1.5708", r"\frac{\pi}{2}")["score"] == 1.0
+    assert compute_score("The answer is 1.414", r"\sqrt2")["score"] == 0.0
+    assert compute_score("The answer is 100.001", "100")["score"] == 0.0
+
+
+def test_a_truth_of_the_wrong_kind():
+    with pytest.raises(ValueError, match="prime_math needs the answer as text or a number, not dict"):
+        check({"target": "5"}, {})
