@@ -1,0 +1,159 @@
+"""Runs a solution's tests in a sandbox and says how many it passes.
+
+Consumes a solution's source, the row's tests and a `Bench` (a sandbox with its limits and places); hands on a
+`Judgement`. Test programs and calls are one sandboxed program for the whole row, the harness of `sandbox/harness/`, so
+the sandbox's time limit is for all of them together. Tests of standard input and output are one program each: the first
+alone, because most wrong solutions fail it, then a few at a time. It waits for a free place and for programs; with
+`stop`, the first test that fails ends the others.
+
+What a program does to itself is a failed test; a sandbox that could not run it is `SandboxFailed`, never a 0. No torch.
+"""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from burnish.rewards.code_output import same_output
+from burnish.rewards.code_tests import Calls, Pairs, Programs, Tests
+from burnish.sandbox.harness import Job
+from burnish.sandbox.program import Limits, Outcome, Program, Sandbox
+
+AT_A_TIME = 4
+#: For one solution. Running time, added up over its tests, decides the score; the same by the clock, waiting included,
+#: is a failure, because a busy machine says nothing about the solution.
+OVERALL_SECONDS = 300.0
+_SHOWN = 200
+
+
+class SandboxFailed(RuntimeError):
+    """The sandbox could not do its work, which says nothing about the solution."""
+
+
+@dataclass
+class Bench:
+    """Where programs run: a sandbox, the limits of one program, and how many may run at a time."""
+
+    sandbox: Sandbox
+    limits: Limits
+    places: asyncio.Semaphore
+
+    async def run(self, program: Program) -> Outcome:
+        async with self.places:
+            outcome = await self.sandbox.run(program, self.limits)
+        if outcome.status == "failed":
+            raise SandboxFailed(f"the sandbox could not run the program: {outcome.reason}")
+        return outcome
+
+
+@dataclass
+class Judgement:
+    """How many of the tests are passed, and what happened. Tests that were not run are not passed."""
+
+    tests: int
+    passed: int = 0
+    why: str = ""  # the first that failed, failed
+    happened: set[str] = field(default_factory=set)  # of timeout, memory, output, crash, unfinished
+
+    def fail(self, number: int, why: str) -> None:
+        self.why = self.why or f"test {number + 1}: {why}"[:_SHOWN]
+
+
+async def judge(solution: str, tests: Tests, bench: Bench, stop: bool) -> Judgement:
+    """Run the tests; `stop`: only until one fails."""
+    try:
+        async with asyncio.timeout(OVERALL_SECONDS):
+            if isinstance(tests, Pairs):
+                return await _judge_pairs(solution, tests, bench, stop)
+            return await _judge_in_harness(solution, tests, bench, stop)
+    except TimeoutError:
+        raise SandboxFailed(
+            f"{OVERALL_SECONDS:g} s were not enough to run the tests on this machine; run fewer programs at a time "
+            "(reward_model.sandbox.max_concurrent)"
+        ) from None
+
+
+async def _judge_in_harness(solution: str, tests: Programs | Calls, bench: Bench, stop: bool) -> Judgement:
+    job = _job(solution, tests, stop)
+    outcome = await bench.run(job.program())
+    verdict = job.verdict(outcome)
+    if verdict.broken:
+        raise SandboxFailed(verdict.broken)
+    judgement = Judgement(len(tests), sum(verdict.passed))
+    if verdict.ended:
+        judgement.happened.add("crash" if outcome.status == "finished" else outcome.status)
+    if judgement.passed < len(tests):
+        first = next((i for i, passed in enumerate(verdict.passed) if not passed), len(verdict.passed))
+        judgement.fail(first, verdict.why or _ending(outcome))
+    return judgement
+
+
+def _job(solution: str, tests: Programs | Calls, stop: bool) -> Job:
+    if isinstance(tests, Programs):
+        names: dict[str, Any] = {"take": tests.names.take, "give": tests.names.give}
+        programs = [{"program": program, **names} for program in tests.programs]
+        return Job(solution, programs, modules=tests.names.modules, stop=stop)
+    calls = zip(tests.arguments, tests.expected, strict=True)
+    listed = [{"function": tests.function, "arguments": given, "expected": wanted} for given, wanted in calls]
+    return Job(solution, listed, usual_names=True, stop=stop)
+
+
+async def _judge_pairs(solution: str, tests: Pairs, bench: Bench, stop: bool) -> Judgement:
+    judgement = Judgement(len(tests))
+    waiting = enumerate(tests.pairs)
+    spent = 0.0
+
+    async def work(cases: Iterable[tuple[int, tuple[str, str]]]) -> None:
+        nonlocal spent
+        for number, (stdin, expected) in cases:
+            if spent >= OVERALL_SECONDS:
+                judgement.happened.add("unfinished")
+                judgement.fail(number, f"not run: the tests before it took {OVERALL_SECONDS:g} s")
+                return
+            outcome = await bench.run(Program(solution, stdin))
+            spent += outcome.seconds
+            if _passes(outcome, expected, number, judgement):
+                judgement.passed += 1
+            elif stop:
+                raise _Decided
+
+    with contextlib.suppress(_Decided):
+        await work(itertools.islice(waiting, 1))
+        await _together([asyncio.create_task(work(waiting)) for _ in range(AT_A_TIME)])  # each takes what is next
+    return judgement
+
+
+async def _together(tasks: list[asyncio.Task[None]]) -> None:
+    """Wait for all; where one raises, end the others and raise that."""
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Decided(Exception):
+    """A test has failed and no other matters."""
+
+
+def _passes(outcome: Outcome, expected: str, number: int, judgement: Judgement) -> bool:
+    if outcome.succeeded and same_output(outcome.stdout, expected):
+        return True
+    if not outcome.succeeded:
+        judgement.happened.add("crash" if outcome.status == "finished" else outcome.status)
+        judgement.fail(number, _ending(outcome))
+    else:
+        judgement.fail(number, f"wrote {outcome.stdout[:60]!r} where {expected[:60]!r} is expected")
+    return False
+
+
+def _ending(outcome: Outcome) -> str:
+    """How a program ended that did not end well."""
+    if outcome.status == "finished":
+        last = outcome.stderr.strip().rpartition("\n")[2]
+        return f"exit code {outcome.exit_code}{f', {last}' if last else ''}"
+    limits = {"timeout": "time", "memory": "memory", "output": "output"}
+    return f"over its limit of {limits[outcome.status]}"

@@ -1,0 +1,89 @@
+"""Code: the program in the response has to pass the row's tests, in a sandbox.
+
+1 where it passes all of them, else 0; with `continuous` the share that it passes, of the first 10 where there are more.
+A wrong, crashing, endless or greedy program is a 0; tests that cannot be read (ValueError) and a sandbox that cannot
+run (SandboxFailed) are failures of the sample.
+
+    ../code_answer.py   the program in a response
+    ../code_tests.py    the forms of tests
+    ../code_names.py    which names of the tests are the solution's
+    ../code_judge.py    runs the tests
+    ../code_output.py   compares output
+
+The result also has `acc`, `passed` (the share of tests; without `continuous` those until the first failure), `pred`
+(the program), `why` (the first failure in words), and 1.0 or 0.0 for what happened on the way: no_program, timeout,
+memory, output, crash, unfinished. Python only. No torch.
+"""
+
+import asyncio
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from burnish.config.reward import FUSION, LOCAL, SandboxConfig
+from burnish.rewards.code_answer import program_in
+from burnish.rewards.code_judge import Bench, Judgement, judge
+from burnish.rewards.code_tests import read_tests
+from burnish.sandbox import Sandbox, limits_of, open_sandbox
+
+CONTINUOUS_TESTS = 10
+HAPPENINGS = ("no_program", "timeout", "memory", "output", "crash", "unfinished")
+
+# Kept, by setting: a sandbox holds a warm process or connections. Places belong to the event loop that they wait on.
+_sandboxes: dict[Any, Sandbox] = {}
+_places: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, asyncio.Semaphore]] = WeakKeyDictionary()
+
+
+async def compute_score(
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: Mapping[str, Any] | None = None,
+    continuous: bool = False,
+    sandbox: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """`sandbox` has the fields of `reward_model.sandbox`; None: the defaults."""
+    tests = read_tests(ground_truth, extra_info)
+    if continuous:
+        tests = tests.first(CONTINUOUS_TESTS)
+    program = program_in(solution_str)
+    if program is None:
+        judgement = Judgement(len(tests), why="the response holds no program", happened={"no_program"})
+    else:
+        judgement = await judge(program, tests, _bench(sandbox), stop=not continuous)
+    share = judgement.passed / judgement.tests
+    right = float(judgement.passed == judgement.tests)
+    return {
+        "score": share if continuous else right,
+        "acc": right,
+        "passed": share,
+        "pred": program or "",
+        "why": judgement.why,
+        **{name: float(name in judgement.happened) for name in HAPPENINGS},
+    }
+
+
+def reference(ground_truth: Any, extra_info: Mapping[str, Any]) -> str:
+    """A right response: the dataset's own solution. ValueError where the row has none, for tests say none."""
+    read_tests(ground_truth, extra_info)
+    answer = extra_info.get("answer")
+    if not isinstance(answer, str) or not answer.strip():
+        raise ValueError("extra_info.answer is missing: tests do not say how a right program is written")
+    return f"```python\n{program_in(answer) or answer}\n```"
+
+
+def check(ground_truth: Any, extra_info: Mapping[str, Any]) -> None:
+    """ValueError where the row has no tests, or none that can be read."""
+    read_tests(ground_truth, extra_info)
+
+
+def _bench(sandbox: Mapping[str, Any] | None) -> Bench:
+    config = SandboxConfig(**(sandbox or {}))
+    config.backend = config.backend or (FUSION if config.url else LOCAL)
+    setting = dataclasses.astuple(config)
+    if setting not in _sandboxes:
+        _sandboxes[setting] = open_sandbox(config)
+    places = _places.setdefault(asyncio.get_running_loop(), {})
+    if setting not in places:
+        places[setting] = asyncio.Semaphore(config.max_concurrent)
+    return Bench(_sandboxes[setting], limits_of(config), places[setting])

@@ -1,0 +1,88 @@
+"""The test harness: one sandboxed program that runs tests on a solution which can neither read nor forge them.
+
+    tester.py      the program: forks the candidate, reads the job, runs the tests, reports
+    candidate.py   the forked process that runs the solution
+    solution.py    the solution as the tester's test code sees it
+    peer.py        the pipe between the two
+    wire.py        values on that pipe
+    same.py        whether a call returned what was expected
+    usual.py       names that solutions to call tests need not import
+
+All of these run inside the sandbox and import nothing of burnish but each other; here they are put together to one
+source text (`Job.program`), and what the tester reports is read (`Job.verdict`).
+"""
+
+import base64
+import functools
+import json
+import marshal
+import secrets
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from burnish.sandbox.program import Outcome, Program
+
+PARTS = ("wire", "peer", "usual", "candidate", "same", "solution", "tester")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of the tests. `broken`: the harness could not start, which says nothing about the solution."""
+
+    passed: tuple[bool, ...] = ()  # of the tests that were decided, in order
+    why: str = ""  # the first that failed, failed
+    ended: bool = False  # the solution ended itself, or the tester, or was ended with it
+    broken: str = ""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A solution and its tests, as `tester.py` describes them."""
+
+    solution: str
+    tests: list[dict[str, Any]]
+    modules: list[str] = field(default_factory=list)  # that the tests import
+    usual_names: bool = False  # give the solution names like List and deque that it does not import
+    stop: bool = True  # at the first test that fails
+    nonce: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    def program(self) -> Program:
+        names = ("nonce", "solution", "tests", "modules", "usual_names", "stop")
+        return Program(harness_source(), json.dumps({name: getattr(self, name) for name in names}))
+
+    def verdict(self, outcome: Outcome) -> Verdict:
+        """What the tester wrote. A solution that ends the tester, or all of it, leaves the rest undecided."""
+        lines = [line for line in outcome.stdout.split("\n")[:-1] if line.startswith(self.nonce + " ")]
+        facts = [json.loads(line.partition(" ")[2]) for line in lines]
+        if not facts or "ready" not in facts[0]:
+            told = facts[0]["broken"] if facts else f"{outcome.status}, {outcome.stderr.strip()[-500:] or 'no output'}"
+            return Verdict(broken=f"the test harness could not start: {told}")
+        tests = [fact for fact in facts if "test" in fact]
+        ended = "ended" not in facts[-1] or facts[-1]["ended"]
+        why = next((fact["why"] for fact in tests if not fact["passed"]), "")
+        return Verdict(tuple(fact["passed"] for fact in tests), why, ended)
+
+
+@functools.cache
+def harness_source() -> str:
+    """The parts as one program: each becomes a module under its own name, and the last is run.
+
+    A Python of this very version takes them as compiled here, which is a good part of the time that a short test takes;
+    another one compiles their text.
+    """
+    here = Path(__file__).parent
+    texts = {f"{__name__}.{part}": (here / f"{part}.py").read_text(encoding="utf-8") for part in PARTS}
+    compiled = marshal.dumps({name: compile(text, name, "exec", dont_inherit=True) for name, text in texts.items()})
+    return (
+        "import sys\n"
+        f"if sys.version == {sys.version!r}:\n"
+        f"    import binascii, marshal; parts = marshal.loads(binascii.a2b_base64({base64.b64encode(compiled)!r}))\n"
+        "else:\n"
+        f"    parts = {texts!r}\n"
+        "for name, part in parts.items():\n"
+        "    sys.modules[name] = module = type(sys)(name)\n"
+        "    exec(part, module.__dict__)\n"
+        "module.main()\n"
+    )
