@@ -3,6 +3,7 @@ import json
 import pytest
 
 from burnish.data.tasks.humaneval import TASK, row
+from burnish.data.tasks.task import LeftOut
 
 RECORD = {
     "task_id": "HumanEval/0",
@@ -35,3 +36,18 @@ def test_the_prompt_shows_the_start_alone():
 
 def test_there_is_a_test_split_only():
     assert TASK.hub.splits() == {"test": "test"}
+
+
+def test_helpers_of_the_prompt_cannot_be_defined_again():
+    helper = "def twice(x):\n    return 2 * x\n\n\n"
+    tests = "def check(candidate):\n    assert twice(candidate([1, 2])) == 6\n"
+    made = row(RECORD | {"prompt": helper + RECORD["prompt"], "test": tests}, {"data_source": "humaneval"})
+    (program,) = json.loads(made["reward_model"]["ground_truth"])
+    run(made["extra_info"]["answer"], program)
+    with pytest.raises(AssertionError):
+        run("def twice(x): return 6\ndef total(numbers): return 0", program)
+
+
+def test_a_prompt_that_is_not_python_is_left_out():
+    with pytest.raises(LeftOut, match="not Python"):
+        row(RECORD | {"prompt": "def total(:"}, {"data_source": "humaneval"})
