@@ -28,7 +28,6 @@ from burnish.errors import ConfigError, RewardError
 from burnish.rewards.contract import NEW_PROMPTS, FunctionSpec, ScoreRequest, ScoreResult
 from burnish.rewards.function import bind, score_here
 from burnish.rewards.pool import ScorePool
-from burnish.rewards.request import FACTS as FACTS
 from burnish.rewards.request import LoopOutput, facts_of, loop_result, request_for
 from burnish.rewards.routing import (
     MODEL,

@@ -37,7 +37,7 @@ from burnish.errors import BurnishError, ConfigError, DataError
 from burnish.models.device import pick_device
 from burnish.models.facts import read_model_facts
 from burnish.models.loading import load_tokenizer
-from burnish.rewards.scoring import facts_of
+from burnish.rewards.request import facts_of
 from burnish.rollout import load_engine
 from burnish.tracking.progress import Progress
 from burnish.trainer.experience import training_sampling

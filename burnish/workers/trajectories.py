@@ -26,8 +26,8 @@ from burnish.controller import DispatchPair
 from burnish.controller.dispatch import Split, joined_rows, rows_to_each
 from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import NEW_PROMPTS, proposed_by
+from burnish.rewards.request import FACTS, facts_of, loop_result
 from burnish.rewards.routing import data_source_of
-from burnish.rewards.scoring import FACTS, facts_of, loop_result
 
 
 def to_batch(trajectories: Sequence[Trajectory], pad_token_id: int, *, log_probs: bool = True) -> DataProto:

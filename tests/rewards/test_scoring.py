@@ -14,7 +14,8 @@ from burnish.config.reward import RuleConfig
 from burnish.config.rules.scoring import limits
 from burnish.errors import ConfigError, RewardError
 from burnish.rewards.contract import FunctionSpec, ScoreRequest
-from burnish.rewards.scoring import Scoring, request_for
+from burnish.rewards.request import request_for
+from burnish.rewards.scoring import Scoring
 
 ROW = {
     "data_source": "gsm8k",
