@@ -25,6 +25,7 @@ import numpy as np
 DRAWS = 1000
 SEED = 42
 PREDICTION = "pred"
+CORE = ("acc", "reward", "rm_score")  # the first that a data source has is what it is judged by
 TOGETHER = 1024  # samples at a time: some megabytes of draws
 
 Statistics = dict[str, float]
@@ -44,11 +45,11 @@ def tracked_names(figures: Mapping[str, Mapping[str, Statistics]]) -> dict[str, 
     """data source → variable → statistic → value, flat.
 
     Core is what a run is judged by: mean, best and majority of all N samples of `acc`, or of `reward` where the
-    reward function gives no `acc`.
+    reward function gives no `acc`; of `rm_score` where no rule scores any row of a source.
     """
     named = {}
     for source, variables in figures.items():
-        core = "acc" if "acc" in variables else "reward"
+        core = next((name for name in CORE if name in variables), None)
         for variable, statistics in variables.items():
             largest = max(int(name.split("@")[1].split("/")[0]) for name in statistics)
             for name, value in statistics.items():

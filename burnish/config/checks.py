@@ -7,8 +7,8 @@ file or imports what does.
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from burnish.config.ppo import PPOConfig
-from burnish.config.sft import SFTConfig
+from burnish.config.ppo import REWARD_MODEL, PPOConfig
+from burnish.config.supervised import SupervisedConfig
 from burnish.errors import ConfigError, DataError
 
 
@@ -28,7 +28,7 @@ class ContextFacts(Protocol):
     def context(self) -> int | None: ...
 
 
-def check_files(config: PPOConfig | SFTConfig, describe: Callable[[str], FileFacts]) -> int:
+def check_files(config: PPOConfig | SupervisedConfig, describe: Callable[[str], FileFacts]) -> int:
     """The files exist, have rows and the columns that are read; returns the number of training rows used.
 
     `describe` raises DataError for a file that is missing or unreadable.
@@ -40,20 +40,16 @@ def check_files(config: PPOConfig | SFTConfig, describe: Callable[[str], FileFac
     return total if data.train_max_samples < 0 else min(total, data.train_max_samples)
 
 
-def _check_file(config: PPOConfig | SFTConfig, key: str, file: str, describe: Callable[[str], FileFacts]) -> int:
+def _check_file(config: PPOConfig | SupervisedConfig, key: str, file: str, describe: Callable[[str], FileFacts]) -> int:
     try:
         facts = describe(file)
     except DataError as error:
         raise DataError(f"{key}: {error}") from error
     if not facts.rows:
         raise DataError(f"{key}: {file}: the file has no rows")
-    if isinstance(config, SFTConfig):
-        data = config.data
-        if data.prompt_key is None or data.response_key is None:
-            _check_column(file, facts, data.messages_key, "data.messages_key")
-        else:
-            _check_column(file, facts, data.prompt_key, "data.prompt_key")
-            _check_column(file, facts, data.response_key, "data.response_key")
+    if isinstance(config, SupervisedConfig):
+        for name, column in config.columns.items():
+            _check_column(file, facts, column, name)
     elif config.data.custom_cls.path is None and "prompts" not in facts.columns:
         _check_column(file, facts, config.data.prompt_key, "data.prompt_key")
     return facts.rows
@@ -68,13 +64,32 @@ def _check_column(file: str, facts: FileFacts, column: str, key: str) -> None:
         )
 
 
-def check_model(config: PPOConfig, key: str, facts: ContextFacts) -> None:
-    """Prompt and response fit the context of a model of the run (`PPOConfig.models`)."""
-    data = config.data
+def check_model(config: PPOConfig, key: str, facts: ContextFacts) -> list[str]:
+    """Prompt and response fit the context of a model of the run (`PPOConfig.models`).
+
+    A reward model may read less, because a conversation that is too long for it loses its start: returns a notice.
+    """
+    data, path = config.data, config.models[key].path
     longest = data.max_prompt_length + data.max_response_length
+    if key == REWARD_MODEL:
+        return _check_reward_model(config, longest, facts.context)
     if facts.context is not None and longest > facts.context:
         raise ConfigError(
             f"data.max_prompt_length={data.max_prompt_length} + data.max_response_length={data.max_response_length} = "
-            f"{longest} tokens, but {key}.path={config.models[key].path} has a context of {facts.context}; lower "
-            "one of them"
+            f"{longest} tokens, but {key}.path={path} has a context of {facts.context}; lower one of them"
         )
+    return []
+
+
+def _check_reward_model(config: PPOConfig, longest: int, context: int | None) -> list[str]:
+    given, path = config.reward_model.max_length, config.reward_model.model.path
+    if given is not None and context is not None and given > context:
+        raise ConfigError(
+            f"reward_model.max_length={given}: {REWARD_MODEL}.path={path} has a context of {context}; lower it, or "
+            "leave it out"
+        )
+    limit = given or context
+    if limit is None or longest <= limit:
+        return []
+    whose = "reward_model.max_length" if given else f"the context of {REWARD_MODEL}.path={path}"
+    return [f"the reward model reads {limit} tokens ({whose}), of up to {longest}: what is longer loses its start"]

@@ -4,13 +4,14 @@ An estimate, not a promise: it counts what grows with the model and the batch, a
 (buffers of libraries, fragmentation). In bytes, for P parameters in a type of w bytes, of each model its own:
 
     always     weights w·P; where w is not 4, float32 masters 4·P; Adam's moments 8·P; the same for a critic and for a
-               process reward model, which keeps its start w·P beside it; and the reference w·P
+               process reward model, which keeps its start w·P beside it; and reference and reward model, w·P each
     training   gradients in float32 4·P and, where w is not 4, those of one pass w·P, before they are added up; the
                logits of one chunk of response tokens; the activations of one pass, padded to its longest sequence
     sampling   the KV cache
 
 Sampling and training take turns, and so do the models that are trained, so the peak is what is always there plus the
-larger turn; of gradients, logits and activations, each is that of the model which has most of it.
+larger turn; of gradients, logits and activations, each is that of the model which has most of it. A reward model's pass
+has no gradient: it keeps one layer at a time.
 
 Sizes come in by the key of the model, as `PPOConfig.models` has them; a model without any has those of the policy.
 """
@@ -23,7 +24,7 @@ from typing import Protocol
 
 from burnish.config.model import ModelConfig
 from burnish.config.needs import Needs
-from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, PROCESS_REWARD_MODEL, PPOConfig
+from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, PROCESS_REWARD_MODEL, REWARD_MODEL, PPOConfig
 
 NOTHING = Needs()
 BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -64,6 +65,7 @@ class Memory:
     reference: int
     critic: int
     process_reward: int
+    reward_model: int
     gradients: int
     logits: int
     activations: int
@@ -72,7 +74,8 @@ class Memory:
     @property
     def always(self) -> int:
         """What is there during the whole step."""
-        return self.weights + self.masters + self.moments + self.reference + self.critic + self.process_reward
+        policy = self.weights + self.masters + self.moments + self.reference
+        return policy + self.critic + self.process_reward + self.reward_model
 
     @property
     def training(self) -> int:
@@ -94,10 +97,11 @@ def estimate_memory(
     widths = {key: BYTES[model.dtype] for key, model in config.models.items()}
     count = {key: sizes[key].parameters for key in sizes}
     width = widths[ACTOR_MODEL]
-    vocab = max(sizes[key].vocab for key in sizes if key != CRITIC_MODEL)  # its head gives one number
+    trained = [key for key in sizes if key != REWARD_MODEL]
+    vocab = max(sizes[key].vocab for key in trained if key != CRITIC_MODEL)  # its head gives one number
     logits = min(micro_batch * config.data.max_response_length * vocab, LOGITS_AT_A_TIME)
-    per_token = max(_activations_per_token(model, sizes[key]) for key, model in config.models.items())
-    always = {key: count[key] * _trained(widths[key]) for key in sizes}
+    per_token = max(_activations_per_token(model, sizes[key], key in trained) for key, model in config.models.items())
+    always = {key: count[key] * _trained(widths[key]) for key in trained}
     start = count[PROCESS_REWARD_MODEL] * widths[PROCESS_REWARD_MODEL] if PROCESS_REWARD_MODEL in sizes else 0
     return Memory(
         weights=policy.parameters * width,
@@ -106,7 +110,8 @@ def estimate_memory(
         reference=policy.parameters * width if config.reads_reference else 0,
         critic=always.get(CRITIC_MODEL, 0),
         process_reward=always.get(PROCESS_REWARD_MODEL, 0) + start,
-        gradients=max(count[key] * _gradient(widths[key]) for key in sizes),
+        reward_model=count[REWARD_MODEL] * widths[REWARD_MODEL] if REWARD_MODEL in sizes else 0,
+        gradients=max(count[key] * _gradient(widths[key]) for key in trained),
         logits=logits * FLOAT32 * LOGIT_COPIES,
         activations=micro_batch * longest(config) * per_token,
         kv_cache=sequences_at_a_time(config, needs) * longest(config) * _kv_per_token(config, policy),
@@ -159,8 +164,10 @@ def _kv_per_token(config: PPOConfig, facts: ModelSizes) -> int:
     return 2 * facts.layers * facts.kv_heads * facts.head_dim * BYTES[config.actor_rollout_ref.model.dtype]
 
 
-def _activations_per_token(model: ModelConfig, facts: ModelSizes) -> int:
+def _activations_per_token(model: ModelConfig, facts: ModelSizes, is_trained: bool) -> int:
     """With gradient checkpointing only each layer's input is kept, and one layer at a time is recomputed."""
     layer = KEPT_HIDDEN * facts.hidden + KEPT_INTERMEDIATE * facts.intermediate
+    if not is_trained:
+        return layer * BYTES[model.dtype]
     kept = facts.layers * facts.hidden + layer if model.enable_gradient_checkpointing else facts.layers * layer
     return kept * BYTES[model.dtype]

@@ -91,6 +91,7 @@ def plan_micro_batches(
 def _counted(config: PPOConfig) -> dict[str, bool]:
     """The keys of passes that are cut by sequences, not by tokens, and whether this run has such passes."""
     policy, critic, process = config.actor_rollout_ref, config.critic, config.process_reward
+    judge = config.reward_model
     reference = policy.actor.use_kl_loss or config.algorithm.use_kl_in_reward
     places = [
         ("actor_rollout_ref.actor.ppo_", policy.actor.use_dynamic_bsz, True),
@@ -99,6 +100,7 @@ def _counted(config: PPOConfig) -> dict[str, bool]:
         ("critic.ppo_", critic.use_dynamic_bsz, bool(critic.enable)),
         ("critic.forward_", critic.use_dynamic_bsz, bool(critic.enable)),
         ("process_reward.", process.use_dynamic_bsz, bool(process.enable)),
+        ("reward_model.", judge.use_dynamic_bsz, judge.enable),
     ]
     return {f"{name}micro_batch_size_per_gpu": used for name, by_tokens, used in places if not by_tokens}
 
@@ -187,6 +189,7 @@ def _memory(config: PPOConfig, facts: Mapping[str, ModelSizes], needs: Needs) ->
         ("reference", memory.reference, "a second copy, for the KL term"),
         ("critic", memory.critic, "weights, masters and moments of its own"),
         ("process reward model", memory.process_reward, "weights, masters and moments of its own, and its start"),
+        ("reward model", memory.reward_model, "its weights; it is not trained"),
         ("gradients", memory.gradients, gradients),
         ("logits", memory.logits, logits),
         ("activations", memory.activations, pass_size),

@@ -18,6 +18,7 @@ from burnish.config.trainer import TrainerConfig
 
 PROFILING = "profiling"
 ACTOR_MODEL, CRITIC_MODEL, PROCESS_REWARD_MODEL = "actor_rollout_ref.model", "critic.model", "process_reward.model"
+REWARD_MODEL = "reward_model.model"
 
 
 @dataclass
@@ -60,7 +61,12 @@ class PPOConfig:
     @property
     def models(self) -> dict[str, ModelConfig]:
         """The models that this run loads, by their key; the policy's comes first. Known once it is finalised."""
-        places = {ACTOR_MODEL: True, CRITIC_MODEL: self.critic.enable, PROCESS_REWARD_MODEL: self.process_reward.enable}
+        places = {
+            ACTOR_MODEL: True,
+            CRITIC_MODEL: self.critic.enable,
+            PROCESS_REWARD_MODEL: self.process_reward.enable,
+            REWARD_MODEL: self.reward_model.enable,
+        }
         return {name: read(self, name) for name, is_there in places.items() if is_there}
 
     @property

@@ -10,7 +10,7 @@ from burnish.config.model import ModelConfig
 
 SCORING = "rewards/scoring.py"
 MANAGERS = "rewards/managers/__init__.py"
-REWARD_MODEL = "workers/reward_model.py"
+REWARD_MODEL, CONVERSATIONS = "workers/reward_model.py", "workers/conversations.py"
 MIXING = "trainer/reward_model.py"
 SANDBOX = "sandbox/__init__.py"
 SANDBOX_BACKENDS = LOCAL, FUSION = ("local", "sandbox_fusion")
@@ -21,7 +21,7 @@ class RewardModelPathConfig(ModelConfig):
     """The reward model: a sequence or token classifier with one label."""
 
     input_tokenizer: str | None = key(
-        None, "tokenizer that the responses are decoded with; null: the policy's", reader=REWARD_MODEL, path=True
+        None, "tokenizer that the responses are decoded with; null: the policy's", reader=CONVERSATIONS, path=True
     )
     fsdp_config: FSDPConfig = section(FSDPConfig)
 
@@ -61,7 +61,7 @@ class RewardModelConfig(RuleConfig):
 
     enable: bool = key(False, "score rows of style model or both with a model", reader="trainer/setup.py")
     model: RewardModelPathConfig = section(
-        RewardModelPathConfig, readers={"path": REWARD_MODEL, "tokenizer_path": REWARD_MODEL}
+        RewardModelPathConfig, readers={"path": REWARD_MODEL, "tokenizer_path": CONVERSATIONS}
     )
     micro_batch_size_per_gpu: int | None = key(
         None, "conversations scored at a time; null: planned from memory", reader=REWARD_MODEL, low=1
@@ -72,7 +72,7 @@ class RewardModelConfig(RuleConfig):
     )
     max_length: int | None = key(
         None, "tokens of a scored conversation; a longer one loses its start. null: the model's context",
-        reader=REWARD_MODEL, low=1,
+        reader=CONVERSATIONS, low=1,
     )  # fmt: skip
     reward_manager: str = key(
         "naive",

@@ -128,6 +128,11 @@ class ChatRenderer:
         """The ids a policy is prompted with."""
         return self._encode(self.text(messages, tools))
 
+    def whole(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[int]:
+        """Ids of a conversation to the very end, with all that the template writes after the last turn: what a reward
+        model reads and learns to read."""
+        return self._encode(self.text(messages, tools, generation_prompt=False))
+
     def token_counts(self, texts: Sequence[str], batch: int = 1024) -> list[int]:
         """Lengths of rendered texts in tokens; batched, so that fast tokenizers use all cores."""
         counts: list[int] = []

@@ -1,10 +1,12 @@
-"""Forward passes over packed sequences: log-probs and entropy of a language model, values of a critic.
+"""Forward passes: log-probs and entropy of a language model, values of a critic, scores of a reward model.
 
 Consumes a `Packed` and an HF module; hands on (B, R) float32 tensors aligned with the response: the figure for token
 t is computed at the position before it. The output layer runs over response positions only and in chunks that are
-recomputed in the backward pass, so memory does not grow with vocabulary x tokens.
+recomputed in the backward pass, so memory does not grow with vocabulary x tokens. A reward model reads whole
+conversations of its own, padded on the right, and gives one figure for each.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -57,11 +59,19 @@ def values(module: "PreTrainedModel", packed: Packed) -> Tensor:
 def sequence_scores(module: "PreTrainedModel", input_ids: Tensor, attention_mask: Tensor) -> Tensor:
     """The reward model's figure for each conversation, (B,), from right-padded ids and mask (B, L).
 
-    A classifier of sequences picks its token itself, the last that is not padding; of one of tokens it is the last.
+    A classifier of sequences picks its token itself: the last that is not its padding token. One that has no such
+    token would take the last token of a lone conversation, and refuse several; so the last token it is, as for a
+    classifier of tokens.
     """
     padding = module.config.get_text_config().pad_token_id
-    input_ids = input_ids.masked_fill(attention_mask == 0, padding)
-    logits = module(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).logits  # (B, 1) or (B, L, 1)
+    ids = input_ids.masked_fill(attention_mask == 0, padding or 0)
+    inputs: dict[str, Tensor | bool] = {"input_ids": ids, "attention_mask": attention_mask}
+    if "use_cache" in inspect.signature(module.forward).parameters:  # encoders have none
+        inputs["use_cache"] = False
+    if padding is None and hasattr(module, "score"):
+        logits = module.score(module.base_model(**inputs).last_hidden_state)  # (B, L, 1)
+    else:
+        logits = module(**inputs).logits  # (B, 1) or (B, L, 1)
     if logits.ndim == 3:
         last = attention_mask.sum(-1) - 1  # (B,)
         logits = logits[torch.arange(len(logits), device=logits.device), last]

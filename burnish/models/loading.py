@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from burnish.config.model import ModelConfig
 from burnish.errors import ConfigError, ModelError
 from burnish.models.facts import ModelFacts, read_model_facts
-from burnish.models.folder import check_tokenizer, resolve_path
+from burnish.models.folder import (
+    TOKENIZER_FILES,
+    check_tokenizer,
+    read_json,
+    resolve_path,
+    safetensors_files,
+    stored_tensors,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ModelFacts",
+    "check_reward_model",
     "load_causal_lm",
     "load_reward_model",
     "load_tokenizer",
@@ -36,6 +44,19 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+
+CLASSIFIER = "Classification"  # in the names of the architectures that have a head with labels
+HEADS = ("score.weight", "classifier.weight")  # the names of such a head
+LABELS_BY_DEFAULT = ("LABEL_0", "LABEL_1")  # transformers' own, which config.json leaves out
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A module in evaluation mode, and how the folder's weights differ from the architecture's."""
+
+    module: "PreTrainedModel"
+    missing: list[str]  # weights that the folder does not hold: the module has random ones there
+    unused: list[str]  # weights that the architecture does not have
 
 
 def load_tokenizer(path: str | Path, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
@@ -84,7 +105,10 @@ def load_value_model(
     seed: int = 0,
     dtype: str | None = None,
 ) -> "PreTrainedModel":
-    """A token classifier with one label: the folder's own head where it has one, else a new one from `seed`."""
+    """A token classifier with one label: the folder's own head where it has one, else a new one from `seed`.
+
+    A reward model's head counts as one, so that a critic may start from it; what it lacks is a bias, which is 0.
+    """
     from transformers import AutoModelForTokenClassification
 
     folder = resolve_path(path)
@@ -93,11 +117,39 @@ def load_value_model(
     config.classifier_dropout = 0.0  # where it is absent, transformers drops a tenth of the head's input
     loaded = _load(AutoModelForTokenClassification, folder, config, model_config, _wanted(dtype or model_config.dtype))
     module, missing = loaded.module, loaded.missing
-    backbone = [name for name in missing if name.startswith(f"{module.base_model_prefix}.")]
-    if backbone:
-        raise ModelError(f"{folder}: the weights lack {named(backbone)}; the folder is incomplete or of another model")
+    _refuse_without_backbone(folder, module, missing)
+    missing = _adopt_head(folder, loaded)
     _initialise(module, missing, seed)
     return _prepared(module, model_config, device)
+
+
+def _adopt_head(folder: Path, loaded: Loaded) -> list[str]:
+    """Take over the head of a reward model where its classifier of tokens calls it otherwise (GPT-2's `score` becomes
+    its `classifier`); returns the weights that are still missing."""
+    wanted = [name for name in loaded.missing if name in HEADS]
+    there = [name for name in loaded.unused if name in HEADS]
+    if len(wanted) != 1 or len(there) != 1:
+        return loaded.missing
+    tensor = _stored_tensor(folder, there[0])
+    parameter = loaded.module.get_parameter(wanted[0])
+    if tensor is None or tensor.shape != parameter.shape:
+        raise ModelError(
+            f"{folder}: its head {there[0]} cannot be used as the value head {wanted[0]}, which needs one label and "
+            "safetensors weights; name another folder, or save this one with num_labels=1 as safetensors"
+        )
+    parameter.data.copy_(tensor)
+    return [name for name in loaded.missing if name != wanted[0]]
+
+
+def _stored_tensor(folder: Path, name: str) -> "torch.Tensor | None":
+    from safetensors import safe_open
+
+    for file in safetensors_files(folder):
+        with safe_open(file, framework="pt") as tensors:
+            if name in tensors.keys():  # noqa: SIM118 - a safetensors file is no dict
+                tensor: torch.Tensor = tensors.get_tensor(name)
+                return tensor
+    return None
 
 
 def load_reward_model(
@@ -105,51 +157,74 @@ def load_reward_model(
     model_config: ModelConfig,
     device: "str | torch.device" = "cpu",
     *,
-    pad_token_id: int,
+    pad_token_id: int | None = None,
     new_head_seed: int | None = None,
     dtype: str | None = None,
 ) -> "PreTrainedModel":
     """A classifier of sequences, or of tokens, with one label: what gives a conversation its score.
 
-    `pad_token_id` is used where the folder names none. `new_head_seed` is for training: a folder without a head, such
-    as a language model, gets a new one drawn from it. Otherwise that is an error, as are several labels.
+    `new_head_seed` is for training: a folder without a head, such as a language model, gets a new one drawn from it,
+    and one that names no padding token gets `pad_token_id`. Otherwise the model is used as it is, and no head is an
+    error, as are several labels.
     """
     from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
     folder = resolve_path(path)
     config = _read_config(folder, model_config)
-    is_classifier = any("Classification" in name for name in config.architectures or [])
+    is_classifier = any(CLASSIFIER in name for name in config.architectures or [])
     if is_classifier and config.num_labels != 1:
-        raise ModelError(
-            f"{folder}: the classifier has {config.num_labels} labels, a reward model has 1 (num_labels in "
-            "config.json); train one with `burnish rm`"
-        )
+        raise ModelError(_other_labels(folder, config.num_labels))
     config.num_labels, config.classifier_dropout = 1, 0.0
-    if config.get_text_config().pad_token_id is None:
+    if new_head_seed is not None and config.get_text_config().pad_token_id is None:
         config.get_text_config().pad_token_id = pad_token_id
     of_tokens = is_classifier and any("TokenClassification" in name for name in config.architectures)
     auto_class = AutoModelForTokenClassification if of_tokens else AutoModelForSequenceClassification
     loaded = _load(auto_class, folder, config, model_config, _wanted(dtype or model_config.dtype))
     module, missing = loaded.module, loaded.missing
-    backbone = [name for name in missing if name.startswith(f"{module.base_model_prefix}.")]
-    if backbone:
-        raise ModelError(f"{folder}: the weights lack {named(backbone)}; the folder is incomplete or of another model")
+    _refuse_without_backbone(folder, module, missing)
     if missing and new_head_seed is None:
-        raise ModelError(
-            f"{folder}: the weights lack {named(missing)}, the head that gives the score: this is no reward model. "
-            "Train one from it with `burnish rm`"
-        )
+        raise ModelError(_no_head(folder, f"the weights lack {named(missing)}, the head that gives the score"))
     _initialise(module, missing, new_head_seed or 0)
     return _prepared(module, model_config, device)
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A module in evaluation mode, and how the folder's weights differ from the architecture's."""
+def check_reward_model(model: ModelConfig) -> None:
+    """ModelError for a folder of which its files tell, unloaded and without torch, that it cannot score."""
+    tokenizer = resolve_path(model.tokenizer_path or model.path, weights=False)
+    if not any((tokenizer / name).is_file() for name in TOKENIZER_FILES):
+        raise ModelError(
+            f"{tokenizer}: no tokenizer, and a reward model reads with its own; save the one it was trained with "
+            "there, or name a folder that has it in reward_model.model.tokenizer_path"
+        )
+    folder = resolve_path(model.path, weights=False)
+    config = read_json(folder / "config.json")
+    architectures = config.get("architectures") or []
+    labels = config.get("num_labels") or len(config.get("id2label") or LABELS_BY_DEFAULT)
+    if any(CLASSIFIER in name for name in architectures):
+        if labels != 1:
+            raise ModelError(_other_labels(folder, labels))
+        return
+    tensors = stored_tensors([file for file in safetensors_files(folder) if file.is_file()])
+    if tensors and not any(name in tensors for name in HEADS):
+        kind = ", ".join(architectures) or "a model without a head"
+        raise ModelError(_no_head(folder, f"config.json says {kind}, and the weights have no head that gives a score"))
 
-    module: "PreTrainedModel"
-    missing: list[str]  # weights that the folder does not hold: the module has random ones there
-    unused: list[str]  # weights that the architecture does not have
+
+def _other_labels(folder: Path, labels: int) -> str:
+    return (
+        f"{folder}: the classifier has {labels} labels, a reward model has 1 (num_labels in config.json); train one "
+        "with `burnish rm`"
+    )
+
+
+def _no_head(folder: Path, what: str) -> str:
+    return f"{folder}: {what}: this is no reward model. Train one from it with `burnish rm`"
+
+
+def _refuse_without_backbone(folder: Path, module: "PreTrainedModel", missing: list[str]) -> None:
+    backbone = [name for name in missing if name.startswith(f"{module.base_model_prefix}.")]
+    if backbone:
+        raise ModelError(f"{folder}: the weights lack {named(backbone)}; the folder is incomplete or of another model")
 
 
 def load_unchanged(

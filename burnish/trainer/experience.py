@@ -33,6 +33,7 @@ from burnish.tracking.timer import timed
 from burnish.trainer.augment import Augmentation
 from burnish.trainer.filter import GroupFilter
 from burnish.trainer.process_reward import outcomes
+from burnish.trainer.reward_model import RULE_SCORE, RewardModel, model_metrics
 from burnish.trainer.score import add_overlong_penalty, fold_baselines, score, score_metrics, scores_at_once
 
 
@@ -52,10 +53,12 @@ class Experience:
         needs: Needs,
         end: int | None,
         augmentation: Augmentation,
+        reward_model: RewardModel | None = None,
     ):
         self.config = config
         self.dataset, self.order = dataset, order
         self.policy, self.manager, self.needs = policy, manager, needs
+        self.reward_model = reward_model
         self.sampling = training_sampling(config.actor_rollout_ref.rollout)
         self.at_once = scores_at_once(manager, config)
         self.augmentation = augmentation
@@ -78,6 +81,8 @@ class Experience:
         else:
             batch = self._round(self.config.data.train_batch_size, step, metrics)
         metrics.update(score_metrics(batch) | self.augmentation.share(self.drawn - drawn, self.position - position))
+        if self.reward_model is not None:
+            metrics.update(model_metrics(batch))
         return batch
 
     def state_dict(self) -> dict[str, Any]:
@@ -130,9 +135,11 @@ class Experience:
         """The samples that could be scored, with their scores as the algorithm is to see them."""
         algorithm = self.config.algorithm
         needs_groups = self.needs.groups or algorithm.filter_groups.enable
-        batch = score(batch, self.manager, self.config.reward, metrics, needs_groups=needs_groups)
+        batch = score(
+            batch, self.manager, self.config.reward, metrics, needs_groups=needs_groups, model=self.reward_model
+        )
         if self.needs.process_reward:
-            batch.batch["outcomes"] = outcomes(batch)
+            batch.batch["outcomes"] = outcomes(batch, ("acc", RULE_SCORE) if self.reward_model else ("acc",))
         if algorithm.overlong_buffer.enable:
             add_overlong_penalty(batch, self.config.data.max_response_length, algorithm.overlong_buffer)
         return fold_baselines(batch) if self.needs.greedy_baseline else batch

@@ -35,6 +35,7 @@ from burnish.trainer.due import is_due
 from burnish.trainer.experience import Experience, drawn_of
 from burnish.trainer.process_reward import reward_tokens
 from burnish.trainer.report import entropy_metrics, sample_rows, variance_metrics
+from burnish.trainer.reward_model import RewardModel, require_asked
 from burnish.trainer.state import changed_keys, check_same_run, key_values, read_state, run_facts, write_state
 from burnish.trainer.validate import Validator
 
@@ -80,6 +81,8 @@ class PPOTrainer:
         self.train_rows = train_dataset(config.data, self.tokenizer, check)
         self.val_rows = val_dataset(config.data, self.tokenizer, check)
         check_names(self.train_rows.agent_names() | (self.val_rows.agent_names() if self.val_rows else set()), config)
+        if config.reward_model.enable:
+            require_asked(self.train_rows)
         self.order = make_order(self.train_rows, config.data)
         self.new_prompts = make_buffer(config, self.tokenizer, self.reward_fn)
 
@@ -121,19 +124,23 @@ class PPOTrainer:
         self.policy: Any = groups[Role.ActorRolloutRef]
         self.critic: Any = groups.get(Role.Critic)
         self.process_reward: Any = groups.get(Role.ProcessReward)
+        judge: Any = groups.get(Role.RewardModel)  # frozen: it is in no checkpoint
         models = {"actor": self.policy, "critic": self.critic, "process_reward": self.process_reward}
         self.models = {name: group for name, group in models.items() if group is not None}  # what a checkpoint holds
         for group in groups.values():
             group.init_model()
         augmentation = Augmentation(self.new_prompts, self.tracker.event)
         self.experience = Experience(
-            self.config, self.train_rows, self.order, self.policy, self.reward_fn, self.needs, self.end, augmentation
+            *(self.config, self.train_rows, self.order, self.policy, self.reward_fn, self.needs, self.end),
+            augmentation,
+            RewardModel(self.config.reward_model, judge) if judge else None,
         )
         self.validator: Validator | None = None
         if self.val_rows is not None:
             folder = self.tracker.folder
             self.validator = Validator(
-                self.config, self.val_rows, self.policy, self.val_reward_fn, self.tokenizer, folder
+                *(self.config, self.val_rows, self.policy, self.val_reward_fn, self.tokenizer, folder),
+                RewardModel(self.config.reward_model, judge, mixes=False) if judge else None,
             )
 
     def fit(self) -> dict[str, float]:

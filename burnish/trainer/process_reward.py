@@ -5,6 +5,7 @@ is added to those; adds the log-probs of the model's start, and `process_rewards
 model learns from the outcomes of the same batch, before it rewards it or after.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,11 +24,12 @@ def reward_tokens(batch: DataProto, model: Any, update: str, step: int) -> tuple
     return rewarded, model.update_process_reward(batch, step)
 
 
-def outcomes(batch: DataProto) -> torch.Tensor:
-    """(B,) how right each response is, from 0 to 1: the reward function's `acc` where it gives one, else the score."""
+def outcomes(batch: DataProto, figures: Sequence[str] = ("acc",)) -> torch.Tensor:
+    """(B,) how right each response is, from 0 to 1: the first of these figures that a sample has, else its score."""
     scores = batch.batch["token_level_scores"].sum(-1).tolist()
-    given = [info.get("acc") for info in batch.non_tensor_batch["reward_info"]]
-    found = [score if accuracy is None else accuracy for score, accuracy in zip(scores, given, strict=True)]
+    infos = batch.non_tensor_batch["reward_info"]
+    given = [[info[name] for name in figures if info.get(name) is not None] for info in infos]
+    found = [first[0] if first else score for first, score in zip(given, scores, strict=True)]
     fits = [isinstance(value, int | float) and 0 <= value <= 1 for value in found]
     if not all(fits):
         wrong = fits.index(False)

@@ -1,9 +1,10 @@
 """Scores of a batch: results in, `token_level_scores` out, failures by the policy.
 
 Consumes a batch whose rows carry the `score_result` of their trajectory (or none yet, for a manager that scores by
-itself). Samples that could not be scored are dropped and counted here, before the manager puts the others' scores on
-tokens. What the reward function proposes to train on joins what the agent loop does, in the column `new_prompts`
-(`augment.py` reads it). Used by training and validation.
+itself). A reward model (`reward_model.py`), where there is one, is asked first. Samples that could not be scored are
+dropped and counted here, before the manager puts the others' scores on tokens. What the reward function proposes to
+train on joins what the agent loop does, in the column `new_prompts` (`augment.py` reads it). Used by training and
+validation.
 
 Training goes on from there: `add_overlong_penalty` lowers the scores of answers near the length limit, and
 `fold_baselines` turns the scores of greedy rows into `reward_baselines` of the samples they are compared with. A group
@@ -11,7 +12,7 @@ whose greedy row has no score has no baseline, and is dropped and counted with t
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,35 +27,64 @@ from burnish.config.algorithm import OverlongBufferConfig
 from burnish.config.reward import RewardConfig
 from burnish.errors import RewardError
 from burnish.protocol import DataProto, object_column
-from burnish.rewards.contract import NEW_PROMPTS, plain, proposed_by
+from burnish.rewards.contract import NEW_PROMPTS, ScoreResult, plain, proposed_by
 from burnish.rewards.failures import FailureReport, apply_policy, describe_causes
 from burnish.rewards.scoring import Scoring
+from burnish.trainer.reward_model import PRECOMPUTED, RM_SCORE, Judgement, RewardModel, offered
 
 
 def score(
-    batch: DataProto, manager: Any, config: RewardConfig, metrics: dict[str, float], *, needs_groups: bool
+    batch: DataProto,
+    manager: Any,
+    config: RewardConfig,
+    metrics: dict[str, float],
+    *,
+    needs_groups: bool,
+    model: RewardModel | None = None,
 ) -> DataProto:
     """Add `token_level_scores` (B, R) and `reward_info`, per row a dict of values in JSON's types, whatever arrays a
     manager returned them in; rows without a score are gone afterwards."""
+    judgement = Judgement() if model is None else model(batch, metrics)
     if getattr(manager, "takes_results", False):
-        uids = batch.non_tensor_batch["uid"]
-        results = manager.score(batch)
-        greedy = GREEDY in batch.non_tensor_batch
-        keep, report = apply_policy(
-            results, uids, needs_groups and not greedy, config.max_failure_ratio, config.on_error
-        )
-        if greedy:
-            keep, report = _with_baselines(batch, keep, report, fewest=2 if needs_groups else 1)
+        judgement.lay_down(batch)
+        results = judgement.joined_with(manager.score(batch))
+        keep, report = _policy(batch, results, config, metrics, needs_groups=needs_groups)
         batch.non_tensor_batch["score_result"] = object_column(report.results)
         batch = batch[keep]
-        for name, value in report.metrics().items():
-            metrics[name] = metrics.get(name, 0.0) + value
-    batch.batch["token_level_scores"], columns = _answer(manager, batch)
+        batch.batch["token_level_scores"], columns = _answer(manager, batch)
+    elif judgement.results and PRECOMPUTED not in batch.batch:  # the manager finds the model's scores in the batch
+        results = judgement.of_all(len(batch))
+        keep, report = _policy(batch, results, config, metrics, needs_groups=needs_groups)
+        batch = offered(batch, judgement, report.results)[keep]
+        scores, columns = _answer(manager, batch)
+        taken_back = batch.pop([PRECOMPUTED], [RM_SCORE])
+        batch.batch["token_level_scores"], columns = scores, taken_back.non_tensor_batch | columns
+    else:
+        batch.batch["token_level_scores"], columns = _answer(manager, batch)
     batch.non_tensor_batch[NEW_PROMPTS] = _new_prompts(batch, columns.pop(NEW_PROMPTS, [None] * len(batch)))
     batch.non_tensor_batch["reward_info"] = object_column(
         [{name: plain(values[i]) for name, values in columns.items()} for i in range(len(batch))]
     )
     return batch
+
+
+def _policy(
+    batch: DataProto,
+    results: Sequence[ScoreResult],
+    config: RewardConfig,
+    metrics: dict[str, float],
+    *,
+    needs_groups: bool,
+) -> tuple[np.ndarray, FailureReport]:
+    """Which rows stay, (B,), and what the failure policy did; the counts are added to the metrics."""
+    greedy = GREEDY in batch.non_tensor_batch
+    uids, compares = batch.non_tensor_batch["uid"], needs_groups and not greedy
+    keep, report = apply_policy(results, uids, compares, config.max_failure_ratio, config.on_error)
+    if greedy:
+        keep, report = _with_baselines(batch, keep, report, fewest=2 if needs_groups else 1)
+    for name, value in report.metrics().items():
+        metrics[name] = metrics.get(name, 0.0) + value
+    return keep, report
 
 
 def add_overlong_penalty(batch: DataProto, max_response_length: int, config: OverlongBufferConfig) -> None:
@@ -95,9 +125,12 @@ def score_metrics(batch: DataProto) -> dict[str, float]:
 
 
 def scores_at_once(manager: Any, config: PPOConfig) -> bool:
-    """Whether the workers can score for this manager: it takes results, and its function is the configured one."""
-    function = getattr(getattr(manager, "compute_score", None), "spec", None)
-    return getattr(manager, "takes_results", False) and function == Scoring.spec_of(config)
+    """Whether the workers can score for this manager as trajectories finish: it takes results, and its function is the
+    configured one, which scores one sample at a time."""
+    function = getattr(manager, "compute_score", None)
+    if not getattr(manager, "takes_results", False) or getattr(function, "spec", None) != Scoring.spec_of(config):
+        return False
+    return not isinstance(function, Scoring) or function.one_by_one
 
 
 def _with_baselines(

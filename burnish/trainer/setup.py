@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -19,7 +20,9 @@ from burnish.config.checks import check_files, check_model
 from burnish.config.explain import explain
 from burnish.config.finalise import finalise
 from burnish.config.load import Loaded
+from burnish.config.model import ModelConfig
 from burnish.config.plan import plan_micro_batches, plan_table
+from burnish.config.ppo import CRITIC_MODEL, REWARD_MODEL
 from burnish.controller import ResourcePoolManager, Role, Worker
 from burnish.controller.local import LocalWorkerGroup
 from burnish.data.files import describe
@@ -28,13 +31,15 @@ from burnish.errors import ModelError
 from burnish.models.device import pick_device
 from burnish.models.facts import ModelFacts, read_model_facts
 from burnish.models.folder import resolve_path
-from burnish.models.loading import load_tokenizer
+from burnish.models.loading import check_reward_model, load_tokenizer
 from burnish.rewards.managers import load_manager
 from burnish.rewards.scoring import Scoring
 from burnish.trainer.ppo import PPOTrainer
 from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
+from burnish.workers.conversations import Conversations, other_ids
 from burnish.workers.critic import CriticWorker
 from burnish.workers.process_reward import ProcessRewardWorker
+from burnish.workers.reward_model import RewardModelWorker
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +107,9 @@ def check(loaded: Loaded[PPOConfig]) -> tuple[int, dict[str, ModelFacts]]:
     for key, model in config.models.items():
         with naming(key):
             facts[key] = read_facts(model.path)
-        check_model(config, key, facts[key])
+            if key == REWARD_MODEL:
+                check_reward_model(model)
+        loaded.notices += check_model(config, key, facts[key])
     loaded.notices += plan_micro_batches(config, facts, device_memory(config.trainer.device))
     return rows, facts
 
@@ -114,6 +121,15 @@ def naming(key: str) -> Iterator[None]:
         yield
     except ModelError as error:
         raise ModelError(f"{key}.path: {error}") from error
+
+
+def check_reads_policy(key: str, model: ModelConfig, tokenizer: Any) -> None:
+    """ModelError for a model that reads the policy's token ids as they are and has other tokens."""
+    if other := other_ids(load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code), tokenizer):
+        raise ModelError(
+            f"{key}.path={model.path}: it reads the policy's tokens, but its tokenizer has other ids for {len(other)} "
+            f"of them, such as {other[0]!r}; choose a model with the policy's tokenizer"
+        )
 
 
 def device_memory(kind: str) -> int | None:
@@ -132,8 +148,13 @@ def build(config: PPOConfig) -> PPOTrainer:
         with naming(key):
             resolve_path(wanted.path)
     tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
-    workers: dict[str, type[Worker]] = {Role.ActorRolloutRef: ActorRolloutRefWorker}
+    workers: dict[str, type[Worker]] = {}
+    if config.reward_model.enable:
+        Conversations(config, tokenizer)  # says what keeps the model from reading what the policy writes
+        workers[Role.RewardModel] = RewardModelWorker  # the first to be loaded, so that it is told before the policy is
+    workers[Role.ActorRolloutRef] = ActorRolloutRefWorker
     if config.critic.enable:
+        check_reads_policy(CRITIC_MODEL, config.critic.model, tokenizer)
         workers[Role.Critic] = CriticWorker
     if config.process_reward.enable:
         workers[Role.ProcessReward] = ProcessRewardWorker

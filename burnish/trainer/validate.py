@@ -1,5 +1,8 @@
 """Validation: the policy answers held-out prompts, and the answers are scored by rule.
 
+Rows that only a reward model scores are reported by themselves, as `rm_score`: such a score and a rule's are no figures
+of one kind, so they are never averaged into one `reward`.
+
 Consumes the validation rows; hands on `val-core/…` and `val-aux/…` figures and writes every answer to
 `validation/<step>.jsonl`. Its noise has a namespace of its own, and what answers propose to train on (`new_prompts`) is
 left unread, so how often a run validates cannot change what it trains on.
@@ -25,6 +28,7 @@ from burnish.rollout.base import Sampling
 from burnish.tracking import RunFolder
 from burnish.trainer.experience import training_sampling
 from burnish.trainer.report import sample_rows
+from burnish.trainer.reward_model import RewardModel, is_models_alone
 from burnish.trainer.score import score, scores_at_once
 
 
@@ -39,10 +43,11 @@ class Validator:
         manager: Any,
         tokenizer: Any,
         folder: RunFolder,
+        reward_model: RewardModel | None = None,
     ):
         self.config, self.dataset = config, dataset
         self.policy, self.manager = policy, manager
-        self.tokenizer, self.folder = tokenizer, folder
+        self.tokenizer, self.folder, self.reward_model = tokenizer, folder, reward_model
         self.sampling = validation_sampling(config.actor_rollout_ref.rollout)
         self.at_once = scores_at_once(manager, config)
 
@@ -53,11 +58,13 @@ class Validator:
         batches = []
         for prompts in self._prompts():
             answered = prompts.union(self.policy.generate_sequences(prompts, self.sampling, "val", self.at_once))
-            batches.append(score(answered, self.manager, self.config.reward, metrics, needs_groups=False))
+            batches.append(
+                score(answered, self.manager, self.config.reward, metrics, needs_groups=False, model=self.reward_model)
+            )
         samples = [row for batch in batches for row in sample_rows(batch, self.tokenizer)]
         self.folder.write_validation(step, samples)
-        failures = {f"val-{name}": value for name, value in metrics.items() if value}
-        return failures | _figures(batches)
+        counts = {f"val-{name}": value for name, value in metrics.items() if value and not name.startswith("timing")}
+        return counts | self._figures(batches)
 
     def _prompts(self) -> Iterator[DataProto]:
         n = self.config.actor_rollout_ref.rollout.val_kwargs.n
@@ -70,6 +77,21 @@ class Validator:
             rows = [{**self.dataset[i], "uid": i, "sample": k} for i in chosen for k in range(n)]
             yield collate(rows)
 
+    def _figures(self, batches: list[DataProto]) -> dict[str, float]:
+        sources, uids, infos = [], [], []
+        for batch in batches:
+            columns = batch.non_tensor_batch
+            placed = batch.batch["token_level_scores"].sum(-1).tolist()
+            results = columns.get("score_result", [None] * len(batch))
+            rows = zip(columns["reward_model"], columns["reward_info"], results, placed, strict=True)
+            sources += [str(source) for source in columns["data_source"]]
+            uids += columns["uid"].tolist()
+            for of_row, extra, result, score_there in rows:
+                by_model = self.reward_model is not None and is_models_alone(of_row, result)
+                infos.append(extra if by_model else {**extra, "reward": _exact(score_there, result)})
+        names = dict.fromkeys(name for info in infos for name in info if name != "score")
+        return validation_metrics(sources, uids, {name: [info.get(name) for info in infos] for name in names})
+
 
 def validation_sampling(rollout: RolloutConfig) -> Sampling:
     """How validation answers are sampled: as in training where `val_kwargs` says nothing else."""
@@ -81,20 +103,6 @@ def validation_sampling(rollout: RolloutConfig) -> Sampling:
         top_p=val.top_p,
         min_p=0.0,
     )
-
-
-def _figures(batches: list[DataProto]) -> dict[str, float]:
-    sources, uids, infos = [], [], []
-    for batch in batches:
-        placed = batch.batch["token_level_scores"].sum(-1).tolist()
-        results = batch.non_tensor_batch.get("score_result", [None] * len(batch))
-        rewards = map(_exact, placed, results)
-        sources += [str(source) for source in batch.non_tensor_batch["data_source"]]
-        uids += batch.non_tensor_batch["uid"].tolist()
-        extras = batch.non_tensor_batch["reward_info"]
-        infos += [{**extra, "reward": reward} for extra, reward in zip(extras, rewards, strict=True)]
-    names = dict.fromkeys(name for info in infos for name in info if name != "score")
-    return validation_metrics(sources, uids, {name: [info.get(name) for info in infos] for name in names})
 
 
 def _exact(placed: float, result: ScoreResult | None) -> float:

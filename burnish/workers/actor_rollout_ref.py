@@ -195,9 +195,10 @@ class ActorRolloutRefWorker(Worker):
         """Scores trajectories as they finish; RewardError as soon as more of `total` have failed than may."""
         watch = FailureWatch(total, self.config.reward.max_failure_ratio)
 
-        async def score(row: dict[str, Any], output: AgentLoopOutput, text: str) -> ScoreResult:
+        async def score(row: dict[str, Any], output: AgentLoopOutput, text: str) -> ScoreResult | None:
             result = await self.scoring.score(row, output, text)
-            watch.add(row["uid"], result)
+            if result is not None:  # else it is left to the reward model
+                watch.add(row["uid"], result)
             return result
 
         return score

@@ -62,8 +62,6 @@ def test_a_kind_in_kl_penalty_is_no_other_spelling(make):
     [
         ({f"{ACTOR}.lora.enable": True}, "LoRA adapters (asked for by actor_rollout_ref.model.lora_rank=16)"),
         ({f"{ACTOR}.lora.enable": True, f"{ACTOR}.lora.r": 8}, "actor_rollout_ref.model.lora_rank=8"),
-        ({"reward_model.sandbox_fusion.url": "http://x/run"}, "reward_model.sandbox.url=http://x/run"),
-        ({"reward_model.model_path": "rm"}, "reward models (asked for by reward_model.model.path=rm)"),
         ({"tool_config_path": "t.yaml"}, "several turns, tools and interactions"),
         ({"tool_config.max_tool_calls": 3}, "several turns, tools and interactions"),
         ({"model_engine": "megatron"}, "training with Megatron-core (asked for by actor_rollout_ref.actor.strategy"),
@@ -180,8 +178,6 @@ def test_open_sections_take_any_key(make):
         ({f"{ROLLOUT}.name": "vllm"}, ["needs the package vllm", "pip install 'burnish[vllm]'", "rollout.name=hf"]),
         ({f"{ROLLOUT}.name": "sglang"}, ["needs the package sglang", "rollout.name=hf"]),
         ({f"{ROLLOUT}.name": "native"}, ["the native rollout engine", "rollout.name=hf"]),
-        ({"reward_model.reward_manager": "prime"}, ["the reward manager prime", "naive"]),
-        ({"reward_model.enable": True}, ["reward models"]),
         ({f"{ACTOR}.strategy": "megatron"}, ["training with Megatron-core"]),
         ({f"{ACTOR}.megatron.tensor_model_parallel_size": 2}, ["training with Megatron-core"]),
         ({"trainer.nnodes": 2}, ["several processes (Ray)", "trainer.nnodes=2"]),

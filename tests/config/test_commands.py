@@ -67,6 +67,16 @@ def test_grpo_without_a_group_size(load):
             Needs(critic=True),
         ),
         (
+            "reward_model.reward_manager=prime reward_model.sandbox_fusion.url='http://127.0.0.1:1/run' "
+            "reward_model.sandbox_fusion.max_concurrent=128",
+            Needs(critic=True),
+        ),
+        (
+            "reward_model.enable=True reward_model.model.path=~/models/rm reward_model.model.input_tokenizer=t "
+            "reward_model.micro_batch_size=64",
+            Needs(critic=True),
+        ),
+        (
             "data.reward_fn_key=data_source algorithm.kl_penalty=0.01 actor_rollout_ref.rollout.temperature=0.7 "
             "actor_rollout_ref.rollout.top_p=0.9",
             Needs(critic=True),
@@ -96,16 +106,6 @@ def test_lines_that_run(load, line, needs):
     ("line", "capability"),
     [
         ("algorithm.adv_estimator=grpo actor_rollout_ref.rollout.name=vllm", "package vllm"),
-        (
-            "reward_model.reward_manager=prime reward_model.sandbox_fusion.url='http://127.0.0.1:1/run' "
-            "reward_model.sandbox_fusion.max_concurrent=128",
-            "the reward manager prime",
-        ),
-        (
-            "reward_model.enable=True reward_model.model.path=~/models/rm reward_model.model.input_tokenizer=t "
-            "reward_model.micro_batch_size=64",
-            "reward models",
-        ),
         (
             "actor_rollout_ref.actor.lora.enable=true actor_rollout_ref.actor.lora.r=16 "
             "actor_rollout_ref.actor.lora.lora_alpha=32 "

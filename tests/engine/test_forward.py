@@ -87,7 +87,7 @@ def test_chunks_change_neither_result_nor_gradient(causal_lm, batch, monkeypatch
     monkeypatch.setattr(forward, "CHUNK_ELEMENTS", 3 * causal_lm.config.vocab_size)
     cut, cut_gradients = run()
     for name in whole:
-        torch.testing.assert_close(cut[name], whole[name], atol=1e-6, rtol=0)
+        torch.testing.assert_close(cut[name], whole[name], atol=1e-6, rtol=1e-6)
     for a, b in zip(cut_gradients, whole_gradients, strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 

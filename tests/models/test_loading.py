@@ -1,4 +1,4 @@
-"""Tokenizers, policies and value models: every weight accounted for, dropout off, errors that name the folder."""
+"""Tokenizers, policies, value and reward models: every weight accounted for, no dropout, errors name the folder."""
 
 import json
 import shutil
@@ -7,11 +7,18 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForTokenClassification
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from burnish.config.model import ModelConfig
 from burnish.errors import ConfigError, ModelError
-from burnish.models.loading import load_causal_lm, load_tokenizer, load_unchanged, load_value_model
+from burnish.models.loading import (
+    check_reward_model,
+    load_causal_lm,
+    load_reward_model,
+    load_tokenizer,
+    load_unchanged,
+    load_value_model,
+)
 from burnish.models.tiny import write_tiny_model
 
 
@@ -101,7 +108,7 @@ def test_saved_value_models_load_as_they_are(tiny_model, tmp_path):
     module.save_pretrained(tmp_path)
     plain = AutoModelForTokenClassification.from_pretrained(tmp_path)
     ids = torch.arange(3, 20)[None]
-    assert torch.equal(plain.eval()(ids).logits, module.eval()(ids).logits)
+    torch.testing.assert_close(plain.eval()(ids).logits, module.eval()(ids).logits)
     again = load_value_model(tmp_path, ModelConfig(), seed=99)  # its own head, not one from the seed
     assert torch.equal(again.score.weight, module.score.weight)
 
@@ -185,3 +192,98 @@ def test_a_damaged_tokenizer(folder):
     (folder / "tokenizer.json").write_text('{"version": ')
     with pytest.raises(ModelError, match="cannot load the tokenizer: "):
         load_tokenizer(folder)
+
+
+# Reward models
+
+
+@pytest.fixture
+def write_classifier(tiny_model, tmp_path):
+    """A random classifier as transformers saves it."""
+
+    def write(auto_class=AutoModelForSequenceClassification, labels=1, name="classifier", model=tiny_model):
+        torch.manual_seed(3)
+        module = auto_class.from_pretrained(model, num_labels=labels)
+        module.save_pretrained(tmp_path / name)
+        load_tokenizer(model).save_pretrained(tmp_path / name)
+        return tmp_path / name
+
+    return write
+
+
+CLASSIFIERS = pytest.mark.parametrize(
+    "auto_class", [AutoModelForSequenceClassification, AutoModelForTokenClassification]
+)
+
+
+@CLASSIFIERS
+def test_reward_models_are_used_as_they_are(write_classifier, auto_class):
+    folder = write_classifier(auto_class)
+    check_reward_model(ModelConfig(path=str(folder)))
+    module, plain = load_reward_model(folder, ModelConfig()), auto_class.from_pretrained(folder).eval()
+    assert type(module) is type(plain) and not module.training
+    ids = torch.arange(3, 20)[None]
+    assert torch.equal(module(ids).logits, plain(ids).logits)
+    assert torch.equal(load_reward_model(folder, ModelConfig(), new_head_seed=99).score.weight, plain.score.weight)
+
+
+@CLASSIFIERS
+def test_two_labels_are_no_score(write_classifier, auto_class):
+    folder = write_classifier(auto_class, labels=2)
+    said = rf"{folder}: the classifier has 2 labels, a reward model has 1 .*train one with `burnish rm`"
+    with pytest.raises(ModelError, match=said):
+        check_reward_model(ModelConfig(path=str(folder)))
+    with pytest.raises(ModelError, match=said):
+        load_reward_model(folder, ModelConfig())
+    edit_json(folder / "config.json", id2label={str(i): str(i) for i in range(5)}, label2id={})
+    with pytest.raises(ModelError, match="has 5 labels"):
+        check_reward_model(ModelConfig(path=str(folder)))
+
+
+def test_a_language_model_is_no_reward_model_until_it_is_trained(tiny_model):
+    with pytest.raises(ModelError, match=r"Qwen2ForCausalLM.* no head .*no reward model\. Train one .*`burnish rm`"):
+        check_reward_model(ModelConfig(path=str(tiny_model)))
+    with pytest.raises(ModelError, match=r"lack score\.weight, the head .*no reward model\. Train one .*`burnish rm`"):
+        load_reward_model(tiny_model, ModelConfig())
+    first, same, other = (load_reward_model(tiny_model, ModelConfig(), new_head_seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(first.score.weight, same.score.weight)
+    assert not torch.equal(first.score.weight, other.score.weight)
+
+
+def test_a_reward_model_without_a_tokenizer(write_classifier, tiny_model):
+    folder = write_classifier()
+    for file in [*folder.glob("tokenizer*"), *folder.glob("*.jinja")]:
+        file.unlink()
+    with pytest.raises(ModelError, match=r"no tokenizer, .* reward_model\.model\.tokenizer_path"):
+        check_reward_model(ModelConfig(path=str(folder)))
+    check_reward_model(ModelConfig(path=str(folder), tokenizer_path=str(tiny_model)))
+
+
+def test_a_padding_token_is_set_for_training_only(write_classifier, folder):
+    edit_json(folder / "config.json", pad_token_id=None)
+    path = write_classifier(model=folder)
+    assert load_reward_model(path, ModelConfig(), pad_token_id=5).config.pad_token_id is None
+    assert load_reward_model(path, ModelConfig(), pad_token_id=5, new_head_seed=0).config.pad_token_id == 5
+
+
+@pytest.mark.parametrize("model_type", ["qwen2", "gpt2", "llama"])
+def test_a_value_model_starts_from_a_reward_models_head(write_classifier, tmp_path, model_type):
+    """Before each token, what the reward model would say there; GPT-2 calls its two heads by two names."""
+    path = write_classifier(model=write_tiny_model(tmp_path / "lm", model_type=model_type))
+    judge = AutoModelForSequenceClassification.from_pretrained(path).eval()
+    values = load_value_model(path, ModelConfig(), seed=1).eval()
+    ids = torch.arange(3, 20)[None]
+    with torch.no_grad():
+        found = values(ids).logits[0, :, 0]
+        for end in (1, 8, 17):
+            assert found[end - 1].item() == pytest.approx(judge(ids[:, :end]).logits.item(), abs=1e-5)
+    head = getattr(values, "score", None) or values.classifier
+    assert head.bias.item() == 0
+
+
+def test_two_labels_are_no_value(write_classifier, tmp_path):
+    with pytest.raises(ModelError, match=r"score\.weight is \(2, 32\) in the weights and \(1, 32\)"):
+        load_value_model(write_classifier(labels=2), ModelConfig())
+    path = write_classifier(labels=2, name="gpt", model=write_tiny_model(tmp_path / "lm", model_type="gpt2"))
+    with pytest.raises(ModelError, match=r"its head score\.weight cannot be used as the value head classifier\.weight"):
+        load_value_model(path, ModelConfig())

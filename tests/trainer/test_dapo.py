@@ -88,7 +88,8 @@ def test_rounds_make_the_batch_that_one_large_round_makes(build_trainer, reward)
     assert many.non_tensor_batch["uid"].tolist() == one.non_tensor_batch["uid"].tolist()
     for name in ("responses", "response_mask", "rollout_log_probs", "token_level_scores"):
         width = min(many.batch[name].shape[1], one.batch[name].shape[1])
-        assert torch.equal(many.batch[name][:, :width], one.batch[name][:, :width]), name
+        exact = {} if name == "rollout_log_probs" else {"atol": 0, "rtol": 0}  # a pass of another size rounds otherwise
+        torch.testing.assert_close(many.batch[name][:, :width], one.batch[name][:, :width], **exact)
         assert not many.batch[name][:, width:].any() or name == "responses"
 
 

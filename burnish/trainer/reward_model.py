@@ -1,0 +1,158 @@
+"""The reward model beside the rules: which rows it scores, and how both become one result.
+
+A row chooses by the `style` in its `reward_model`:
+
+    rule    the reward function alone (as is every other style)
+    model   the model alone
+    both    reward_model.rule_weight · rule + reward_model.model_weight · model
+
+`RewardModel` sends rows of the last two to the worker and hands on a `Judgement`; `score.py` asks it for results before
+and after the reward manager. A score that is NaN or infinite is that sample's failure, as is a conversation that the
+model's template cannot render. Where an agent loop gave a reward of its own, that stands for the rule's, and in rows of
+style model for the model's. Precomputed `rm_scores` in a batch are used as they are, and the model is not asked.
+"""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from burnish.config.reward import RewardModelConfig
+from burnish.data.custom import CustomDataset
+from burnish.data.dataset import RLDataset
+from burnish.errors import ConfigError
+from burnish.protocol import DataProto, object_column
+from burnish.rewards.contract import ScoreResult
+from burnish.rewards.routing import BOTH, MODEL, style_of
+from burnish.tracking.timer import timed
+from burnish.workers.conversations import COLUMNS, PROMPT
+from burnish.workers.reward_model import on_last_token
+
+RM_SCORE, RULE_SCORE = "rm_score", "rule_score"  # in `reward_info`
+RESULT, PRECOMPUTED = "score_result", "rm_scores"  # columns of a batch
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the model said about a batch, by the number of the row; rows that it was not asked about are not there."""
+
+    results: dict[int, ScoreResult] = field(default_factory=dict)
+    alone: frozenset[int] = frozenset()  # of these, the rows that nothing else scores
+    weights: tuple[float, float] | None = None  # of rule and model; None: what both score keeps the rule's score
+
+    def lay_down(self, batch: DataProto) -> None:
+        """Put the results of rows that the model alone scores where a manager finds those that are there already."""
+        if not self.alone:
+            return
+        column = batch.non_tensor_batch.setdefault(RESULT, object_column([None] * len(batch)))
+        for row in self.alone:
+            column[row] = self.results[row]
+
+    def joined_with(self, results: Sequence[ScoreResult]) -> list[ScoreResult]:
+        """A manager's results, those of rows of style both mixed with the model's."""
+        both = self.results.keys() - self.alone
+        return [self._mixed(result, self.results[i]) if i in both else result for i, result in enumerate(results)]
+
+    def of_all(self, count: int) -> list[ScoreResult]:
+        """The model's results of `count` rows, 0 where it was not asked."""
+        return [self.results.get(row, ScoreResult(0.0)) for row in range(count)]
+
+    def _mixed(self, rule: ScoreResult, model: ScoreResult) -> ScoreResult:
+        if rule.score is None or rule.error is not None:
+            return rule
+        if model.score is None:
+            return replace(model, info=rule.info, new_prompts=rule.new_prompts)
+        info = {**rule.info, RM_SCORE: model.score}
+        if self.weights is None:
+            return replace(rule, info=info)
+        of_rule, of_model = self.weights
+        turns = rule.turn_rewards
+        if turns is not None:  # the model judges the whole, so its share stands where the last turn ends
+            turns = tuple(of_rule * turn for turn in turns)
+            turns = (*turns[:-1], turns[-1] + of_model * model.score)
+        score = of_rule * rule.score + of_model * model.score
+        return replace(rule, score=score, turn_rewards=turns, info={**info, RULE_SCORE: rule.score})
+
+
+class RewardModel:
+    """The reward model of a run. `mixes=False` leaves rows of style both their rule's score, as validation reports."""
+
+    def __init__(self, config: RewardModelConfig, worker: Any, *, mixes: bool = True):
+        self.config, self.worker = config, worker
+        self.weights = (config.rule_weight, config.model_weight) if mixes else None
+        self.told = False
+
+    def __call__(self, batch: DataProto, metrics: dict[str, float]) -> Judgement:
+        """Ask about the rows that want it; how many lost their start is added to the metrics."""
+        there = batch.non_tensor_batch.get(RESULT, [None] * len(batch))
+        styles = [style_of({"reward_model": of_row}) for of_row in batch.non_tensor_batch["reward_model"]]
+        alone = [i for i, style in enumerate(styles) if style == MODEL and there[i] is None]
+        if PRECOMPUTED in batch.batch:
+            given = batch.batch[PRECOMPUTED].sum(-1).tolist()
+            return Judgement({row: ScoreResult(given[row]) for row in alone}, frozenset(alone), self.weights)
+        asked = sorted(alone + [i for i, style in enumerate(styles) if style == BOTH])
+        if not asked:
+            return Judgement()
+        with timed(metrics, "reward_model"):
+            answer = self.worker.compute_rm_score(batch[asked].select(COLUMNS, [PROMPT]))
+        cut = int(answer.non_tensor_batch["rm_cut"].sum())
+        metrics["reward_model/truncated"] = metrics.get("reward_model/truncated", 0) + cut
+        if cut and not self.told:
+            self.told = True
+            log.warning(
+                "%d of %d conversations are longer than the reward model reads (reward_model.max_length, or its "
+                "context) and lost their start; reward_model/truncated counts them",
+                *(cut, len(asked)),
+            )
+        return Judgement(self._results(batch, asked, answer), frozenset(alone), self.weights)
+
+    def _results(self, batch: DataProto, asked: list[int], answer: DataProto) -> dict[int, ScoreResult]:
+        columns, nothing = batch.non_tensor_batch, [None] * len(batch)
+        scores = answer.batch[PRECOMPUTED].double().sum(-1).tolist()
+        results = {}
+        for row, score, problem in zip(asked, scores, answer.non_tensor_batch["rm_problem"], strict=True):
+            source, index = str(columns["data_source"][row]), columns.get("index", nothing)[row]
+            if problem is None and math.isfinite(score):
+                results[row] = ScoreResult(score, {RM_SCORE: score}, data_source=source)
+            else:
+                problem = problem or f"the reward model {self.config.model.path} gave {score}"
+                results[row] = ScoreResult(None, error=problem, data_source=source, index=index)
+        return results
+
+
+def offered(batch: DataProto, judgement: Judgement, results: Sequence[ScoreResult]) -> DataProto:
+    """The batch as a manager that scores by itself gets it: with `rm_scores` (B, R), 0 in rows that were not asked
+    about, and for the report `rm_score`, None in those."""
+    scores = torch.tensor([result.score if result.score is not None else math.nan for result in results])
+    batch.batch[PRECOMPUTED] = on_last_token(scores, batch.batch["response_mask"])
+    known = [score if row in judgement.results else None for row, score in enumerate(scores.tolist())]
+    batch.non_tensor_batch[RM_SCORE] = object_column(known)
+    return batch
+
+
+def model_metrics(batch: DataProto) -> dict[str, float]:
+    """The model's scores of the samples that are trained on."""
+    found = [info[RM_SCORE] for info in batch.non_tensor_batch["reward_info"] if info.get(RM_SCORE) is not None]
+    return {f"reward_model/score/{how}": float(getattr(np, how)(found)) for how in ("mean", "max", "min") if found}
+
+
+def is_models_alone(reward_model: Mapping[str, Any] | None, result: ScoreResult | None) -> bool:
+    """Whether a sample of a run with a reward model has its score from that alone."""
+    return style_of({"reward_model": reward_model}) == MODEL and result is not None and RM_SCORE in result.info
+
+
+def require_asked(rows: RLDataset | CustomDataset) -> None:
+    """ConfigError where no training row would ever ask the model. Rows of a user's class are not known beforehand."""
+    if isinstance(rows, CustomDataset):
+        return
+    if not any(rows.value(i, "reward_model.style") in (MODEL, BOTH) for i in range(len(rows))):
+        raise ConfigError(
+            "reward_model.enable=true, but no row of data.train_files asks for the model, so it would score none: set "
+            'reward_model.style of the rows to "model" or "both", or leave reward_model.enable out'
+        )

@@ -1,0 +1,141 @@
+"""What a reward model reads: the trajectories of a batch as conversations in the model's own token ids.
+
+Consumes the rollout columns of a batch and its `raw_prompt`; hands on a `Conversation` for each row, read in one of two
+ways:
+
+    as they are   The model has the policy's vocabulary and chat template: the ids of the trajectory itself, with all
+                  its turns. What the template writes after an assistant's turn is added, and the end of the turn too
+                  where the response has none (it ran into its limit).
+    rendered      Otherwise: the messages of the prompt and, as one message of the assistant, the text that the policy
+                  wrote, by the model's own template and tokenizer.
+
+So both ways end as the template ends a conversation, which is how `burnish rm` trains (`ChatRenderer.whole`). A
+conversation that is too long loses its start.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from burnish.config import PPOConfig
+from burnish.data.chat import ChatRenderer, special_ids, truncate
+from burnish.errors import DataError, ModelError
+from burnish.models.facts import read_model_facts
+from burnish.models.loading import load_tokenizer
+from burnish.protocol import DataProto
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MODEL = "reward_model.model"
+COLUMNS = ("input_ids", "attention_mask", "responses", "response_mask")  # that `Conversations.of` reads
+PROMPT = "raw_prompt"
+PROBE = ({"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"})
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Token ids, or the reason why there are none."""
+
+    ids: list[int]
+    is_cut: bool = False  # its start is gone
+    problem: str | None = None
+
+
+class Conversations:
+    """The tokenizers of a run with a reward model. ModelError where the model could not read its responses."""
+
+    def __init__(self, config: PPOConfig, policy_tokenizer: "PreTrainedTokenizerBase | None" = None):
+        model, policy = config.reward_model.model, config.actor_rollout_ref.model
+        theirs = policy_tokenizer or load_tokenizer(policy.tokenizer_path or policy.path, policy.trust_remote_code)
+        named = "tokenizer_path" if model.tokenizer_path else "path"
+        self.tokenizer = _tokenizer(named, getattr(model, named), model.trust_remote_code)
+        self.max_length = config.reward_model.max_length or read_model_facts(model.path).context
+        arguments = config.data.apply_chat_template_kwargs
+        template = arguments.get("chat_template") or theirs.chat_template
+        self.as_they_are = self.tokenizer.chat_template == template and not other_ids(self.tokenizer, theirs)
+        if not self.as_they_are and not self.tokenizer.chat_template:
+            raise ModelError(
+                f"{MODEL}.path={model.path}: its tokenizer has no chat template, and one is needed: the policy has "
+                "another tokenizer or template, so each chat is rendered again for the reward model. Name a "
+                f"tokenizer that has one in {MODEL}.tokenizer_path, or put chat_template into its tokenizer_config.json"
+            )
+        # The policy's arguments are for the policy's template.
+        self.renderer = ChatRenderer(self.tokenizer, arguments if self.as_they_are else None)
+        self.ends = special_ids(self.tokenizer)
+        self.closing = self._closing() if self.as_they_are else []
+        self.decoder = theirs if self.as_they_are else _decoder(model.input_tokenizer, model.trust_remote_code, theirs)
+
+    def of(self, data: DataProto) -> list[Conversation]:
+        """One for each row of a batch that has COLUMNS, and PROMPT where `as_they_are` does not hold."""
+        read = self._taken if self.as_they_are else self._rendered
+        return [self._cut(read(data, row)) for row in range(len(data))]
+
+    def _taken(self, data: DataProto, row: int) -> Conversation:
+        there = data.batch["attention_mask"][row].bool()  # (P+R,)
+        ids: list[int] = data.batch["input_ids"][row][there].tolist()
+        sampled = data.batch["response_mask"][row][there[-data.batch["responses"].shape[1] :]]
+        if len(sampled) and not bool(sampled[-1]):  # it ends with an observation: no turn of the assistant to close
+            return Conversation(ids)
+        closing = self.closing
+        if ids[-1] in self.ends:  # the policy ended its turn; with the template's own token, the rest may follow
+            closing = closing[1:] if closing[:1] == ids[-1:] else []
+        return Conversation(ids + closing)
+
+    def _rendered(self, data: DataProto, row: int) -> Conversation:
+        sampled = data.batch["response_mask"][row].bool()  # (R,)
+        text = self.decoder.decode(data.batch["responses"][row][sampled].tolist(), skip_special_tokens=True)
+        messages = [*data.non_tensor_batch[PROMPT][row], {"role": "assistant", "content": text}]
+        try:
+            return Conversation(self.renderer.whole(messages))
+        except DataError as error:
+            return Conversation([], problem=f"the reward model's chat: {error}")
+
+    def _cut(self, conversation: Conversation) -> Conversation:
+        if self.max_length is None or len(conversation.ids) <= self.max_length:
+            return conversation
+        return Conversation(truncate(conversation.ids, self.max_length, "left"), is_cut=True)
+
+    def _closing(self) -> list[int]:
+        """The token that ends an assistant's turn, and what the template writes after it; [] where no token does."""
+        text = self.renderer.text(PROBE, generation_prompt=False)
+        ids = self.tokenizer(text.rpartition(PROBE[-1]["content"])[2], add_special_tokens=False)["input_ids"]
+        end = next((i for i, token in enumerate(ids) if token in self.ends), len(ids))
+        return list(ids[end:])
+
+
+def other_ids(reader: "PreTrainedTokenizerBase", policy: "PreTrainedTokenizerBase") -> list[str]:
+    """The tokens of the policy that are something else to the reader, or nothing."""
+    known = reader.get_vocab()
+    return sorted(token for token, number in policy.get_vocab().items() if known.get(token) != number)
+
+
+def padded(conversations: Sequence[list[int]], device: Any = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and attention mask, both (B, L), padded on the right. An id is 0 where the mask is."""
+    lengths = torch.tensor([len(ids) for ids in conversations], device=device)
+    mask = torch.arange(int(lengths.max()), device=device) < lengths[:, None]
+    input_ids = torch.zeros(mask.shape, dtype=torch.long, device=device)
+    input_ids[mask] = torch.tensor([token for ids in conversations for token in ids], device=device)
+    return input_ids, mask.long()
+
+
+def _tokenizer(name: str, path: str, trust_remote_code: bool) -> "PreTrainedTokenizerBase":
+    try:
+        return load_tokenizer(path, trust_remote_code)
+    except ModelError as error:
+        raise ModelError(f"{MODEL}.{name}: {error}") from error
+
+
+def _decoder(path: str | None, trust_remote_code: bool, theirs: "PreTrainedTokenizerBase") -> "PreTrainedTokenizerBase":
+    """What turns responses into text: the policy's tokenizer, or the one that was named."""
+    if path is None:
+        return theirs
+    tokenizer = _tokenizer("input_tokenizer", path, trust_remote_code)
+    if other := other_ids(tokenizer, theirs):
+        raise ModelError(
+            f"{MODEL}.input_tokenizer={path}: responses are in the policy's tokens, and it has other ids for "
+            f"{len(other)} of them, such as {other[0]!r}; name the policy's tokenizer, or leave it out"
+        )
+    return tokenizer

@@ -1,0 +1,330 @@
+"""The reward model on small random models: its scores are those of a plain transformers forward, whatever the policy's
+tokenizer, template and the cut into micro-batches."""
+
+import json
+import math
+import shutil
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+)
+
+from burnish.agents import AgentLoopOutput
+from burnish.agents.runner import Trajectory
+from burnish.config import PPOConfig
+from burnish.controller.local import LocalWorkerGroup
+from burnish.data.chat import ChatRenderer
+from burnish.errors import ModelError
+from burnish.models.tiny import CHAT_TEMPLATE, byte_tokenizer, write_tiny_model
+from burnish.protocol import DataProto
+from burnish.workers.conversations import Conversations
+from burnish.workers.reward_model import RewardModelWorker
+from burnish.workers.trajectories import to_batch
+
+KINDS = {"sequences": AutoModelForSequenceClassification, "tokens": AutoModelForTokenClassification}
+CUTS = [{}, {"micro_batch_size_per_gpu": 1}, {"micro_batch_size_per_gpu": 2},
+        {"use_dynamic_bsz": True, "forward_max_token_len_per_gpu": 90}]  # fmt: skip
+LINES = "{% for m in messages %}{{ m['role'] + ' says ' + m['content'] + '<end>\\n' }}{% endfor %}{% if add_generation_prompt %}assistant says {% endif %}"  # noqa: E501
+TRAILING = CHAT_TEMPLATE.replace("'<|end|>' }}", "'<|end|>\\n' }}")  # a newline after each turn
+CHATS = [
+    ([{"role": "user", "content": "What is 2+3?"}], "It is 5."),
+    ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}], "Hello, what can I do for you?"),
+    ([{"role": "user", "content": "And é?"}], "é"),
+    ([{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}, {"role": "user", "content": "C"}], "D"),
+    ([{"role": "user", "content": "1+1="}], "2\n\n2"),
+]
+
+
+def word_tokenizer():
+    """Tokens of several characters, a begin token, and a template of its own."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, special_tokens=["<pad>", "<end>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    raw.train_from_iterator(["assistant says user says It is Hello, what can I do for you?"] * 3, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", eos_token="<end>", chat_template=LINES)
+
+
+@pytest.fixture
+def write_reward_model(tmp_path):
+    """A random classifier with one label, as transformers saves it, with a tokenizer."""
+
+    def write(tokenizer=None, kind="sequences", labels=1, name="rm", **overrides):
+        tokenizer = tokenizer or byte_tokenizer()
+        language_model = write_tiny_model(
+            tmp_path / f"{name}-lm", hidden_size=24, layers=1, seed=7, vocab_size=len(tokenizer),
+            pad_token_id=tokenizer.pad_token_id, **overrides,
+        )  # fmt: skip
+        torch.manual_seed(5)
+        module = KINDS[kind].from_pretrained(language_model, num_labels=labels)
+        torch.nn.init.normal_(module.score.weight)  # scores of the size of 1
+        module.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+        return tmp_path / name
+
+    return write
+
+
+@pytest.fixture
+def configured(tiny_model):
+    def make(path, policy=tiny_model, **changes):
+        config = PPOConfig()
+        config.actor_rollout_ref.model.path = str(policy)
+        config.reward_model.enable, config.reward_model.model.path = True, str(path)
+        config.reward_model.use_dynamic_bsz, config.reward_model.forward_max_token_len_per_gpu = False, 128
+        for name in ("input_tokenizer", "tokenizer_path"):
+            setattr(config.reward_model.model, name, changes.pop(name, None))
+        config.data.apply_chat_template_kwargs = changes.pop("template_kwargs", {})
+        for name, value in changes.items():
+            setattr(config.reward_model, name, value)
+        return config
+
+    return make
+
+
+@pytest.fixture
+def worker(configured):
+    """A worker in this process, behind the group through which the trainer calls it."""
+
+    def make(*args, **changes):
+        group = LocalWorkerGroup(RewardModelWorker(configured(*args, **changes), total_steps=1))
+        group.init_model()
+        return group
+
+    return make
+
+
+def rollouts(tokenizer, chats=CHATS, end=True):
+    """What the policy answered, as a batch holds it."""
+    renderer = ChatRenderer(tokenizer)
+    trajectories = []
+    for prompt, answer in chats:
+        response = tokenizer(answer)["input_ids"] + [tokenizer.eos_token_id] * end
+        output = AgentLoopOutput(renderer.prompt_ids(prompt), response, [1] * len(response), [-1.0] * len(response))
+        trajectories.append(Trajectory({}, output, answer))
+    batch = to_batch(trajectories, tokenizer.pad_token_id)
+    return batch.union(DataProto.from_dict(non_tensors={"raw_prompt": [prompt for prompt, _ in chats]}))
+
+
+def plain_scores(path, kind="sequences", chats=CHATS):
+    """By hand, one by one: the chat through the model's own template, then the model."""
+    tokenizer, module = AutoTokenizer.from_pretrained(path), KINDS[kind].from_pretrained(path).eval()
+    scores = []
+    for prompt, answer in chats:
+        messages = [*prompt, {"role": "assistant", "content": answer}]
+        ids = tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False)
+        with torch.no_grad():
+            logits = module(torch.tensor([ids])).logits
+        scores.append(logits.flatten()[-1].item())
+    return scores
+
+
+def scores_of(answer):
+    return answer.batch["rm_scores"].sum(-1).tolist()
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_tokenizer_and_template(worker, write_reward_model, kind, cut):
+    path = write_reward_model(word_tokenizer(), kind)
+    group = worker(path, **cut)
+    assert not group.worker.conversations.as_they_are
+    found = scores_of(group.compute_rm_score(rollouts(byte_tokenizer())))
+    expected = plain_scores(path, kind)
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert min(abs(a - b) for i, a in enumerate(expected) for b in expected[:i]) > 1e-3, "the scores tell rows apart"
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_policys_own_tokenizer_and_template(worker, write_reward_model, kind, cut):
+    path = write_reward_model(kind=kind)
+    group = worker(path, **cut)
+    assert group.worker.conversations.as_they_are
+    assert scores_of(group.compute_rm_score(rollouts(byte_tokenizer()))) == pytest.approx(
+        plain_scores(path, kind), abs=1e-5
+    )
+
+
+@pytest.mark.parametrize("end", [True, False])
+def test_what_the_template_writes_after_a_turn_is_read_too(worker, write_reward_model, tmp_path, end):
+    """Also of a response without an end; with the ids as they are, as by rendering."""
+    tokenizer = byte_tokenizer(TRAILING)
+    policy, path = write_tiny_model(tmp_path / "policy", chat_template=TRAILING), write_reward_model(tokenizer)
+    group = worker(path, policy)
+    assert group.worker.conversations.as_they_are
+    batch = rollouts(tokenizer, end=end)
+    assert scores_of(group.compute_rm_score(batch)) == pytest.approx(plain_scores(path), abs=1e-5)
+
+
+def test_another_template_of_the_same_vocabulary_is_rendered(worker, write_reward_model):
+    path = write_reward_model(byte_tokenizer(TRAILING))
+    group = worker(path)
+    assert not group.worker.conversations.as_they_are
+    assert scores_of(group.compute_rm_score(rollouts(byte_tokenizer()))) == pytest.approx(plain_scores(path), abs=1e-5)
+    same = worker(path, template_kwargs={"chat_template": TRAILING})
+    assert same.worker.conversations.as_they_are, "the policy's prompts are made with that template"
+
+
+def test_ids_are_not_encoded_again_where_they_need_not(worker, write_reward_model):
+    """The policy may write a text in tokens that its tokenizer would not choose."""
+    from burnish.models.loading import load_tokenizer
+
+    tokenizer = word_tokenizer()
+    path = write_reward_model(tokenizer)
+    group = worker(path, path)
+    prompt = ChatRenderer(tokenizer).prompt_ids(CHATS[0][0])
+    letters = [tokenizer.convert_tokens_to_ids(letter) for letter in "user"]
+    assert tokenizer("user")["input_ids"] != letters and tokenizer.decode(letters) == "user"
+    output = AgentLoopOutput(prompt, [*letters, tokenizer.eos_token_id], [1] * 5, [-1.0] * 5)
+    batch = to_batch([Trajectory({}, output, "user")], tokenizer.pad_token_id)
+    newline = load_tokenizer(path)("\n", add_special_tokens=False)["input_ids"]
+    (read,) = group.worker.conversations.of(batch)
+    assert read.ids == prompt + letters + [tokenizer.eos_token_id] + newline
+
+
+def test_all_turns_are_read_as_they_are_and_the_policys_text_where_rendered(configured, write_reward_model):
+    tokenizer = byte_tokenizer()
+    first, tool, second = (tokenizer(text)["input_ids"] for text in ("look", "<found>", "done"))
+    prompt = ChatRenderer(tokenizer).prompt_ids(CHATS[0][0])
+    mask = [1] * len(first) + [0] * len(tool) + [1] * len(second)
+    output = AgentLoopOutput(prompt, first + tool + second, mask, [-1.0] * len(mask))
+    batch = to_batch([Trajectory({}, output, "")], tokenizer.pad_token_id)
+    batch = batch.union(DataProto.from_dict(non_tensors={"raw_prompt": [CHATS[0][0]]}))
+    (whole,) = Conversations(configured(write_reward_model())).of(batch)
+    assert whole.ids == prompt + first + tool + second + [tokenizer.eos_token_id]
+    other = Conversations(configured(write_reward_model(word_tokenizer(), name="other")))
+    (rendered,) = other.of(batch)
+    assert other.tokenizer.decode(rendered.ids).endswith("assistant says lookdone<end>\n")
+    batch.batch["response_mask"][0, -len(second) :] = 0  # the last tokens are an observation: no turn to end
+    (unended,) = Conversations(configured(write_reward_model(name="third"))).of(batch)
+    assert unended.ids == prompt + first + tool + second
+
+
+def test_scores_stand_on_the_last_token_of_the_policy(worker, write_reward_model):
+    group = worker(write_reward_model())
+    batch = rollouts(byte_tokenizer())
+    batch.batch["response_mask"][0, 2:] = 0
+    batch.batch["response_mask"][1] = 0  # padding: no token to reward
+    placed = group.compute_rm_score(batch).batch["rm_scores"]
+    assert placed.shape == batch.batch["responses"].shape and placed.dtype == torch.float32
+    assert placed[0].nonzero().tolist() == [[1]] and not placed[1].any()
+    assert placed[2].nonzero().tolist() == [[int(batch.batch["response_mask"][2].sum()) - 1]]
+
+
+def test_a_long_conversation_loses_its_start(worker, write_reward_model):
+    path = write_reward_model()
+    batch = rollouts(byte_tokenizer())
+    answer = worker(path, max_length=30).compute_rm_score(batch)
+    lengths = batch.batch["attention_mask"].sum(-1).tolist()
+    assert answer.non_tensor_batch["rm_cut"].tolist() == [length > 30 for length in lengths]
+    assert 0 < answer.non_tensor_batch["rm_cut"].sum() < len(batch)
+    module = AutoModelForSequenceClassification.from_pretrained(path).eval()
+    for row, score in enumerate(scores_of(answer)):
+        ids = batch.batch["input_ids"][row][batch.batch["attention_mask"][row].bool()][-30:]
+        with torch.no_grad():
+            assert score == pytest.approx(module(ids[None]).logits.item(), abs=1e-5)
+
+
+def test_the_limit_is_the_models_context(configured, write_reward_model):
+    path = write_reward_model(context=33)
+    assert Conversations(configured(path)).max_length == 33
+    assert Conversations(configured(path, max_length=8)).max_length == 8
+
+
+def test_a_folder_without_a_padding_token_is_scored_as_alone(worker, write_reward_model):
+    """Transformers then takes the last token of a lone conversation and refuses several. With the end of text for
+    padding, which is what a tokenizer without one pads with, it would take another token."""
+    tokenizer = byte_tokenizer()
+    tokenizer.pad_token = tokenizer.eos_token
+    path = write_reward_model(tokenizer)
+    edit_json(path / "config.json", pad_token_id=None)
+    found = scores_of(worker(path).compute_rm_score(rollouts(byte_tokenizer())))
+    assert found == pytest.approx(plain_scores(path), abs=1e-5)
+    edit_json(path / "config.json", pad_token_id=tokenizer.eos_token_id)
+    other = scores_of(worker(path).compute_rm_score(rollouts(byte_tokenizer())))
+    assert other == pytest.approx(plain_scores(path), abs=1e-5) and other != pytest.approx(found, abs=1e-3)
+
+
+def test_nan_and_what_cannot_be_rendered_are_told_by_row(worker, write_reward_model):
+    picky = LINES.replace(
+        "{% for m", "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{% for m"
+    )
+    tokenizer = word_tokenizer()
+    tokenizer.chat_template = picky
+    group = worker(write_reward_model(tokenizer))
+    answer = group.compute_rm_score(rollouts(byte_tokenizer()))
+    problems = answer.non_tensor_batch["rm_problem"].tolist()
+    assert "no system" in problems[1] and "roles system, user, assistant" in problems[1]
+    assert [problem is None for problem in problems] == [True, False, True, True, True]
+    assert [math.isnan(score) for score in scores_of(answer)] == [False, True, False, False, False]
+    with torch.no_grad():
+        group.worker.module.score.weight.fill_(math.nan)
+    assert all(math.isnan(score) for score in scores_of(group.compute_rm_score(rollouts(byte_tokenizer()))))
+
+
+def test_it_is_frozen(worker, write_reward_model):
+    module = worker(write_reward_model()).worker.module
+    assert not module.training and not any(parameter.requires_grad for parameter in module.parameters())
+
+
+# What cannot be read
+
+
+def edit_json(file, **changes):
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_a_tokenizer_without_a_chat_template(configured, write_reward_model, tmp_path):
+    bare = word_tokenizer()
+    bare.chat_template = None
+    path = write_reward_model(bare)
+    said = rf"reward_model\.model\.path={path}: its tokenizer has no chat template.*reward_model\.model\.tokenizer_path"
+    with pytest.raises(ModelError, match=said):
+        Conversations(configured(path))
+    word_tokenizer().save_pretrained(tmp_path / "with")
+    shutil.copy(path / "config.json", tmp_path / "with")
+    assert Conversations(configured(path, tokenizer_path=str(tmp_path / "with"))).tokenizer.chat_template == LINES
+
+
+def test_neither_needs_a_template_where_both_have_none(worker, write_reward_model, tmp_path):
+    policy = write_tiny_model(tmp_path / "policy", chat_template=None)
+    tokenizer = byte_tokenizer(None)
+    path = write_reward_model(tokenizer)
+    group = worker(path, policy)
+    assert group.worker.conversations.as_they_are
+    batch = rollouts(tokenizer)
+    module = AutoModelForSequenceClassification.from_pretrained(path).eval()
+    renderer = ChatRenderer(tokenizer)
+    for score, (prompt, answer) in zip(scores_of(group.compute_rm_score(batch)), CHATS, strict=True):
+        prompt_ids = renderer.prompt_ids(prompt)
+        ids = prompt_ids + tokenizer(answer)["input_ids"] + [tokenizer.eos_token_id] + tokenizer("\n\n")["input_ids"]
+        with torch.no_grad():
+            assert score == pytest.approx(module(torch.tensor([ids])).logits.item(), abs=1e-5)
+
+
+def test_responses_are_decoded_with_the_policys_tokens(configured, write_reward_model, tiny_model, tmp_path):
+    path = write_reward_model(word_tokenizer())
+    assert Conversations(configured(path, input_tokenizer=str(tiny_model))).decoder.get_vocab()
+    word_tokenizer().save_pretrained(tmp_path / "other")
+    shutil.copy(tiny_model / "config.json", tmp_path / "other")
+    with pytest.raises(ModelError, match=r"input_tokenizer=.*/other: .* other ids for \d+ of them, such as .*leave it"):
+        Conversations(configured(path, input_tokenizer=str(tmp_path / "other")))
+    for name in ("input_tokenizer", "tokenizer_path"):
+        with pytest.raises(ModelError, match=rf"^reward_model\.model\.{name}: .*\./nowhere"):
+            Conversations(configured(path, **{name: "./nowhere"}))
+
+
+def test_added_tokens_do_not_matter(configured, write_reward_model):
+    """A reward model's tokenizer often has one more, for padding."""
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+    assert Conversations(configured(write_reward_model(tokenizer))).as_they_are
