@@ -57,7 +57,7 @@ def test_a_language_model_as_reward_model(refuses, no_model, place, rm, tiny_mod
 def test_a_reward_model_whose_tokenizer_has_no_chat_template(refuses, no_model, rm):
     rm(template=False)
     said = refuses("ppo", *RM, "data.train_files=model.parquet")
-    assert_says(said, "reward_model.model", "chat template", "chat_template.jinja")
+    assert_says(said, "reward_model.model", "chat template", "tokenizer_config.json")
 
 
 def test_a_reward_model_that_no_row_asks_for(refuses, no_model, rm):

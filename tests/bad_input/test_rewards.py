@@ -21,7 +21,7 @@ UNLOADABLE = {
     ),
     "batch form": (
         "def compute_score(solution_strs, ground_truths):\n    return [1.0]\n",
-        ["solution_strs", "reward_model.reward_manager=batch"],
+        ["takes lists of samples", "reward_model.reward_manager=batch"],
     ),
 }
 

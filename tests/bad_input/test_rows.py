@@ -75,7 +75,7 @@ BAD_ROWS = {
         [
             "the row has no data_source",
             "set custom_reward_function.path=my_reward.py",
-            "Available: openai/gsm8k, gsm8k",
+            "Known: openai/gsm8k, gsm8k",
         ],
     ),
     "near a known data source": ({"data_source": "openai/gms8k"}, ["did you mean 'openai/gsm8k'?"]),
@@ -87,8 +87,8 @@ BAD_ROWS = {
         {"data_source": "countdown", "reward_model": {"ground_truth": "7"}},
         ["reward_model.ground_truth", "countdown", "numbers", "target"],
     ),
-    "a list where an answer is wanted": (
-        {"data_source": "math", "reward_model": {"ground_truth": ["7", "8"]}},
+    "blanks where an answer is wanted": (
+        {"data_source": "math", "reward_model": {"ground_truth": "  "}},
         ["reward_model.ground_truth", "math"],
     ),
     "a word where an integer is wanted": (
