@@ -38,7 +38,7 @@ class Outcome:
     exit_code: int | None = None
     stdout: str = ""
     stderr: str = ""
-    seconds: float = 0.0
+    seconds: float = 0.0  # of its limit that it used
     reason: str = ""  # of `failed`: what went wrong, for people
 
     @property

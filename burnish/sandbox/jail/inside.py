@@ -1,0 +1,167 @@
+"""What happens in a program's new process tree: its first process sets everything up, starts the program, and waits.
+
+The first process is the parent of all orphans of the tree, and dies with the supervisor. Isolated, it is number 1 of a
+process namespace: nothing in there can signal it, and the kernel ends all the others with it. It tells the supervisor
+on `channel`, a line of JSON each: {"started"}, then {"exit_code"}; or {"failed": why}. Then it waits to be ended, so
+that the supervisor can still see what the program, now a zombie, has used.
+
+The program is a fresh Python: the memory it was forked from, which is the supervisor's, is gone when it starts.
+"""
+
+import json
+import os
+import resource
+import signal
+import socket
+from dataclasses import dataclass
+from typing import NoReturn
+
+from burnish.sandbox.jail import linux, seccomp, users, view
+from burnish.sandbox.program import Limits
+
+NICENESS = 5  # training and the supervisor go first
+SPARE_ADDRESSES = 2**30  # bytes; what a process reserves is more than what it uses, and use is what is limited
+OPEN_FILES = 128
+NAME = "main.py"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program as its new process gets it. `source`, `stdin`, `stdout` and `stderr` are open descriptors."""
+
+    source: int
+    stdin: int
+    limits: Limits
+    executable: str
+    seccomp: bytes | None  # None: this machine takes no filter
+    folder: str
+    processes: int  # as RLIMIT_NPROC counts them
+    uid: int | None = None  # without a namespace: whom to become
+    stdout: int = -1
+    stderr: int = -1
+
+
+def isolated(job: Job, channel: socket.socket, alone: bool) -> NoReturn:
+    """The first process, in new namespaces. Its supervisor says who it is and then sends one byte."""
+    try:
+        _keep_only(job, channel)
+        if not channel.recv(1):
+            os._exit(1)
+        users.become_inside(alone)
+        options = f"size={job.limits.disk_mb}m,nr_inodes={_files(job.limits)},mode=0700"
+        linux.mount("tmpfs", view.PRIVATE, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
+        socket.sethostname("sandbox")
+        linux.drop_capabilities()
+        linux.prctl("no new rights", linux.PR_SET_NO_NEW_PRIVS, 1)
+        _start_and_wait(job, channel)
+    except BaseException as error:  # noqa: BLE001  this process ends here, and its supervisor must know why
+        _fail(channel, error)
+
+
+def unsafe(job: Job, channel: socket.socket) -> NoReturn:
+    """The first process where nothing is isolated."""
+    try:
+        _keep_only(job, channel)
+        linux.prctl("no new rights", linux.PR_SET_NO_NEW_PRIVS, 1)
+        linux.prctl("adopt orphans", linux.PR_SET_CHILD_SUBREAPER, 1)
+        if job.uid is not None:
+            users.become(job.uid)
+        _start_and_wait(job, channel)
+    except BaseException as error:  # noqa: BLE001  as above
+        _fail(channel, error)
+
+
+def _files(limits: Limits) -> int:
+    return 1024 + 64 * limits.disk_mb
+
+
+def _keep_only(job: Job, channel: socket.socket) -> None:
+    """Leave behind the supervisor's signals, session and open files."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    os.setsid()
+    kept = sorted({job.source, job.stdin, job.stdout, job.stderr, channel.fileno()})
+    for below, above in zip([-1, *kept], [*kept, os.sysconf("SC_OPEN_MAX")], strict=True):
+        os.closerange(below + 1, above)
+
+
+def _start_and_wait(job: Job, channel: socket.socket) -> NoReturn:
+    os.chdir(job.folder)
+    _copy_source(job)
+    linux.prctl("die with the supervisor", linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+    _tell(channel, started=True)  # fails where the supervisor died before the line above
+    program = os.fork()
+    if program == 0:
+        try:
+            _become_program(job, channel)
+        except BaseException as error:  # noqa: BLE001  as in `isolated`
+            _fail(channel, error)
+    for descriptor in (job.source, job.stdin, job.stdout, job.stderr):
+        os.close(descriptor)
+    while True:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        if ended.si_pid == program:
+            _tell(channel, exit_code=ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+            channel.recv(1)  # until this process is killed
+        os.waitpid(ended.si_pid, 0)
+
+
+def _copy_source(job: Job) -> None:
+    with open(job.source, "rb", closefd=False) as source, open(NAME, "xb") as file:
+        file.write(source.read())
+
+
+def _become_program(job: Job, channel: socket.socket) -> NoReturn:
+    linux.prctl("die with the first process", linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.setsid()
+    os.nice(NICENESS)
+    for place, descriptor in enumerate((job.stdin, job.stdout, job.stderr)):
+        os.dup2(descriptor, place)
+    os.closerange(3, channel.fileno())
+    os.closerange(channel.fileno() + 1, os.sysconf("SC_OPEN_MAX"))  # the channel itself closes when Python starts
+    _limit(job.limits, job.processes)
+    if job.seccomp is not None:
+        seccomp.install(job.seccomp)
+    # -P -s: no module is taken from the private folder or a home folder. Not -I: it would ignore the hash seed.
+    arguments = [job.executable, "-P", "-s", "-B", os.path.join(job.folder, NAME)]
+    os.execve(job.executable, arguments, environment(job.folder))
+
+
+def environment(folder: str) -> dict[str, str]:
+    """All of it. Sets have the same order in every run, so that a program's score is too."""
+    threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8",
+        "PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "MALLOC_ARENA_MAX": "2", **threads,
+    }  # fmt: skip
+
+
+def _limit(limits: Limits, processes: int) -> None:
+    """What the kernel itself enforces, on each process; the supervisor watches the tree as a whole."""
+    seconds = int(limits.seconds) + 2  # the supervisor is more exact, and should be first
+    for what, most in {
+        resource.RLIMIT_AS: limits.memory_mb * 2**20 + SPARE_ADDRESSES,
+        resource.RLIMIT_CPU: seconds,
+        resource.RLIMIT_FSIZE: limits.disk_mb * 2**20,
+        resource.RLIMIT_NOFILE: OPEN_FILES,
+        resource.RLIMIT_NPROC: processes,
+        resource.RLIMIT_CORE: 1,  # with 0, a program of the system that collects crashes would still be started
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+    }.items():
+        hard = resource.getrlimit(what)[1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(what, (most, most))
+
+
+def _tell(channel: socket.socket, **facts: object) -> None:
+    channel.sendall(json.dumps(facts).encode() + b"\n")
+
+
+def _fail(channel: socket.socket, error: BaseException) -> NoReturn:
+    try:
+        _tell(channel, failed=linux.said(error))
+    finally:
+        os._exit(1)

@@ -1,0 +1,32 @@
+"""What to tell someone whose machine permits no isolation: what was refused, and every way out."""
+
+import os
+
+FIXES = """\
+  - an ordinary user: sysctl kernel.unprivileged_userns_clone=1 (Debian), \
+sysctl kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu), or a larger sysctl user.max_user_namespaces
+  - a container: docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined, \
+or --cap-add SYS_ADMIN --security-opt apparmor=unconfined
+  - another machine: a SandboxFusion server, reward_model.sandbox.url=http://host:8080/run_code
+  - at your own risk: reward_model.sandbox.allow_unsafe=true runs programs without isolation, under limits alone"""
+SWITCHES = {
+    "/proc/sys/kernel/unprivileged_userns_clone": "0",
+    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1",
+    "/proc/sys/user/max_user_namespaces": "0",
+}
+
+
+def how_to_permit(reason: str) -> str:
+    found = [f"{path.removeprefix('/proc/sys/').replace('/', '.')}={value}" for path, value in _set_switches().items()]
+    seen = f" ({', '.join(found)} is set here)" if found else ""
+    return f"this machine does not let programs be isolated: {reason}{seen}. Ways out:\n{FIXES}"
+
+
+def _set_switches() -> dict[str, str]:
+    """Of the switches that are known to forbid it, those that do."""
+    return {path: value for path, value in SWITCHES.items() if os.path.exists(path) and _content(path) == value}
+
+
+def _content(path: str) -> str:
+    with open(path) as file:
+        return file.read().strip()

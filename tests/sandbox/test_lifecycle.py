@@ -1,0 +1,133 @@
+"""Cancelling, dying, forking: a program never outlives whoever waits for it."""
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from burnish.sandbox import Limits, Program
+from burnish.sandbox.local import LocalSandbox
+from tests.sandbox.conftest import MARK, children, marked_processes, supervisor_pid
+
+#: It starts something whose command line holds the mark, and waits for it.
+SLEEPER = f"""
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(999)", {MARK!r}], start_new_session=True).wait()
+"""
+LONG = Limits(seconds=60.0)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_cancelling_ends_the_program_with_what_it_started(sandbox):
+    async def begin_and_cancel() -> None:
+        task = asyncio.create_task(sandbox.run(Program(SLEEPER), LONG))
+        while not marked_processes():
+            assert not task.done(), task.result()
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(begin_and_cancel())
+    assert wait_for(lambda: not marked_processes() and not children(supervisor_pid(sandbox)))
+
+
+def test_a_time_limit_around_it_does_too(sandbox):
+    async def begin() -> None:
+        await asyncio.wait_for(sandbox.run(Program(SLEEPER), LONG), 0.5)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(begin())
+    assert wait_for(lambda: not children(supervisor_pid(sandbox)))
+
+
+OWNER = """
+import asyncio, os, sys, time
+from burnish.sandbox import Limits, Program
+from burnish.sandbox.local import LocalSandbox
+
+sandbox = LocalSandbox()
+async def main():
+    running = asyncio.create_task(sandbox.run(Program(sys.stdin.read()), Limits(seconds=60.0)))
+    while True not in sandbox._supervisors:
+        await asyncio.sleep(0.01)
+    if sys.argv[1] == "forked" and not os.fork():
+        time.sleep(60)
+    print(sandbox._supervisors[True].pid, flush=True)
+    print(await running)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(("how", "killed"), [("alone", "parent"), ("forked", "parent"), ("alone", "supervisor")])
+def test_killing_leaves_nothing(how, killed, sandbox):
+    """The parent, also while a forked copy of it holds its sockets open, or the supervisor itself."""
+    command = [sys.executable, "-c", OWNER, how]
+    owner = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert owner.stdin is not None and owner.stdout is not None
+    with owner.stdout:
+        owner.stdin.write(SLEEPER)
+        owner.stdin.close()
+        supervisor = int(owner.stdout.readline())
+        assert wait_for(lambda: bool(marked_processes()))
+        os.kill(supervisor if killed == "supervisor" else owner.pid, signal.SIGKILL)
+        assert wait_for(lambda: not marked_processes() and not alive(supervisor))
+        if killed == "supervisor":
+            assert "the sandbox's supervisor died" in owner.stdout.readline()
+    os.killpg(owner.pid, signal.SIGKILL)
+    owner.wait()
+
+
+def alive(pid: int) -> bool:
+    """A zombie is not: its parent may have other things to do than to wait for it."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_after_its_supervisor_died_a_sandbox_goes_on(sandbox):
+    sandbox = LocalSandbox()  # the others' goes on undisturbed
+    assert asyncio.run(sandbox.run(Program("print(1)"), LONG)).stdout == "1\n"
+    first = supervisor_pid(sandbox)
+    os.kill(first, signal.SIGKILL)
+    assert wait_for(lambda: not alive(first))
+    assert asyncio.run(sandbox.run(Program("print(2)"), LONG)).stdout == "2\n"
+    sandbox.close()
+
+
+def test_a_sandbox_that_nobody_uses_any_more_ends_its_supervisor(sandbox):
+    dropped = LocalSandbox()
+    assert asyncio.run(dropped.run(Program("print(1)"), LONG)).succeeded
+    pid = supervisor_pid(dropped)
+    del dropped
+    gc.collect()
+    assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_a_forked_copy_of_the_parent_has_a_supervisor_of_its_own(sandbox):
+    assert asyncio.run(sandbox.run(Program("print(1)"), LONG)).succeeded
+    before = supervisor_pid(sandbox)
+    copy = os.fork()
+    if copy == 0:
+        outcome = asyncio.run(sandbox.run(Program("print(1)"), LONG))
+        other = supervisor_pid(sandbox) != before
+        sandbox.close()
+        os._exit(0 if outcome.succeeded and other else 1)
+    assert os.waitpid(copy, 0)[1] == 0
+    assert asyncio.run(sandbox.run(Program("print(1)"), LONG)).succeeded and supervisor_pid(sandbox) == before

@@ -1,0 +1,150 @@
+"""What an honest program can rely on."""
+
+import asyncio
+import sys
+import threading
+
+import pytest
+
+from burnish.sandbox import Limits, Program, run_python
+
+
+def test_a_program_reads_and_writes(run):
+    outcome = run("name = input()\nprint(f'hello {name}')", "wörld ☃\n")
+    assert (outcome.status, outcome.exit_code, outcome.stdout, outcome.stderr) == ("finished", 0, "hello wörld ☃\n", "")
+    assert outcome.succeeded and 0 < outcome.seconds < 10
+
+
+@pytest.mark.parametrize(
+    ("source", "exit_code"),
+    [
+        ("exit(3)", 3),
+        ("raise SystemExit('no')", 1),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -15),
+        ("import os; os.abort()", -6),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -9),
+        ("import ctypes; ctypes.string_at(0)", -11),
+        ("import os; os.execv('/bin/sh', ['sh', '-c', 'exit 7'])", 7),
+        ("x = 1\x00", 1),
+        ("x = '\ud800'", 1),
+    ],
+)
+def test_the_exit_code_is_the_programs_own(run, source, exit_code):
+    outcome = run(source)
+    assert (outcome.status, outcome.exit_code) == ("finished", exit_code)
+    assert not outcome.succeeded
+
+
+def test_a_traceback_names_the_line(run):
+    outcome = run("def f():\n    return 1 / 0\nf()")
+    assert 'main.py", line 2, in f' in outcome.stderr and "ZeroDivisionError" in outcome.stderr
+
+
+def test_bytes_that_are_no_text_are_replaced(run):
+    assert run("import sys; sys.stdout.buffer.write(b'a\\xffb\\n\\xe2\\x98')").stdout == "a\ufffdb\n\ufffd"
+
+
+def test_large_input_and_output_arrive_whole(run):
+    text = "0123456789abcde\n" * 2**16
+    outcome = run("import sys; data = sys.stdin.read(); sys.stdout.write(data); sys.stderr.write(data)", text)
+    assert outcome.stdout == text and outcome.stderr == text
+
+
+def test_output_is_kept_up_to_its_limit(run):
+    assert run("print('x' * 99, end='')", output_bytes=99).stdout == "x" * 99
+    outcome = run("print('x' * 100, end='')", output_bytes=99)
+    assert (outcome.status, outcome.stdout) == ("output", "x" * 99)
+
+
+def test_it_is_the_same_python_with_its_packages(run):
+    outcome = run("import sys, numpy; print(sys.version, sys.prefix, int(numpy.eye(3).sum()), sep='|')")
+    assert outcome.stdout == f"{sys.version}|{sys.prefix}|3\n", outcome
+
+
+def test_what_programs_commonly_use_is_there(run):
+    source = """
+import getpass, multiprocessing, os, pathlib, subprocess, sys, tempfile, threading, zoneinfo
+assert getpass.getuser() == "sandbox" and os.path.expanduser("~") == os.getcwd() == tempfile.gettempdir()
+with tempfile.NamedTemporaryFile() as file:
+    file.write(b"x")
+assert subprocess.run([sys.executable, "-c", "print(6 * 7)"], capture_output=True).stdout == b"42\\n"
+with multiprocessing.Pool(2) as pool:
+    assert pool.map(abs, [-1, 2]) == [1, 2]
+threads = [threading.Thread(target=print) for _ in range(8)]
+[thread.start() for thread in threads], [thread.join() for thread in threads]
+assert pathlib.Path(__file__).read_text().startswith("\\nimport getpass") and __name__ == "__main__"
+zoneinfo.ZoneInfo("Europe/Zurich")
+"""
+    outcome = run(source)
+    assert outcome.succeeded, outcome.stderr
+
+
+def test_programs_do_not_meet(run):
+    assert run("open('/tmp/note', 'w').write('x')").succeeded
+    assert run("import os; print(os.listdir('/tmp'), os.listdir('/dev/shm'))").stdout == "['main.py'] ['main.py']\n"
+
+
+def test_sets_have_the_same_order_in_every_run(run):
+    source = "print({str(i) for i in range(99)})"
+    assert run(source).stdout == run(source).stdout
+
+
+def test_what_children_compute_counts(run):
+    outcome = run(
+        "import os\nif os.fork():\n    os.wait()\nelse:\n    import time\n    while time.process_time() < 0.5: pass"
+    )
+    assert outcome.succeeded and outcome.seconds > 0.5
+
+
+def test_children_that_share_memory_do_not_count_it_twice(run):
+    source = "import os, time\nx = b'x' * 2**26\nfor _ in range(7): os.fork() or (time.sleep(0.5), os._exit(0))\n"
+    assert run(source + "for _ in range(7): os.wait()", memory_mb=256).succeeded
+
+
+def test_64_at_a_time_stay_correct(sandbox):
+    """Each adds up its own numbers, beside programs that never end, take all they can or fail."""
+    right = "import sys, time\nn = int(input())\ntime.sleep(0.1)\nprint(sum(i * i for i in range(n * 1000)))"
+    others = [
+        ("while True: pass", "timeout"),
+        ("import time; time.sleep(99)", "timeout"),
+        ("x = []\nwhile True: x.append(b'x' * 2**20)", "memory"),
+        ("1 / 0", "finished"),
+    ]
+
+    async def run_all() -> list:
+        programs = [(Program(right, str(i)), Limits(seconds=3.0)) for i in range(48)]
+        programs += [(Program(source), Limits(seconds=0.5, memory_mb=64)) for source, _ in others * 4]
+        return await asyncio.gather(*(sandbox.run(*program) for program in programs))
+
+    outcomes = asyncio.run(run_all())
+    assert [(o.status, o.stdout) for o in outcomes[:48]] == [
+        ("finished", f"{sum(i * i for i in range(n * 1000))}\n") for n in range(48)
+    ]
+    assert [o.status for o in outcomes[48:]] == [status for _, status in others * 4]
+
+
+def test_a_reward_function_that_is_not_async(sandbox):
+    assert run_python("print(input() * 2)", "ab").stdout == "abab\n"
+    assert run_python("while True: pass", limits=Limits(seconds=0.2)).status == "timeout"
+
+
+def test_threads_may_share_a_sandbox(sandbox):
+    found: dict[int, str] = {}
+
+    def work(i: int) -> None:
+        found[i] = asyncio.run(sandbox.run(Program(f"print({i})"), Limits())).stdout
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {i: f"{i}\n" for i in range(8)}
+
+
+def test_run_python_says_what_to_do_in_async_code():
+    async def call() -> None:
+        run_python("print(1)")
+
+    with pytest.raises(RuntimeError, match="await"):
+        asyncio.run(call())

@@ -1,0 +1,132 @@
+"""Machines that permit no isolation: they are told apart, named, and never run a program by accident.
+
+Each case is a Python of its own that first forbids itself what such a machine forbids, with a seccomp filter.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from burnish.config.reward import SandboxConfig
+from burnish.sandbox import Limits, Program, limits_of, open_sandbox
+from burnish.sandbox.local import LocalSandbox
+from burnish.sandbox.refusal import how_to_permit
+
+HEAD = """
+import asyncio, json, logging, os, sys
+from burnish.sandbox import Limits, Program
+from burnish.sandbox.jail import linux, seccomp
+from burnish.sandbox.local import LocalSandbox
+
+logging.basicConfig(format="%(message)s")
+steps = [seccomp._step(seccomp.LOAD, seccomp.CALL)]
+for name in sys.argv[1].split():
+    number = seccomp.REFUSED[name][list(seccomp.ARCHITECTURES).index(linux.MACHINE)]
+    steps += [seccomp._step(seccomp.JUMP_EQUAL, number, otherwise=1), seccomp._refuse(1)]
+linux.prctl("no new rights", linux.PR_SET_NO_NEW_PRIVS, 1)
+seccomp.install(b"".join([*steps, seccomp._step(seccomp.RETURN, seccomp.ALLOW)]))
+"""
+REFUSED = """
+async def main():
+    sandbox = LocalSandbox()
+    source = "import os; print(os.listdir('/..') == os.listdir('/'), os.path.exists('/proc'), os.path.exists('/var'))"
+    outcome = await sandbox.run(Program(source), Limits())
+    print(json.dumps([outcome.status, outcome.stdout, outcome.reason, await sandbox.why_not()]))
+asyncio.run(main())
+"""
+UNSAFE = """
+async def main():
+    sandbox = LocalSandbox(allow_unsafe=True)
+    limits = Limits(seconds=1.0, memory_mb=128, processes=8)
+    programs = json.load(sys.stdin)
+    outcomes = await asyncio.gather(*(sandbox.run(Program(source, "x"), limits) for source in programs))
+    supervisor = sandbox._supervisors[False].pid
+    for _ in range(500):  # what was killed among the last comes to the supervisor one by one
+        with open(f"/proc/{supervisor}/task/{supervisor}/children") as file:
+            left = file.read().split()
+        if left:
+            await asyncio.sleep(0.01)
+    print(json.dumps([await sandbox.why_not(), left, [[o.status, o.exit_code, o.stdout] for o in outcomes]]))
+asyncio.run(main())
+"""
+
+
+def run_where(forbidden: str, body: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", HEAD + body, forbidden]
+    done = subprocess.run(
+        command, input=stdin, capture_output=True, text=True, env={**os.environ, **environment}, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.parametrize(
+    ("forbidden", "named"),
+    [("unshare", "new user and mount namespaces"), ("mount", "mount /"), ("pivot_root chroot", "chroot")],
+)
+def test_a_program_is_not_run_and_the_fixes_are_named(forbidden, named):
+    status, stdout, reason, why = json.loads(run_where(forbidden, REFUSED).stdout)
+    assert (status, stdout) == ("failed", "") and named in reason
+    assert named in why and "Operation not permitted" in why
+    for fix in ("unprivileged_userns", "seccomp=unconfined", "SYS_ADMIN", "sandbox.url", "allow_unsafe=true"):
+        assert fix in why
+
+
+def test_a_container_that_refuses_only_the_usual_way_to_a_new_root_will_do(sandbox):
+    status, stdout, _, why = json.loads(run_where("pivot_root", REFUSED).stdout)
+    assert (status, stdout, why) == ("finished", "True False False\n", None)
+
+
+#: Source → status, exit code, output. Everything they leave behind is theirs to find in TMPDIR.
+UNDER_LIMITS = {
+    "print(input())": ["finished", 0, "x\n"],
+    "import os; print(sorted(os.environ)[:3], os.listdir())": [
+        "finished", 0, "['HOME', 'LANG', 'MALLOC_ARENA_MAX'] ['main.py']\n",
+    ],
+    "while True: pass": ["timeout", None, ""],
+    "x = []\nwhile True: x.append(b'x' * 2**20)": ["memory", None, ""],
+    "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass": ["timeout", None, ""],
+    "import os\nos.kill(os.getppid(), 9)\nwhile True: pass": ["finished", -9, ""],
+    "import os, time\nif not os.fork():\n    os.setsid()\n    os.fork()\n    time.sleep(99)": ["finished", 0, ""],
+    "import os\nos.makedirs('a/b')\nopen('a/b/c', 'w')\nos.chmod('a/b', 0)\nos.chmod('a', 0)": ["finished", 0, ""],
+}  # fmt: skip
+
+
+def test_allowed_explicitly_programs_run_under_limits_alone(tmp_path):
+    done = run_where("unshare", UNSAFE, json.dumps(list(UNDER_LIMITS)), TMPDIR=str(tmp_path))
+    why, left, outcomes = json.loads(done.stdout)
+    assert why is None and outcomes == list(UNDER_LIMITS.values())
+    assert left == [] and list(tmp_path.iterdir()) == []
+    assert done.stderr.count("WITHOUT isolation") == 1
+
+
+def test_where_isolation_is_possible_allowing_less_changes_nothing(sandbox):
+    lenient = LocalSandbox(allow_unsafe=True)
+    outcome = asyncio.run(lenient.run(Program("import os; print(os.getuid(), os.path.exists('/proc'))"), Limits()))
+    lenient.close()
+    assert outcome.stdout == "1000 False\n"
+
+
+def test_switches_that_forbid_it_are_named(monkeypatch, tmp_path):
+    switch = tmp_path / "max_user_namespaces"
+    switch.write_text("0\n")
+    monkeypatch.setattr("burnish.sandbox.refusal.SWITCHES", {str(switch): "0"})
+    assert "max_user_namespaces=0 is set here" in how_to_permit("it is so")
+
+
+def test_the_configuration_chooses_sandbox_and_limits():
+    config = SandboxConfig(backend="local", timeout=3.5, memory_limit_mb=256)
+    assert isinstance(open_sandbox(config), LocalSandbox)
+    assert limits_of(config) == Limits(seconds=3.5, memory_mb=256)
+
+
+def test_another_system_than_linux_is_refused_whatever_is_allowed(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    elsewhere = LocalSandbox(allow_unsafe=True)
+    why = asyncio.run(elsewhere.why_not())
+    assert why is not None and "needs Linux, and this is darwin" in why
+    assert asyncio.run(elsewhere.run(Program("print(1)"), Limits())).status == "failed"
