@@ -19,15 +19,18 @@ from burnish.config import (
     EvalConfig,
     GenerationConfig,
     PPOConfig,
+    RMConfig,
     SFTConfig,
     finalise,
     finalise_generation,
+    finalise_rm,
     finalise_sft,
     load,
     load_ppo,
+    load_rm,
     load_sft,
 )
-from burnish.config.aliases import ALIASES, SFT_ALIASES
+from burnish.config.aliases import ALIASES, RM_ALIASES, SFT_ALIASES
 from burnish.config.finalise import finalise_eval
 from burnish.config.key import keys_of
 from burnish.config.unsupported import why_unsupported
@@ -44,13 +47,14 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 ENTRY_POINTS = {
     "burnish.trainer.main_ppo": "ppo",
     "burnish.trainer.sft_trainer": "sft",
+    "burnish.trainer.rm_trainer": "rm",
     "burnish.trainer.main_generation": "generate",
     "burnish.trainer.main_eval": "eval",
 }
 ROW_FIELDS = ("reward_model.ground_truth",)  # names that are also those of sections
 FILE_ENDINGS = (".py", ".yaml", ".json", ".jsonl", ".txt", ".png", ".safetensors")
-LOADERS = {"ppo": load_ppo, "sft": load_sft}
-MODEL = {"ppo": "actor_rollout_ref.model.path", "sft": "model.path"}
+LOADERS = {"ppo": load_ppo, "sft": load_sft, "rm": load_rm}
+MODEL = {"ppo": "actor_rollout_ref.model.path", "sft": "model.path", "rm": "model.path"}
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -144,6 +148,8 @@ def check_keys(command: str, words: list[str]) -> None:
         return
     if command == "sft":
         finalise_sft(loaded.config, loaded.explicit)
+    elif command == "rm":
+        finalise_rm(loaded.config, loaded.explicit)
     elif ":" not in loaded.config.algorithm.adv_estimator:
         finalise(loaded.config, loaded.explicit, needs_of(loaded.config))
 
@@ -158,9 +164,14 @@ def test_python_blocks_compile(page):
 def known_names() -> frozenset[str]:
     return frozenset(
         {
-            *(name for root in (PPOConfig, SFTConfig, GenerationConfig, EvalConfig) for name in keys_of(root)),
+            *(
+                name
+                for root in (PPOConfig, SFTConfig, RMConfig, GenerationConfig, EvalConfig)
+                for name in keys_of(root)
+            ),
             *ALIASES,
             *SFT_ALIASES,
+            *RM_ALIASES,
         }
     )
 

@@ -60,9 +60,9 @@ TORCH_FREE = (
     "algorithms/losses/__init__.py", "algorithms/needs.py", "models/facts.py", "models/folder.py", "models/adapters.py",
     "models/device.py", "export/__init__.py", "export/source.py", "export/place.py",
     "data/tasks", "data/check.py", "data/report.py", "rewards/reference.py",
-    "trainer/__init__.py", "trainer/main_ppo.py", "trainer/sft_trainer.py", "trainer/main_generation.py",
-    "trainer/main_eval.py", "trainer/evaluation.py", "trainer/evaluation_report.py", "trainer/parts.py",
-    "trainer/response_file.py",
+    "trainer/__init__.py", "trainer/main_ppo.py", "trainer/sft_trainer.py", "trainer/rm_trainer.py",
+    "trainer/main_generation.py", "trainer/main_eval.py", "trainer/evaluation.py", "trainer/evaluation_report.py",
+    "trainer/parts.py", "trainer/response_file.py",
 )  # fmt: skip
 
 
@@ -146,6 +146,7 @@ def test_light_parts_import_without_torch():
 NEEDED = {
     "ppo": ["data.train_files=a.parquet", "actor_rollout_ref.model.path=m"],
     "sft": ["data.train_files=a.parquet", "model.path=m"],
+    "rm": ["data.train_files=a.parquet", "model.path=m"],
     "generate": ["data.path=a.parquet", "data.output_path=o.parquet", "model.path=m"],
     "eval": ["data.path=a.parquet"],
 }
@@ -156,6 +157,7 @@ NEEDED = {
     [
         ("sft", ["data.trian_files=x"], "did you mean 'data.train_files'"),
         ("sft", ["data.prompt_key=question"], "data.prompt_key and data.response_key go together"),
+        ("rm", ["data.rejected_key=chosen"], "data.chosen_key and data.rejected_key are both chosen"),
         ("generate", ["rollout.n=5"], "use data.n_samples"),
         ("eval", ["--fail-under=half"], "--fail-under half: must be a number"),
         ("ppo", ["actor_rollout_ref.actor.strategy=megatron"], "not available yet: "),

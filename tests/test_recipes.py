@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 
 from burnish.algorithms.needs import needs_of
-from burnish.config import SFTConfig, finalise, finalise_sft, load_ppo, load_sft
+from burnish.config import RMConfig, SFTConfig, finalise, finalise_rm, finalise_sft, load_ppo, load_rm, load_sft
 from burnish.config.key import keys_of, read
 
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted((ROOT / "recipes").rglob("*.yaml"))
+LOADERS = {"sft": load_sft, "rm": load_rm}  # by the folder of a recipe; others are for `burnish ppo`
 
 
 def load(path: Path, *overrides: str):
-    is_sft = path.parent.name == "sft"
     recipe = [f"--config-path={path.parent}", f"--config-name={path.stem}"]
-    return (load_sft if is_sft else load_ppo)([*recipe, *overrides])
+    return LOADERS.get(path.parent.name, load_ppo)([*recipe, *overrides])
 
 
 def test_there_are_recipes():
@@ -26,11 +26,13 @@ def test_there_are_recipes():
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(ROOT / "recipes")))
 def test_a_recipe_loads_and_fits_together(path):
-    model = "model.path" if path.parent.name == "sft" else "actor_rollout_ref.model.path"
+    model = "model.path" if path.parent.name in LOADERS else "actor_rollout_ref.model.path"
     loaded = load(path, "data.train_files=train.parquet", f"{model}=some/model")
     config = loaded.config
     if isinstance(config, SFTConfig):
         notices = finalise_sft(config, loaded.explicit)
+    elif isinstance(config, RMConfig):
+        notices = finalise_rm(config, loaded.explicit)
     else:
         notices = finalise(config, loaded.explicit, needs_of(config))
     unread = [notice for notice in [*loaded.notices, *notices] if notice.startswith(("no effect", "unused"))]
@@ -51,5 +53,5 @@ def test_a_recipe_says_what_it_is_and_how_to_run_it(path):
     first, second = path.read_text().splitlines()[:2]
     assert first.startswith("# ") and first.endswith("."), "the first line says what the recipe is, in a sentence"
     words = second.split()
-    assert words[:2] == ["#", "burnish"] and words[2] in ("ppo", "sft")
+    assert words[:2] == ["#", "burnish"] and words[2] == (path.parent.name if path.parent.name in LOADERS else "ppo")
     assert path.stem in second, "the second line is a command with the recipe"

@@ -1,8 +1,8 @@
 """`burnish <command> …`: the table of commands, and nothing that a command needs.
 
 Consumes the command line; hands the rest of it to the command's own `main(argv)`, imported when it is called. What
-users type after `ppo`, `sft`, `generate` and `eval` is Hydra's grammar, read by `burnish/config`; the other commands
-have flags (`cli/arguments.py`).
+users type after `ppo`, `sft`, `rm`, `generate` and `eval` is Hydra's grammar, read by `burnish/config`; the other
+commands have flags (`cli/arguments.py`).
 """
 
 import difflib
@@ -57,7 +57,13 @@ COMMANDS = {
         ("data.train_files=train.parquet", "model.path=Qwen/Qwen2.5-0.5B-Instruct"),
         PLAN,
     ),
-    "rm": Command("reward-model training on chosen and rejected answers"),
+    "rm": Command(
+        "reward-model training on chosen and rejected answers",
+        "burnish.trainer.rm_trainer:main",
+        "burnish.config.rm:RMConfig",
+        ("data.train_files=pairs.parquet", "data.val_files=test.parquet", "model.path=Qwen/Qwen2.5-0.5B-Instruct"),
+        PLAN,
+    ),
     "generate": Command(
         "responses to the prompts of a file",
         "burnish.trainer.main_generation:main",

@@ -95,11 +95,12 @@ ALIASES: dict[str, str | Rewrite] = {
     "data.shuffle_train_dataloader": "data.shuffle",
 }
 
-SFT_ALIASES: dict[str, str | Rewrite] = {
+RM_ALIASES: dict[str, str | Rewrite] = {
     "model.partial_pretrain": "model.path",
     "data.micro_batch_size": "data.micro_batch_size_per_gpu",
-    "data.multiturn.messages_key": "data.messages_key",
     "optim.clip_grad": "optim.grad_clip",
     "optim.warmup_style": "optim.lr_scheduler_type",
     "trainer.run_name": "trainer.experiment_name",
 }
+
+SFT_ALIASES: dict[str, str | Rewrite] = {**RM_ALIASES, "data.multiturn.messages_key": "data.messages_key"}

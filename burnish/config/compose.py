@@ -16,7 +16,7 @@ from typing import Any
 from burnish.config.command import Command
 from burnish.errors import ConfigError
 
-BUILTIN = ("ppo_trainer", "sft_trainer", "generation", "evaluation")
+BUILTIN = ("ppo_trainer", "sft_trainer", "rm_trainer", "generation", "evaluation")
 QUIET = (
     "hydra.run.dir=.",
     "hydra.output_subdir=null",

@@ -1,14 +1,16 @@
 """The last step from keys to a configuration that can run: derived defaults, and what does not go together.
 
 `finalise(config, explicit, needs)` is called once the estimator and the loss are known, because they say what they
-need. It reads no file. `finalise_sft` does the same for supervised fine-tuning, `finalise_generation` for generation,
-`finalise_eval` for evaluation. All change the configuration in place and return what the user should be told.
+need. It reads no file. `finalise_sft` does the same for supervised fine-tuning, `finalise_rm` for reward models,
+`finalise_generation` for generation, `finalise_eval` for evaluation. All change the configuration in place and return
+what the user should be told.
 """
 
 from burnish.config.evaluation import EvalConfig
 from burnish.config.generation import GenerationConfig
 from burnish.config.needs import Needs
 from burnish.config.ppo import PPOConfig
+from burnish.config.rm import RMConfig
 from burnish.config.rules import batch, evaluation, generation, loss, rows, run, sampling
 from burnish.config.rules.correction import correction
 from burnish.config.rules.critic import critic
@@ -17,10 +19,11 @@ from burnish.config.rules.process_reward import process_reward
 from burnish.config.rules.scoring import scoring
 from burnish.config.rules.unread import unread
 from burnish.config.sft import SFTConfig
+from burnish.config.supervised import SupervisedConfig
 from burnish.errors import ConfigError
 
 EXAMPLES = {"data.train_files": "train.parquet", "actor_rollout_ref.model.path": "Qwen/Qwen2.5-0.5B-Instruct"}
-SFT_EXAMPLES = {"data.train_files": "train.parquet", "model.path": "Qwen/Qwen2.5-0.5B"}
+SUPERVISED_EXAMPLES = {"data.train_files": "train.parquet", "model.path": "Qwen/Qwen2.5-0.5B"}
 GENERATION_EXAMPLES = {
     "data.path": "test.parquet",
     "data.output_path": "out.parquet",
@@ -68,18 +71,34 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
 def finalise_sft(config: SFTConfig, explicit: frozenset[str]) -> list[str]:
     """The same for supervised fine-tuning."""
     given, data = Given(explicit), config.data
-    run.require(config, SFT_EXAMPLES)
-    run.expand_paths(config)
-    data.val_files = data.val_files or []
+    _supervised(config, given)
     if (data.prompt_key is None) != (data.response_key is None):
         raise ConfigError("data.prompt_key and data.response_key go together: a prompt and its response; give both")
     if data.prompt_key is not None and "data.messages_key" in given:
         raise ConfigError(
             "data.messages_key is for conversations, data.prompt_key for single prompts; keep one of them"
         )
-    run.optimiser(config.optim, "optim")
-    run.trainer(config.trainer, bool(data.val_files), given)
     return given.notices
+
+
+def finalise_rm(config: RMConfig, explicit: frozenset[str]) -> list[str]:
+    """The same for the training of a reward model."""
+    given, data = Given(explicit), config.data
+    _supervised(config, given)
+    if data.chosen_key == data.rejected_key:
+        raise ConfigError(
+            f"data.chosen_key and data.rejected_key are both {data.chosen_key}; name the column with the better answer "
+            "and the one with the worse answer"
+        )
+    return given.notices
+
+
+def _supervised(config: SupervisedConfig, given: Given) -> None:
+    run.require(config, SUPERVISED_EXAMPLES)
+    run.expand_paths(config)
+    config.data.val_files = config.data.val_files or []
+    run.optimiser(config.optim, "optim")
+    run.trainer(config.trainer, bool(config.data.val_files), given)
 
 
 def finalise_generation(config: GenerationConfig, explicit: frozenset[str]) -> list[str]:

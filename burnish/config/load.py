@@ -1,8 +1,8 @@
 """The way in: from `argv` to configuration objects.
 
 `run(argv, schema, finish, task)` is what an entry point calls: it composes, finishes and checks every job of the
-command before the first one starts, then calls `task(loaded)` for each. `load_ppo(argv)` and `load_sft(argv)` load one
-job, for programs that finish it themselves.
+command before the first one starts, then calls `task(loaded)` for each. `load_ppo(argv)`, `load_sft(argv)` and
+`load_rm(argv)` load one job, for programs that finish it themselves.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from burnish.config.aliases import ALIASES, SFT_ALIASES, Rewrite
+from burnish.config.aliases import ALIASES, RM_ALIASES, SFT_ALIASES, Rewrite
 from burnish.config.build import build, complaint
 from burnish.config.command import Command, Flags, keep_text, parse_command
 from burnish.config.evaluation import EvalConfig
@@ -22,6 +22,7 @@ from burnish.config.explain import to_yaml
 from burnish.config.generation import GenerationConfig
 from burnish.config.key import keys_of, read
 from burnish.config.ppo import PPOConfig
+from burnish.config.rm import RMConfig
 from burnish.config.sft import SFTConfig
 from burnish.config.values import is_text, show
 from burnish.errors import ConfigError
@@ -50,6 +51,7 @@ class Schema(Generic[Config]):
 
 PPO = Schema("ppo", "ppo_trainer", PPOConfig, ALIASES)
 SFT = Schema("sft", "sft_trainer", SFTConfig, SFT_ALIASES)
+RM = Schema("rm", "rm_trainer", RMConfig, RM_ALIASES)
 GENERATION = Schema("generate", "generation", GenerationConfig, output="data.output_path")
 EVAL = Schema("eval", "evaluation", EvalConfig, output="data.output_path")
 
@@ -115,6 +117,11 @@ def load_ppo(argv: list[str]) -> Loaded[PPOConfig]:
 def load_sft(argv: list[str]) -> Loaded[SFTConfig]:
     """The configuration of one `burnish sft` command."""
     return _only(load(argv, SFT))
+
+
+def load_rm(argv: list[str]) -> Loaded[RMConfig]:
+    """The configuration of one `burnish rm` command."""
+    return _only(load(argv, RM))
 
 
 def load(argv: list[str], schema: Schema[Config]) -> list[Loaded[Config]]:

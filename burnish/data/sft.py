@@ -1,29 +1,24 @@
-"""Supervised examples: rows to token ids with a loss mask, and batches of them as a function of the step.
+"""Supervised examples: rows to token ids with a loss mask.
 
-Consumes files with a `messages` column, or with a prompt and a response column, and optionally a `tools` column; hands
-on `SFTExample`s. Loss is on the assistant's tokens only, each turn's end included (`chat.py`). How many examples one
-pass of the model holds is the trainer's business: a step has the same examples however it is cut.
+Consumes rows with a `messages` column, or with a prompt and a response column, and optionally a `tools` column; hands
+on `SFTExample`s. Loss is on the assistant's tokens only, each turn's end included (`chat.py`).
 """
 
 import json
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from burnish.config.sft import SFTDataConfig
-from burnish.data.chat import ChatRenderer, Message, to_messages, truncate, without_nulls
-from burnish.data.files import Row, at, columns, lookup, no_column, read_rows
-from burnish.data.order import Order
-from burnish.data.shares import largest_remainder
+from burnish.data.chat import Message, to_messages, without_nulls
+from burnish.data.files import Row, lookup, no_column
+from burnish.data.supervised import Examples
 from burnish.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -37,11 +32,10 @@ class SFTExample:
         return len(self.ids)
 
 
-class SFTDataset:
-    """All examples of the files, rendered and checked. What was left out is logged, and kept in `notices`.
+class SFTDataset(Examples[SFTExample]):
+    """All conversations of the files. One that has no assistant token left after truncation is left out."""
 
-    max_samples  rows to use, -1 for all; several files give in proportion to their sizes, each its first rows
-    """
+    emptied = "examples have no assistant token left"
 
     def __init__(
         self,
@@ -51,38 +45,11 @@ class SFTDataset:
         *,
         max_samples: int = -1,
     ):
-        if not files:
-            raise DataError("no data files are given; set data.train_files")
         self.config = config
-        self.renderer = ChatRenderer(tokenizer, config.apply_chat_template_kwargs)
-        self.notices: list[str] = []
-        self._examples: list[SFTExample] = []
-        tables = [read_rows(file) for file in files]
-        sizes = [len(table) for table in tables]
-        if 0 <= max_samples < sum(sizes):
-            sizes = largest_remainder(sizes, max_samples)
-        silent = 0
-        for file, table, size in zip(files, tables, sizes, strict=True):
-            self._check_columns(str(file), table)
-            for number, row in enumerate(table[:size]):
-                example = self._example(row, at(file, number))
-                if example.loss_mask.any():
-                    self._examples.append(example)
-                else:
-                    silent += 1
-        if silent:
-            self._say(f"{silent} of {sum(sizes)} examples have no assistant token left after truncation; left out")
-        if not self._examples:
-            raise DataError(f"no example of {', '.join(map(str, files))} is left to learn from; raise data.max_length")
+        super().__init__(files, tokenizer, config, max_samples=max_samples)
 
-    def __len__(self) -> int:
-        return len(self._examples)
-
-    def __getitem__(self, i: int) -> SFTExample:
-        return self._examples[i]
-
-    def _check_columns(self, file: str, table: list[Row]) -> None:
-        config, there = self.config, columns(table)
+    def check_columns(self, file: str, there: Sequence[str]) -> None:
+        config = self.config
         if bool(config.prompt_key) != bool(config.response_key):
             raise ConfigError("data.prompt_key and data.response_key go together; set both or neither")
         wanted = [config.prompt_key, config.response_key] if config.prompt_key else [config.messages_key]
@@ -93,20 +60,11 @@ class SFTDataset:
                 )
                 raise no_column(file, str(name), there, fix)
 
-    def _example(self, row: Row, where: str) -> SFTExample:
-        try:
-            ids, mask = self.renderer.conversation(self._messages(row), tools_of(row))
-        except DataError as exc:
-            raise DataError(f"{where}: {exc}") from exc
-        limit, mode = self.config.max_length, self.config.truncation
-        if len(ids) > limit and mode == "error":
-            raise DataError(
-                f"{where}: the example has {len(ids)} tokens, over data.max_length={limit}. Raise the limit, or set "
-                "data.truncation=left|right|middle to cut such examples"
-            )
-        ids, mask = truncate(ids, limit, mode), truncate(mask, limit, mode)
+    def example(self, row: Row) -> SFTExample | None:
+        ids, mask = self.renderer.conversation(self._messages(row), tools_of(row))
+        ids, mask = self.shorten("the example", ids, mask)
         mask[0] = 0  # nothing stands before the first token to predict it from
-        return SFTExample(np.array(ids, dtype=np.int32), np.array(mask, dtype=np.int8))
+        return SFTExample(np.array(ids, dtype=np.int32), np.array(mask, dtype=np.int8)) if any(mask) else None
 
     def _messages(self, row: Row) -> list[Message]:
         if not self.config.prompt_key:
@@ -118,39 +76,9 @@ class SFTDataset:
         prompt = messages_of(row, self.config.prompt_key)
         return [*prompt, {"role": "assistant", "content": response}]
 
-    def _say(self, notice: str) -> None:
-        log.info(notice)
-        self.notices.append(notice)
-
-
-class SFTBatches:
-    """Batches as a function of the step: step s has positions s·batch_size and on of the stream of examples."""
-
-    def __init__(self, dataset: SFTDataset, batch_size: int, *, seed: int, shuffle: bool = True):
-        self.dataset, self.batch_size = dataset, batch_size
-        self._order = Order([len(dataset)], seed, shuffle)
-
-    def __len__(self) -> int:
-        """Steps per epoch. The stream does not stop at an epoch's end, so no example is left out."""
-        return max(1, len(self.dataset) // self.batch_size)
-
-    def batch(self, step: int) -> list[SFTExample]:
-        """The examples of a step."""
-        positions = range(step * self.batch_size, (step + 1) * self.batch_size)
-        return [self.dataset[self._order.index(p)] for p in positions]
-
-    def epoch(self, step: int) -> int:
-        """The epoch in which a step starts."""
-        return self._order.epoch(step * self.batch_size)
-
-    def once(self) -> Iterator[list[SFTExample]]:
-        """Every example exactly once, in file order: what a validation pass goes through."""
-        for start in range(0, len(self.dataset), self.batch_size):
-            stop = min(start + self.batch_size, len(self.dataset))
-            yield [self.dataset[i] for i in range(start, stop)]
-
 
 def messages_of(row: Row, key: str) -> list[Message]:
+    """The messages in a field; text is one user message."""
     value = lookup(row, key)
     if value is None:
         raise DataError(f"field '{key}' is missing or null")

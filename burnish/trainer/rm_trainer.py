@@ -1,8 +1,21 @@
-"""`python3 -m burnish.trainer.rm_trainer key=value …`, in short `burnish rm`, which says that it is not there yet."""
+"""`python3 -m burnish.trainer.rm_trainer key=value …`, in short `burnish rm`: training of a reward model."""
 
 import sys
 
-from burnish.cli.main import main
+from burnish.cli.main import main as burnish
+from burnish.config import RM, Loaded, RMConfig, finalise_rm, run
+
+
+def main(argv: list[str]) -> None:
+    """Run every job of the command line."""
+    run(argv, RM, finalise_rm, _train)
+
+
+def _train(loaded: Loaded[RMConfig]) -> None:
+    from burnish.trainer.rm import train  # torch only once the keys are known to be right
+
+    train(loaded)
+
 
 if __name__ == "__main__":
-    sys.exit(main(["rm", *sys.argv[1:]]))
+    sys.exit(burnish(["rm", *sys.argv[1:]]))

@@ -4,14 +4,15 @@ import pytest
 
 from burnish.algorithms import advantages, losses
 from burnish.cli.main import COMMANDS, main
-from burnish.config.finalise import finalise, finalise_sft
+from burnish.config.finalise import finalise, finalise_rm, finalise_sft
 from burnish.config.key import keys_of
-from burnish.config.load import load_ppo, load_sft
+from burnish.config.load import load_ppo, load_rm, load_sft
 from burnish.config.ppo import PPOConfig
+from burnish.config.rm import RMConfig
 from burnish.config.sft import SFTConfig
 
 
-@pytest.mark.parametrize(("command", "root"), [("ppo", PPOConfig), ("sft", SFTConfig)])
+@pytest.mark.parametrize(("command", "root"), [("ppo", PPOConfig), ("sft", SFTConfig), ("rm", RMConfig)])
 def test_every_key_is_listed_with_its_meaning(command, root, capsys):
     assert main([command, "--help", "all"]) == 0
     text = " ".join(capsys.readouterr().out.split())
@@ -21,7 +22,7 @@ def test_every_key_is_listed_with_its_meaning(command, root, capsys):
     assert "not shown" not in text
 
 
-@pytest.mark.parametrize(("command", "root"), [("ppo", PPOConfig), ("sft", SFTConfig)])
+@pytest.mark.parametrize(("command", "root"), [("ppo", PPOConfig), ("sft", SFTConfig), ("rm", RMConfig)])
 def test_keys_that_are_not_available_yet_are_counted_not_listed(command, root, capsys):
     main([command, "--help"])
     text = " ".join(capsys.readouterr().out.split())
@@ -41,7 +42,7 @@ def test_a_part_leaves_them_out_too_and_says_how_to_see_them(capsys):
     assert count > 0 and everything.count(" [") == text.count(" [") + count
 
 
-@pytest.mark.parametrize("command", ["ppo", "sft"])
+@pytest.mark.parametrize("command", ["ppo", "sft", "rm"])
 def test_an_example_that_works_comes_first(command, capsys):
     main([command, "--help"])
     text = capsys.readouterr().out
@@ -52,9 +53,12 @@ def test_an_example_that_works_comes_first(command, capsys):
     if command == "ppo":
         ppo = load_ppo(words[2:])
         finalise(ppo.config, ppo.explicit, advantages.needs_of(ppo.config.algorithm.adv_estimator))
-    else:
+    elif command == "sft":
         sft = load_sft(words[2:])
         finalise_sft(sft.config, sft.explicit)
+    else:
+        rm = load_rm(words[2:])
+        finalise_rm(rm.config, rm.explicit)
 
 
 @pytest.mark.parametrize("command", [name for name, command in COMMANDS.items() if command.keys])
@@ -67,7 +71,7 @@ def test_a_flag_of_some_commands_is_in_their_help_alone(command, capsys):
         *expected,
         *("--config-name", "--cfg", "--multirun", "--debug"),
     ]
-    assert own.startswith("--plan") is (command in ("ppo", "sft"))
+    assert own.startswith("--plan") is (command in ("ppo", "sft", "rm"))
 
 
 @pytest.mark.parametrize("table", [advantages.TABLE, losses.TABLE])

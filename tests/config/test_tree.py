@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import burnish
-from burnish.config import EvalConfig, GenerationConfig, PPOConfig, SFTConfig
+from burnish.config import EvalConfig, GenerationConfig, PPOConfig, RMConfig, SFTConfig
 from burnish.config.key import KnownKey, keys_of
 from burnish.config.values import convert
 
 PACKAGE = Path(burnish.__file__).parent
-ROOTS = (PPOConfig, SFTConfig, GenerationConfig, EvalConfig)
+ROOTS = (PPOConfig, SFTConfig, RMConfig, GenerationConfig, EvalConfig)
 
 
 def test_importing_the_configuration_is_light():

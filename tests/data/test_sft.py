@@ -6,7 +6,8 @@ import pytest
 from burnish.config.sft import SFTDataConfig
 from burnish.data.chat import ChatRenderer
 from burnish.data.files import write_parquet
-from burnish.data.sft import SFTBatches, SFTDataset
+from burnish.data.sft import SFTDataset
+from burnish.data.supervised import Batches
 from burnish.errors import ConfigError, DataError
 
 TALK = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
@@ -134,21 +135,21 @@ class TestBatches:
         return [tuple(example.ids.tolist()) for example in examples]
 
     def test_batches_depend_on_seed_and_step_only(self, dataset):
-        one, other = SFTBatches(dataset, 4, seed=1), SFTBatches(dataset, 4, seed=1)
+        one, other = Batches(dataset, 4, seed=1), Batches(dataset, 4, seed=1)
         one.batch(0), one.batch(7)
         assert self.contents(one.batch(3)) == self.contents(other.batch(3)) and len(one.batch(3)) == 4
-        different = SFTBatches(dataset, 4, seed=2)
+        different = Batches(dataset, 4, seed=2)
         assert any(self.contents(one.batch(s)) != self.contents(different.batch(s)) for s in range(3))
 
     def test_the_stream_leaves_no_example_out(self, dataset):
-        batches = SFTBatches(dataset, 4, seed=1)
+        batches = Batches(dataset, 4, seed=1)
         drawn = [ids for step in range(5) for ids in self.contents(batches.batch(step))]
         assert len(batches) == 2 and len(drawn) == 20
         assert sorted(drawn) == sorted(2 * [tuple(dataset[i].ids.tolist()) for i in range(10)])
         assert [batches.epoch(step) for step in range(5)] == [0, 0, 0, 1, 1]
 
     def test_once_goes_through_all_in_order(self, dataset):
-        batches = list(SFTBatches(dataset, 4, seed=1).once())
+        batches = list(Batches(dataset, 4, seed=1).once())
         assert [len(batch) for batch in batches] == [4, 4, 2]
         everything = [ids for batch in batches for ids in self.contents(batch)]
         assert everything == self.contents(dataset[i] for i in range(10))

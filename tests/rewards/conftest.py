@@ -28,8 +28,17 @@ def make_pool(reward_file: Callable[..., str]) -> Iterator[Callable[..., ScorePo
     """Makes pools over a function's source; they are closed afterwards and must leave no process."""
     pools: list[ScorePool] = []
 
-    def make(source: str, *, num_workers: int = 1, timeout: float = 60.0, retries: int = 0, **spec) -> ScorePool:
-        pools.append(ScorePool(FunctionSpec(reward_file(source), **spec), num_workers, timeout, retries))
+    def make(
+        source: str,
+        *,
+        num_workers: int = 1,
+        timeout: float = 60.0,
+        retries: int = 0,
+        at_once: int | None = None,
+        **spec,
+    ) -> ScorePool:
+        function = FunctionSpec(reward_file(source), **spec)
+        pools.append(ScorePool(function, num_workers, timeout, retries, at_once=at_once))
         return pools[-1]
 
     before = children()

@@ -1,0 +1,127 @@
+"""Preference pairs: rows to the token ids of two conversations, of which the first was preferred.
+
+Consumes rows with a better and a worse answer, and optionally a `tools` column and a margin; hands on
+`PreferencePair`s. What `burnish data make preference` writes is read as it is. An answer (`data.chosen_key`,
+`data.rejected_key`) is one of
+
+    text                       the assistant's answer to the prompt (`data.prompt_key`: text or messages)
+    messages, assistant first  what follows the prompt
+    messages, otherwise        a whole conversation, which holds its prompt; the prompt column is not read
+
+and ends with a message of the assistant. Both are rendered whole with the tokenizer's own chat template, as they are
+wherever a reward model is asked (`ChatRenderer.whole`).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from burnish.config.rm import RMDataConfig
+from burnish.data.chat import Message
+from burnish.data.files import Row, lookup, no_column
+from burnish.data.sft import messages_of, tools_of
+from burnish.data.supervised import Examples
+from burnish.errors import DataError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class PreferencePair:
+    """Two conversations, and by how much the reward of the first is to be higher."""
+
+    chosen: np.ndarray  # (T,)
+    rejected: np.ndarray  # (T',)
+    margin: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.chosen) + len(self.rejected)
+
+
+class PreferenceDataset(Examples[PreferencePair]):
+    """All pairs of the files. One whose sides are the same after truncation is left out."""
+
+    emptied = "pairs have the same tokens on both sides"
+
+    def __init__(
+        self,
+        files: Sequence[str],
+        tokenizer: "PreTrainedTokenizerBase",
+        config: RMDataConfig,
+        *,
+        max_samples: int = -1,
+    ):
+        self.config, self._cut = config, 0
+        super().__init__(files, tokenizer, config, max_samples=max_samples)
+        if self._cut:
+            self.say(
+                f"{self._cut} conversations are over data.max_length={config.max_length} and were cut "
+                f"(data.truncation={config.truncation})"
+            )
+
+    def check_columns(self, file: str, there: Sequence[str]) -> None:
+        for name in ("chosen_key", "rejected_key", "margin_key"):
+            column = getattr(self.config, name)
+            if column is not None and column not in there and column.split(".")[0] not in there:
+                raise no_column(file, column, there, f"Name the right one in data.{name}")
+
+    def example(self, row: Row) -> PreferencePair | None:
+        chosen, rejected = (self._ids(row, key) for key in (self.config.chosen_key, self.config.rejected_key))
+        if chosen == rejected:
+            raise DataError(
+                f"fields '{self.config.chosen_key}' and '{self.config.rejected_key}' are equal, so neither is better; "
+                "drop the row"
+            )
+        margin = self._margin(row)
+        chosen, rejected = self._short(chosen, self.config.chosen_key), self._short(rejected, self.config.rejected_key)
+        if chosen == rejected:
+            return None
+        return PreferencePair(np.array(chosen, dtype=np.int32), np.array(rejected, dtype=np.int32), margin)
+
+    def _short(self, ids: list[int], key: str) -> list[int]:
+        (short,) = self.shorten(f"field '{key}': the conversation", ids)
+        self._cut += len(short) < len(ids)
+        return short
+
+    def _ids(self, row: Row, key: str) -> list[int]:
+        messages, tools = self._messages(row, key), tools_of(row)
+        try:
+            return self.renderer.whole(messages, tools)
+        except DataError as exc:
+            raise DataError(f"field '{key}': {exc}") from exc
+
+    def _messages(self, row: Row, key: str) -> list[Message]:
+        """The conversation that a side of a row stands for."""
+        answer = lookup(row, key)
+        messages = [{"role": "assistant", "content": answer}] if isinstance(answer, str) else messages_of(row, key)
+        last = messages[-1]
+        if last["role"] != "assistant":
+            raise DataError(f"field '{key}': the last message is from {last['role']}; it has to be the assistant's")
+        if not last["content"].strip() and not last.get("tool_calls"):
+            raise DataError(f"field '{key}': the answer is empty")
+        return messages if messages[0]["role"] != "assistant" else [*self._prompt(row, key), *messages]
+
+    def _prompt(self, row: Row, key: str) -> list[Message]:
+        if lookup(row, self.config.prompt_key) is None:
+            raise DataError(
+                f"field '{key}' is an answer alone, and field '{self.config.prompt_key}' (data.prompt_key), which it "
+                "would answer, is missing or null. Dialogues in one text are read by `burnish data make preference`"
+            )
+        prompt = messages_of(row, self.config.prompt_key)
+        if not any(message["content"].strip() for message in prompt):
+            raise DataError(f"field '{self.config.prompt_key}': the prompt is empty")
+        return prompt
+
+    def _margin(self, row: Row) -> float:
+        if self.config.margin_key is None:
+            return 0.0
+        field, value = f"field '{self.config.margin_key}' (data.margin_key)", lookup(row, self.config.margin_key)
+        if value is None:
+            raise DataError(f"{field} is missing or null")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise DataError(f"{field} is {value!r}, expected a finite number")
+        return float(value)

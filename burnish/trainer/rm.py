@@ -1,0 +1,125 @@
+"""Training of a reward model on pairs of answers: what `burnish rm` runs.
+
+Consumes a finished `RMConfig` and rows with a chosen and a rejected answer; `supervised.py` has the loop. The model is
+a classifier with one label, whose figure at the last token of a conversation is its reward; where the folder has no
+such head, a new one is drawn from `trainer.seed`. The loss of a step is Bradley–Terry's, the mean over its pairs.
+
+A row of a batch is a pair, so that no cut parts its two sides. Notation: B pairs, L tokens in the longest side.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from burnish.algorithms.preference import agreement, bradley_terry
+from burnish.algorithms.tally import Mean, Metrics
+from burnish.config import Loaded, RMConfig
+from burnish.data.preference import PreferenceDataset, PreferencePair
+from burnish.engine.batching import MicroBatch
+from burnish.engine.forward import sequence_scores
+from burnish.engine.trainable import Loss
+from burnish.errors import ModelError
+from burnish.models.loading import load_reward_model
+from burnish.protocol import DataProto
+from burnish.trainer.objective import TOKENS_PER_PASS, Objective, tensors
+from burnish.trainer.supervised import run
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+class Preferences(Objective[RMConfig, PreferencePair]):
+    """A classifier of sequences that learns to give the preferred answer the higher reward."""
+
+    command, examples = "rm", "pairs"
+
+    def __init__(self, config: RMConfig, tokenizer: "PreTrainedTokenizerBase"):
+        super().__init__(config, tokenizer)
+        template = config.data.apply_chat_template_kwargs.get("chat_template") or tokenizer.chat_template
+        if not template:
+            key = "model.tokenizer_path" if config.model.tokenizer_path else "model.path"
+            raise ModelError(
+                f"{key}={config.model.tokenizer_path or config.model.path}: its tokenizer has no chat template, by "
+                "which conversations are shown to a reward model. Name a chat model's tokenizer in "
+                "model.tokenizer_path, or give a template in data.apply_chat_template_kwargs.chat_template"
+            )
+        self.tokenizer.chat_template = template  # kept in checkpoints: whoever asks the model renders as it was taught
+
+    @property
+    def micro(self) -> MicroBatch:
+        """`micro_batch_size_per_gpu` pairs."""
+        data = self.config.data
+        count = data.micro_batch_size_per_gpu or max(1, TOKENS_PER_PASS // (2 * data.max_length))
+        return MicroBatch(max_sequences=count)
+
+    def dataset(self, files: Sequence[str], max_samples: int) -> PreferenceDataset:
+        return PreferenceDataset(files, self.tokenizer, self.config.data, max_samples=max_samples)
+
+    def load_model(self, device: torch.device) -> "PreTrainedModel":
+        model, seed = self.config.model, self.config.trainer.seed
+        return load_reward_model(
+            model.path, model, device, pad_token_id=self.tokenizer.pad_token_id, new_head_seed=seed
+        )
+
+    def collate(self, examples: Sequence[PreferencePair]) -> DataProto:
+        return collate(examples)
+
+    def loss(self, module: "PreTrainedModel", batch: DataProto) -> Loss:
+        total = len(batch)  # of the whole batch: the loss does not depend on the cut
+
+        def share(rows: DataProto) -> tuple[Tensor, Metrics]:
+            figures = self.figures(module, rows)
+            return figures["loss"].sum() / total, means(figures)
+
+        return share
+
+    def figures(self, module: "PreTrainedModel", rows: DataProto) -> dict[str, Tensor]:
+        chosen, rejected = rewards(module, rows)
+        return {
+            "loss": bradley_terry(chosen, rejected, tensors(rows)["margin"]),
+            "accuracy": agreement(chosen, rejected),
+            "margin": chosen - rejected,
+            "reward_chosen": chosen,
+            "reward_rejected": rejected,
+        }
+
+    def validation(self, batch: DataProto, figures: Mapping[str, Tensor]) -> Metrics:
+        return means(figures)
+
+
+def rewards(module: "PreTrainedModel", rows: DataProto) -> tuple[Tensor, Tensor]:  # (B,) each
+    """Of the chosen and of the rejected conversations."""
+    columns = tensors(rows)
+    ids, mask = (columns[name].view(2 * len(rows), -1) for name in ("input_ids", "attention_mask"))  # (2B, L)
+    longest = int(mask.sum(-1).max())  # here, that is; L is of the whole batch
+    scores = sequence_scores(module, ids[:, :longest], mask[:, :longest])
+    chosen, rejected = scores.view(-1, 2).unbind(-1)
+    return chosen, rejected
+
+
+def means(figures: Mapping[str, Tensor]) -> Metrics:
+    """The figures of some pairs as parts of a mean over pairs."""
+    return {name: Mean(figure.detach().double().sum(), float(len(figure))) for name, figure in figures.items()}
+
+
+def collate(examples: Sequence[PreferencePair]) -> DataProto:
+    """Pairs as the rows of a batch: the chosen conversation, then the rejected one, each right-padded to L tokens."""
+    width = max(max(len(pair.chosen), len(pair.rejected)) for pair in examples)
+    input_ids, attention_mask = np.zeros((2, len(examples), 2, width), dtype=np.int64)  # (B, 2, L) each
+    for b, pair in enumerate(examples):
+        for side, ids in enumerate((pair.chosen, pair.rejected)):
+            input_ids[b, side, : len(ids)], attention_mask[b, side, : len(ids)] = ids, 1
+    columns = {
+        "input_ids": torch.from_numpy(input_ids).flatten(1),  # (B, 2L)
+        "attention_mask": torch.from_numpy(attention_mask).flatten(1),
+        "margin": torch.tensor([pair.margin for pair in examples], dtype=torch.float32),
+    }
+    return DataProto.from_dict(tensors=columns)
+
+
+def train(loaded: Loaded[RMConfig]) -> None:
+    """One job of `burnish rm`."""
+    run(loaded, Preferences)

@@ -1,0 +1,241 @@
+"""Learning from given examples: the loop of `burnish sft` and `burnish rm`.
+
+Consumes a finished configuration (data, model, optim, trainer) and an `Objective`, which says what an example is and
+what its loss is (`objective.py`); leaves a run folder with metrics and `global_step_N` checkpoints that
+transformers loads as they are.
+
+A step has `data.train_batch_size` examples, and its loss does not depend on how they are cut into passes. The batch of
+a step is a pure function of the seed and the step, so a resumed run is the same run.
+"""
+
+import dataclasses
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic
+
+from burnish.algorithms.tally import merge
+from burnish.config import Loaded, explain
+from burnish.config.checks import check_files
+from burnish.config.supervised import SupervisedConfig
+from burnish.data.files import describe
+from burnish.data.supervised import Batches, Example
+from burnish.engine.seeding import seed_torch
+from burnish.engine.trainable import Trainable
+from burnish.errors import BadStepError, CheckpointError, ConfigError
+from burnish.models.device import pick_device
+from burnish.models.loading import load_tokenizer, read_model_facts
+from burnish.tracking import RunFolder, Tracker
+from burnish.trainer.checkpoint import CheckpointStore, step_of
+from burnish.trainer.due import is_due
+from burnish.trainer.objective import Config, Objective, tensors
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
+
+STATE = "trainer.json"
+
+
+class SupervisedTrainer(Generic[Config, Example]):
+    """The loop: draw, update, validate, save.
+
+    Making it finds what is wrong with logger and checkpoint; `fit` loads the model.
+    """
+
+    def __init__(
+        self,
+        objective: Objective[Config, Example],
+        train: Batches[Example],
+        val: Batches[Example] | None,
+        folder: RunFolder,
+    ):
+        config, trainer = objective.config, objective.config.trainer
+        self.objective, self.config = objective, config
+        self.train, self.val = train, val
+        self.total_steps = total_steps(config, train)
+        self.store = CheckpointStore(folder.path, trainer.max_ckpt_to_keep)
+        self.resume_from = self.store.to_resume(trainer.resume_mode, trainer.resume_from_path)
+        self.step = 0
+        self.bad_steps = 0  # updates in a row that could not be applied
+        if self.resume_from is not None:
+            self.step, self.bad_steps = step_of(self.resume_from), self._read_bad_steps(self.resume_from)
+        self.tracker = Tracker(trainer, folder, total_steps=self.total_steps, config=dataclasses.asdict(config))
+
+    def fit(self) -> dict[str, float]:
+        """Train to the last step, validating and saving on the way; returns the last step's metrics."""
+        metrics: dict[str, float] = {}
+        with self.tracker:
+            self.begin()
+            while self.step < self.total_steps:
+                metrics = self.train_step()
+                if self.val is not None and is_due(self.config.trainer.test_freq, self.step, self.total_steps):
+                    metrics |= self.validate(self.val)
+                self.tracker.log(metrics, self.step)
+                if is_due(self.config.trainer.save_freq, self.step, self.total_steps):
+                    self.save()  # after logging: a run killed in between logs the step again, rather than never
+        return metrics
+
+    def begin(self) -> None:
+        """Load the model, then put the run folder in order: go on from the checkpoint's step, or start anew."""
+        self.load_model()
+        self.tracker.folder.write_config(self.config)
+        if self.resume_from is None:
+            self.tracker.start()
+        else:
+            self.tracker.resume(self.step)
+            log.info("going on from %s, step %d of %d", self.resume_from, self.step, self.total_steps)
+
+    def load_model(self) -> None:
+        """Make the model and its optimiser, as they were in the checkpoint where there is one."""
+        config, device = self.config, pick_device(self.config.trainer.device)
+        module = self.objective.load_model(device)
+        self.trainable = Trainable(
+            module, config.optim, grad_clip=config.optim.grad_clip, total_steps=self.total_steps, device=device
+        )
+        if self.resume_from is not None:
+            self.trainable.load(self.resume_from)
+
+    def train_step(self) -> dict[str, float]:
+        """One optimiser step on the next examples."""
+        start = time.perf_counter()
+        epoch = self.train.epoch(self.step)
+        batch = self.objective.collate(self.train.batch(self.step))
+        update = self.trainable.update(batch, self.objective.loss(self.trainable.module, batch), self.objective.micro)
+        self.step += 1
+        self._count_bad_steps(update["bad_step"])
+        tokens, seconds = int(tensors(batch)["attention_mask"].sum()), time.perf_counter() - start
+        return {
+            "training/global_step": self.step,
+            "training/epoch": epoch,
+            **{f"train/{name}": value for name, value in update.items()},
+            "perf/total_num_tokens": tokens,
+            "perf/time_per_step": seconds,
+            "perf/throughput": tokens / seconds,
+        }
+
+    def validate(self, batches: Batches[Example]) -> dict[str, float]:
+        """The metrics over all validation examples."""
+        objective, module, parts = self.objective, self.trainable.module, []
+        for examples in batches.once():
+            batch = objective.collate(examples)
+            figures = self.trainable.infer(lambda rows: objective.figures(module, rows), batch, objective.micro)
+            parts.append(objective.validation(batch, figures))
+        return {f"val/{name}": value for name, value in merge(parts).items()}
+
+    def save(self) -> Path:
+        """Write `global_step_N`: a model folder with the training state beside it."""
+
+        def write(folder: Path) -> None:
+            self.trainable.save(folder)
+            self.objective.tokenizer.save_pretrained(folder)
+            state = {"command": self.objective.command, **self._data_facts(), "bad_steps": self.bad_steps}
+            (folder / STATE).write_text(json.dumps(state, indent=1))
+
+        return self.store.save(self.step, write)
+
+    def _read_bad_steps(self, folder: Path) -> int:
+        """From what `save` wrote beside the model; CheckpointError where this run would draw other examples."""
+        facts, command = self._data_facts(), self.objective.command
+        try:
+            state = json.loads((folder / STATE).read_text())
+            theirs = {name: state[name] for name in ("command", *facts, "bad_steps")}
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise CheckpointError(
+                f"{folder} is not a checkpoint of `burnish {command}`: no readable {STATE}"
+            ) from error
+        if theirs["command"] != command:
+            raise CheckpointError(
+                f"{folder} is not a checkpoint of `burnish {command}`, but of `burnish {theirs['command']}`. Give this "
+                "run a trainer.default_local_dir of its own"
+            )
+        for name, value in facts.items():
+            if theirs[name] != value:
+                raise CheckpointError(
+                    f"{folder} was written with {name}={theirs[name]}, this run has {value}: the order of examples "
+                    f"would change. Set it as it was, or start afresh with trainer.resume_mode=disable"
+                )
+        return int(theirs["bad_steps"])
+
+    def _data_facts(self) -> dict[str, int | bool]:
+        """What the batch of a step depends on."""
+        data = self.config.data
+        return {
+            "data.train_batch_size": data.train_batch_size,
+            "data.seed": data.seed,
+            "data.shuffle": data.shuffle,
+            "number of training examples": len(self.train.dataset),
+        }
+
+    def _count_bad_steps(self, bad: float) -> None:
+        self.bad_steps = self.bad_steps + 1 if bad else 0
+        if bad:
+            log.warning("step %d: loss or gradient was NaN or infinite; the step is not applied", self.step)
+            self.tracker.event("bad_step", step=self.step)
+        if self.bad_steps >= self.config.trainer.max_bad_steps:
+            raise BadStepError(
+                f"loss or gradient was NaN or infinite in {self.bad_steps} updates in a row, up to step {self.step}. "
+                "Lower optim.lr, or look at the examples of these steps; trainer.max_bad_steps sets the limit"
+            )
+
+
+def run(
+    loaded: Loaded[Config], make: Callable[[Config, "PreTrainedTokenizerBase"], Objective[Config, Example]]
+) -> None:
+    """One job, its keys checked; whatever else can be wrong is found before a model is loaded."""
+    config = loaded.config
+    loaded.tell()
+    check_files(config, describe)
+    _check_context(config)
+    pick_device(config.trainer.device)  # a GPU that is not there is told before the rows are read
+    seed_torch(config.trainer.seed, deterministic=config.trainer.deterministic)
+    tokenizer = load_tokenizer(config.model.tokenizer_path or config.model.path, config.model.trust_remote_code)
+    objective = make(config, tokenizer)
+    training = _batches(objective, config.data.train_files, config.data.train_max_samples)
+    validation = None
+    if config.data.val_files:
+        validation = _batches(objective, config.data.val_files, config.data.val_max_samples)
+    if loaded.flags.plan:
+        print(plan(objective, training))
+        return
+    print(explain(config, loaded.explicit))
+    with RunFolder(config.trainer.default_local_dir) as folder:
+        folder.write_recipe(loaded.given)
+        SupervisedTrainer(objective, training, validation, folder).fit()
+
+
+def plan(objective: Objective[Config, Example], training: Batches[Example]) -> str:
+    """What `--plan` prints: the arithmetic of a run."""
+    examples, kind, micro = training.dataset, objective.examples, objective.micro
+    lengths = [len(examples[i]) for i in range(len(examples))]
+    limit = f"{micro.max_tokens} tokens" if micro.max_tokens else f"{micro.max_sequences} {kind}"
+    lines = {
+        f"training {kind}": f"{len(lengths)}, {sum(lengths)} tokens, {max(lengths)} in the longest",
+        f"{kind} per step": training.batch_size,
+        "steps per epoch": len(training),
+        "steps in all": total_steps(objective.config, training),
+        "one pass holds at most": limit,
+    }
+    return "\n".join(f"{name:<25}{value}" for name, value in lines.items())
+
+
+def total_steps(config: SupervisedConfig, train: Batches[Example]) -> int:
+    """`trainer.total_training_steps`, or as many as `trainer.total_epochs` take."""
+    return config.trainer.total_training_steps or config.trainer.total_epochs * len(train)
+
+
+def _batches(objective: Objective[Config, Example], files: Sequence[str], max_samples: int) -> Batches[Example]:
+    data = objective.config.data
+    return Batches(objective.dataset(files, max_samples), data.train_batch_size, seed=data.seed, shuffle=data.shuffle)
+
+
+def _check_context(config: SupervisedConfig) -> None:
+    context = read_model_facts(config.model.path).context
+    if context is not None and config.data.max_length > context:
+        raise ConfigError(
+            f"data.max_length={config.data.max_length}, but {config.model.path} has a context of {context} tokens; "
+            f"set data.max_length={context} or less"
+        )

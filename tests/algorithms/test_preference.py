@@ -1,0 +1,38 @@
+"""The Bradley–Terry loss against its formula, at differences where the formula itself would overflow, and ties."""
+
+import math
+
+import pytest
+import torch
+
+from burnish.algorithms.preference import agreement, bradley_terry
+
+CHOSEN, REJECTED = torch.tensor([1.0, -0.5, 2.0, 0.0]), torch.tensor([0.0, 1.5, 2.0, -3.0])
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.7, -1.0])
+def test_it_is_the_formula(margin):
+    loss = bradley_terry(CHOSEN, REJECTED, torch.full((4,), margin))
+    expected = [
+        math.log(1 + math.exp(-(c - r - margin))) for c, r in zip(CHOSEN.tolist(), REJECTED.tolist(), strict=True)
+    ]
+    assert loss.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_margin_is_one_for_each_pair():
+    none, margin = torch.zeros(4), torch.tensor([0.0, 0.5, 0.0, 2.0])
+    same = bradley_terry(CHOSEN, REJECTED, none) == bradley_terry(CHOSEN, REJECTED, margin)
+    assert same.tolist() == [True, False, True, False]
+    assert torch.equal(bradley_terry(CHOSEN, REJECTED, margin), bradley_terry(CHOSEN - margin, REJECTED, none))
+
+
+def test_large_differences_stay_finite():
+    chosen = torch.tensor([500.0, -500.0], requires_grad=True)
+    loss = bradley_terry(chosen, torch.zeros(2), torch.zeros(2))
+    assert loss.tolist() == [0.0, 500.0]
+    loss.sum().backward()
+    assert chosen.grad.tolist() == [0.0, -1.0]
+
+
+def test_a_tie_is_half_right():
+    assert agreement(CHOSEN, REJECTED).tolist() == [1.0, 0.0, 0.5, 1.0]

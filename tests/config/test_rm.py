@@ -1,0 +1,94 @@
+"""`burnish rm`: its keys, what is required, what is filled in and what is refused."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from burnish.cli.main import COMMANDS
+from burnish.config import RMConfig, check_files, finalise_rm, load_rm
+from burnish.config.key import keys_of
+from burnish.config.sft import SFTConfig
+from burnish.errors import ConfigError, DataError
+
+GIVEN = ["data.train_files=pairs.parquet", "model.path=some/model"]
+
+
+def finish(*overrides):
+    loaded = load_rm([*GIVEN, *overrides])
+    notices = finalise_rm(loaded.config, loaded.explicit)
+    return loaded.config, [*loaded.notices, *notices]
+
+
+@dataclass
+class Facts:
+    columns: tuple[str, ...] = ("prompt", "chosen", "rejected")
+    rows: int = 10
+
+
+def test_defaults():
+    config, notices = finish()
+    assert config.data.train_files == ["pairs.parquet"] and config.data.val_files == []
+    assert (config.data.prompt_key, config.data.chosen_key, config.data.rejected_key) == (
+        "prompt",
+        "chosen",
+        "rejected",
+    )
+    assert config.data.margin_key is None and config.data.truncation == "left"
+    assert config.trainer.default_local_dir == "outputs/burnish/rm" and notices == []
+
+
+def test_its_keys_are_those_of_sft_but_for_what_a_row_is():
+    ours, theirs = set(keys_of(RMConfig)), set(keys_of(SFTConfig))
+    assert ours - theirs == {"data.chosen_key", "data.rejected_key", "data.margin_key"}
+    assert theirs - ours == {"data.messages_key", "data.response_key", "data.packing"}
+    for name, known in keys_of(RMConfig).items():
+        if name.startswith(("model.", "optim.")):
+            assert known == keys_of(SFTConfig)[name]
+
+
+def test_files_and_model_are_required():
+    loaded = load_rm([])
+    with pytest.raises(
+        ConfigError, match=r"data.train_files and model.path must be set, for example data.train_files="
+    ):
+        finalise_rm(loaded.config, loaded.explicit)
+
+
+def test_other_spellings():
+    config, notices = finish("data.micro_batch_size=4", "optim.clip_grad=0.5", "trainer.run_name=mine")
+    assert (config.data.micro_batch_size_per_gpu, config.optim.grad_clip) == (4, 0.5)
+    assert config.trainer.experiment_name == "mine" and len(notices) == 3
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.rejected_key=chosen", "data.chosen_key and data.rejected_key are both chosen"),
+        ("data.truncation=start", "data.truncation=start: must be one of error, left, right, middle"),
+        ("data.packing=true", "unknown key 'data.packing'"),
+        ("data.choosen_key=a", "did you mean 'data.chosen_key'"),
+        ("optim.betas=[0.9]", "optim.betas"),
+        ("trainer.save_freq=0", "trainer.save_freq=0: every 0 steps is never"),
+        ("model.lora_rank=8", "not available yet"),
+    ],
+)
+def test_mistakes(override, message):
+    with pytest.raises(ConfigError) as caught:
+        finish(override)
+    assert message in str(caught.value)
+
+
+def test_the_columns_of_the_files():
+    config, _ = finish("data.val_files=val.parquet")
+    assert check_files(config, lambda _: Facts(columns=("chosen", "rejected"))) == 10, "conversations hold their prompt"
+    with pytest.raises(DataError, match=r"pairs.parquet: no column 'rejected' \(data.rejected_key\); its columns are"):
+        check_files(config, lambda _: Facts(columns=("chosen",)))
+    config, _ = finish("data.margin_key=extra_info.gap")
+    assert check_files(config, lambda _: Facts(columns=("chosen", "rejected", "extra_info"))) == 10
+    with pytest.raises(DataError, match=r"no column 'extra_info.gap' \(data.margin_key\)"):
+        check_files(config, lambda _: Facts())
+
+
+def test_the_example_of_its_help_is_right():
+    loaded = load_rm(list(COMMANDS["rm"].example))
+    assert finalise_rm(loaded.config, loaded.explicit) == []

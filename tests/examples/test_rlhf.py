@@ -1,0 +1,61 @@
+"""examples/rlhf from end to end, shortened: its script notes its commands, which are then run in this process."""
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from burnish.cli.main import main
+from burnish.tracking.jsonl import read_metrics
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "rlhf"
+SMALL = {"QUESTIONS": "128", "SFT_STEPS": "16", "RM_STEPS": "20", "PPO_STEPS": "8"}
+ACCURACY = "val-core/burnish/arithmetic/acc/mean@1"
+NOTE = """#!{python}
+import json, sys
+with open("notes.jsonl", "a") as file:
+    file.write(json.dumps([{name!r}, *sys.argv[1:]]) + "\\n")
+"""
+
+
+@pytest.fixture
+def commands(tmp_path, monkeypatch) -> list[list[str]]:
+    """What the script runs, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bin").mkdir()
+    for name in ("burnish", "python3"):
+        (tmp_path / "bin" / name).write_text(NOTE.format(python=sys.executable, name=name))
+        (tmp_path / "bin" / name).chmod(0o755)
+    environment = os.environ | SMALL | {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    subprocess.run([str(EXAMPLE / "run.sh"), "trainer.logger=jsonl"], env=environment, check=True)
+    return [json.loads(line) for line in Path("notes.jsonl").read_text().splitlines()]
+
+
+def run(program: str, *words: str) -> None:
+    if program == "burnish":
+        assert main(list(words)) == 0
+        return
+    argv, sys.argv = sys.argv, list(words)
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    finally:
+        sys.argv = argv
+
+
+@pytest.mark.slow
+def test_the_policy_gets_better_at_what_was_preferred(commands, capsys):
+    assert [words[1] for words in commands if words[0] == "burnish"] == ["sft", "generate", "rm", "ppo"]
+    for words in commands:
+        run(*words)
+    *_, rm = read_metrics("outputs/rlhf/rm")
+    assert rm["val/accuracy"] > 0.8, "right answers are worked out, wrong ones mostly guessed"
+    ppo = read_metrics("outputs/rlhf/ppo")
+    assert all("critic/vf_loss" in line and "actor/reward_kl_penalty" in line for line in ppo[1:])
+    assert ppo[-1]["reward_model/score/mean"] > ppo[1]["reward_model/score/mean"]
+    first, *_, last = [line[ACCURACY] for line in ppo if ACCURACY in line]
+    assert last > first + 0.15
+    assert f"{first:.2f} after step 0, {last:.2f} after step 8" in capsys.readouterr().out

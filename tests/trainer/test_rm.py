@@ -1,0 +1,280 @@
+"""`burnish rm` from its command line: what is learnt, what a step's loss is, what a checkpoint holds."""
+
+import json
+import math
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
+
+from burnish.cli.main import main as burnish
+from burnish.config.model import ModelConfig
+from burnish.data.files import write_parquet
+from burnish.data.tasks import arithmetic
+from burnish.engine.forward import sequence_scores
+from burnish.errors import BadStepError, CheckpointError, ConfigError, DataError, ModelError
+from burnish.models.loading import load_reward_model, load_value_model
+from burnish.models.tiny import write_tiny_model
+from burnish.trainer.rm_trainer import main
+from burnish.trainer.sft_trainer import main as sft
+
+NANO = Path(__file__).parents[2] / "burnish" / "models" / "nano"
+
+PAIRS = [
+    ("1+1", "2", "3"),
+    ("say hello to everybody here", "hello, everybody", "no"),
+    ("count", "1 2 3 4 5 6 7 8 9", "1 2 4"),
+    ("colour of grass", "green", "red, or some other colour that comes to mind"),
+    ("a", "b", "c"),
+    ("again?", "yes", "no, certainly not"),
+    ("sure", "quite sure", "?"),
+]
+ROWS = [{"prompt": p, "chosen": c, "rejected": r, "gap": i / 2} for i, (p, c, r) in enumerate(PAIRS)]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rm")
+    write_tiny_model(folder / "model", hidden_size=32, heads=2, context=256)
+    write_parquet(ROWS, folder / "train.parquet")
+    write_parquet(ROWS[:3], folder / "val.parquet")
+    return folder
+
+
+@pytest.fixture
+def rm(world, tmp_path):
+    """Run the command; returns the run folder and the metrics of each step."""
+
+    def run(*overrides, out="run"):
+        settings = {
+            "data.train_files": world / "train.parquet",
+            "data.max_length": 128,
+            "data.train_batch_size": 3,
+            "model.path": world / "model",
+            "optim.lr": 0.01,
+            "trainer.default_local_dir": tmp_path / out,
+            "trainer.total_training_steps": 4,
+            "trainer.device": "cpu",
+        }
+        settings |= dict(text.split("=", 1) for text in overrides)
+        main([f"{key}={value}" for key, value in settings.items()])
+        lines = (tmp_path / out / "metrics.jsonl").read_text().splitlines()
+        return tmp_path / out, [json.loads(line) for line in lines]
+
+    return run
+
+
+def without_times(metrics):
+    return [{k: v for k, v in step.items() if "time" not in k and k != "perf/throughput"} for step in metrics]
+
+
+def reward(model, tokenizer, prompt, answer):
+    """Of one conversation, by transformers alone."""
+    messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False)
+    with torch.no_grad():
+        return model(input_ids=torch.tensor([tokenizer(text)["input_ids"]])).logits.item()
+
+
+def hand_figures(model, tokenizer, pairs, margins=None):
+    """Loss and accuracy, each conversation alone."""
+    gaps = [reward(model, tokenizer, p, c) - reward(model, tokenizer, p, r) for p, c, r in pairs]
+    losses = [math.log1p(math.exp(m - gap)) for gap, m in zip(gaps, margins or [0] * len(gaps), strict=True)]
+    return sum(losses) / len(losses), sum(gap > 0 for gap in gaps) / len(gaps), sum(gaps) / len(gaps)
+
+
+def loaded(folder):
+    return AutoModelForSequenceClassification.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+
+
+def test_it_learns_and_leaves_a_reward_model_that_transformers_loads(rm, world):
+    steps = ("data.train_batch_size=7", "trainer.total_training_steps=40")
+    folder, metrics = rm(f"data.val_files={world / 'val.parquet'}", *steps)
+    first, last = metrics[0], metrics[-1]
+    assert first["train/loss"] == pytest.approx(math.log(2), abs=0.1) and last["train/loss"] < 0.2
+    assert {"train/lr", "train/grad_norm", "train/bad_step", "perf/throughput"} <= last.keys()
+    assert last["train/margin"] == pytest.approx(last["train/reward_chosen"] - last["train/reward_rejected"], abs=1e-5)
+    assert "val/loss" not in first
+    model, tokenizer = loaded(folder / "global_step_40")
+    assert model.config.num_labels == 1 and model.config.pad_token_id == tokenizer.pad_token_id
+    assert type(model).__name__ == "Qwen2ForSequenceClassification" and tokenizer.chat_template
+    loss, accuracy, margin = hand_figures(model, tokenizer, PAIRS[:3])
+    assert last["val/loss"] == pytest.approx(loss, abs=1e-5) and last["val/accuracy"] == accuracy == 1
+    assert last["val/margin"] == pytest.approx(margin, abs=1e-5)
+
+
+def test_the_loss_is_the_mean_over_pairs_less_their_margins(rm, world):
+    """The same seed draws the same head, so the model before the first step can be made again."""
+    tokenizer = AutoTokenizer.from_pretrained(world / "model")
+    model = load_reward_model(world / "model", ModelConfig(), pad_token_id=tokenizer.pad_token_id, new_head_seed=5)
+    steps = ("data.train_batch_size=7", "trainer.total_training_steps=1", "trainer.seed=5")
+    _, plain = rm(*steps, out="plain")
+    loss, accuracy, margin = hand_figures(model, tokenizer, PAIRS)
+    assert plain[0]["train/loss"] == pytest.approx(loss, abs=1e-5)
+    assert plain[0]["train/accuracy"] == pytest.approx(accuracy)
+    assert plain[0]["train/margin"] == pytest.approx(margin, abs=1e-5)
+    _, wider = rm(*steps, "data.margin_key=gap", out="wider")
+    with_margins, _, _ = hand_figures(model, tokenizer, PAIRS, [row["gap"] for row in ROWS])
+    assert wider[0]["train/loss"] == pytest.approx(with_margins, abs=1e-5) and with_margins > loss + 0.3
+    assert wider[0]["train/accuracy"] == plain[0]["train/accuracy"], "a margin is part of the loss alone"
+
+
+@pytest.mark.parametrize("size", [1, 2, 64])
+def test_micro_batches_keep_pairs_and_do_not_change_the_run(rm, monkeypatch, size):
+    passes = []
+
+    def watched(module, input_ids, attention_mask):
+        passes.append(input_ids.shape)
+        return sequence_scores(module, input_ids, attention_mask)
+
+    steps = ("data.train_batch_size=5", "trainer.total_training_steps=3", "optim.lr=0.001")
+    _, whole = rm(*steps, out="whole")
+    monkeypatch.setattr("burnish.trainer.rm.sequence_scores", watched)
+    _, cut = rm(*steps, f"data.micro_batch_size_per_gpu={size}", out="cut")
+    assert [rows for rows, _ in passes] == 3 * [2 * min(size, 5 - i) for i in range(0, 5, size)]
+    if size == 1:
+        assert len({width for _, width in passes}) > 2, "a pass is as wide as its longest side"
+    for one, other in zip(whole, cut, strict=True):
+        for name in ("loss", "accuracy", "margin", "reward_chosen", "reward_rejected"):
+            assert other[f"train/{name}"] == pytest.approx(one[f"train/{name}"], abs=1e-5)
+        assert other["train/grad_norm"] == pytest.approx(one["train/grad_norm"], rel=1e-4)
+
+
+def test_a_pass_holds_16384_tokens_of_both_sides_where_nothing_is_said(world, tmp_path, capsys):
+    files = [f"data.train_files={world / 'train.parquet'}", f"model.path={world / 'model'}"]
+    sizes = ["data.max_length=128", "data.train_batch_size=2", "trainer.total_epochs=5"]
+    main([*files, *sizes, f"trainer.default_local_dir={tmp_path / 'run'}", "--plan"])
+    words = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["training", "pairs", "7,"] in [line[:3] for line in words]
+    assert ["pairs", "per", "step", "2"] in words and ["steps", "in", "all", "15"] in words
+    assert ["one", "pass", "holds", "at", "most", "64", "pairs"] in words
+    assert not (tmp_path / "run").exists()
+
+
+def test_resume_is_the_same_run(rm, tmp_path):
+    steps = ("trainer.total_training_steps=6", "trainer.save_freq=3", "optim.lr_scheduler_type=cosine")
+    straight, metrics = rm(*steps, out="straight")
+    (tmp_path / "killed").mkdir()
+    shutil.copytree(straight / "global_step_3", tmp_path / "killed" / "global_step_3")
+    lines = (straight / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "killed" / "metrics.jsonl").write_text("".join(lines[:4]))  # step 4 was logged, but not saved
+    resumed, again = rm(*steps, out="killed")
+    assert without_times(again) == without_times(metrics)
+    ours, theirs = ((folder / "global_step_6" / "model.safetensors").read_bytes() for folder in (straight, resumed))
+    assert ours == theirs
+
+
+def test_a_checkpoint_is_what_a_critic_and_another_run_start_from(rm):
+    folder, metrics = rm("data.train_batch_size=7", "trainer.total_training_steps=40")
+    checkpoint = folder / "global_step_40"
+    model, _ = loaded(checkpoint)
+    critic = load_value_model(checkpoint, ModelConfig(), seed=7)
+    assert torch.equal(critic.score.weight, model.score.weight) and not critic.score.bias.any()
+    _, more = rm(f"model.path={checkpoint}", "data.train_batch_size=7", "trainer.seed=9", out="more")
+    assert more[0]["train/loss"] == pytest.approx(metrics[-1]["train/loss"], abs=0.1), "its own head, and no new one"
+    assert metrics[-1]["train/loss"] < 0.4
+
+
+def test_a_classifier_of_tokens_is_trained_as_one(rm, world, tmp_path):
+    tokens = AutoModelForTokenClassification.from_pretrained(world / "model", num_labels=1)
+    tokens.save_pretrained(tmp_path / "tokens")
+    AutoTokenizer.from_pretrained(world / "model").save_pretrained(tmp_path / "tokens")
+    folder, metrics = rm(f"model.path={tmp_path / 'tokens'}", "trainer.total_training_steps=2")
+    assert len(metrics) == 2
+    architecture = json.loads((folder / "global_step_2" / "config.json").read_text())["architectures"]
+    assert architecture == ["Qwen2ForTokenClassification"]
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused(rm, world, tmp_path, monkeypatch):
+    folder, _ = rm("trainer.total_training_steps=1")
+    monkeypatch.setattr("burnish.trainer.rm.load_reward_model", None)  # what follows is found without a model
+    with pytest.raises(CheckpointError, match=r"written with data.train_batch_size=3, this run has 2"):
+        rm("data.train_batch_size=2")
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    write_parquet([{"messages": messages}], tmp_path / "sft.parquet")
+    files = [f"data.train_files={tmp_path / 'sft.parquet'}", f"model.path={world / 'model'}", "data.max_length=128"]
+    with pytest.raises(CheckpointError, match=r"is not a checkpoint of `burnish sft`, but of `burnish rm`"):
+        sft([*files, f"trainer.default_local_dir={folder}"])
+
+
+def test_a_run_of_bad_steps_stops(rm):
+    with pytest.raises(BadStepError, match=r"in 2 updates in a row, up to step \d+. Lower optim.lr"):
+        rm("optim.lr=1e30", "trainer.max_bad_steps=2", "trainer.total_training_steps=20")
+
+
+def test_mistakes_are_named_before_the_model_loads(rm, world, tmp_path, monkeypatch):
+    monkeypatch.setattr("burnish.trainer.rm.load_reward_model", None)
+    with pytest.raises(ConfigError, match=r"data.max_length=512, but .*model has a context of 256 tokens"):
+        rm("data.max_length=512")
+    with pytest.raises(
+        DataError, match=r"train.parquet: no column 'best' \(data.chosen_key\); its columns are prompt,"
+    ):
+        rm("data.chosen_key=best")
+    with pytest.raises(DataError, match=r"no column 'margin' \(data.margin_key\)"):
+        rm("data.margin_key=margin")
+    write_parquet([ROWS[0], ROWS[1] | {"rejected": ROWS[1]["chosen"]}], tmp_path / "equal.parquet")
+    with pytest.raises(DataError, match=r"equal.parquet, row 1 \(the first is 0\): fields 'chosen' and 'rejected' are"):
+        rm(f"data.train_files={tmp_path / 'equal.parquet'}")
+
+
+def test_a_tokenizer_without_a_chat_template_is_refused_unless_one_is_given(rm, world, tmp_path):
+    write_tiny_model(tmp_path / "plain", chat_template=None, context=256)
+    with pytest.raises(ModelError, match=r"model.path=.*plain: its tokenizer has no chat template.*tokenizer_path"):
+        rm(f"model.path={tmp_path / 'plain'}")
+    template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    given = f"data.apply_chat_template_kwargs.chat_template='{template}'"
+    folder, _ = rm(f"model.path={tmp_path / 'plain'}", given, out="given")
+    assert AutoTokenizer.from_pretrained(folder / "global_step_4").chat_template == template
+    folder, _ = rm(f"model.path={tmp_path / 'plain'}", f"model.tokenizer_path={world / 'model'}", out="other")
+    assert AutoTokenizer.from_pretrained(folder / "global_step_4").chat_template
+
+
+def test_two_labels_are_refused(rm, world, tmp_path):
+    two = AutoModelForSequenceClassification.from_pretrained(world / "model", num_labels=2)
+    two.save_pretrained(tmp_path / "two")
+    AutoTokenizer.from_pretrained(world / "model").save_pretrained(tmp_path / "two")
+    with pytest.raises(ModelError, match="the classifier has 2 labels, a reward model has 1"):
+        rm(f"model.path={tmp_path / 'two'}")
+
+
+def first_lines(split, count):
+    """The first line of a worked answer, 7+6+0=3,1, against the same with another digit: to tell them apart, the
+    model has to add."""
+    draw, rows = random.Random(split), []
+    for question in arithmetic.questions(split, count, seed=1):
+        right = arithmetic.scratchpad(*question).splitlines()[0]
+        head, (digit, *tail) = right[:6], right[6:]
+        wrong = draw.choice([other for other in "0123456789" if other != digit])
+        rows.append(
+            {"prompt": arithmetic.question(*question), "chosen": right, "rejected": head + wrong + "".join(tail)}
+        )
+    return rows
+
+
+@pytest.mark.slow
+def test_the_embedded_model_learns_to_prefer_right_sums(tmp_path):
+    write_parquet(first_lines("train", 8192), tmp_path / "train.parquet")
+    write_parquet(first_lines("test", 400), tmp_path / "test.parquet")
+    job = [
+        f"data.train_files={tmp_path / 'train.parquet'}",
+        f"data.val_files={tmp_path / 'test.parquet'}",
+        "data.max_length=64",
+        "data.train_batch_size=64",
+        f"model.path={NANO}",
+        "model.enable_gradient_checkpointing=false",
+        "optim.lr=1e-3",
+        "optim.lr_warmup_steps=40",
+        "optim.lr_scheduler_type=cosine",
+        "trainer.total_training_steps=200",
+        "trainer.device=cpu",
+        "trainer.logger=jsonl",
+        f"trainer.default_local_dir={tmp_path / 'run'}",
+    ]
+    assert burnish(["rm", *job]) == 0
+    *_, last = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert last["val/accuracy"] >= 0.95
+    model, tokenizer = loaded(tmp_path / "run" / "global_step_200")
+    assert reward(model, tokenizer, "347+586=?", "7+6+0=3,1") > reward(model, tokenizer, "347+586=?", "7+6+0=5,1")
