@@ -47,7 +47,7 @@ FINDINGS = {
     "empty_answer": Finding("empty answers", True),
     "over_long": Finding("rows over the length limit", True),
     "duplicate": Finding("rows with a prompt that an earlier row has", False),
-    "equal_sides": Finding("pairs with the same text chosen and rejected", False),
+    "equal_sides": Finding("pairs with the same text chosen and rejected", True),
     "empty_response": Finding("empty responses", False),
     "worked_answer": Finding("worked answers that fail where the ground truth passes", False),
     "not_checked": Finding("rows whose reference answer is not checked", False),

@@ -34,7 +34,7 @@ Tell = Callable[[str], None]  # a line on what is happening, for whoever waits
 ROLES = ("actor", "critic")
 DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}  # as safetensors writes them
 WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
-VALUE_MODEL = "ForTokenClassification"
+VALUE_MODEL, REWARD_MODEL = "ForTokenClassification", "ForSequenceClassification"
 
 
 @dataclass(frozen=True)
@@ -172,6 +172,10 @@ def _check_kind(config: dict[str, Any], folder: Path, *, values: bool, adapted: 
     if config.get("quantization_config"):
         raise ModelError(f"{folder}: quantised weights cannot be exported; name the folder of the unquantised model")
     names = ", ".join(map(str, config.get("architectures") or ()))
+    if REWARD_MODEL in names:
+        raise ModelError(
+            f"{folder}: a reward model ({names}); burnish rm writes it as a Hugging Face folder, so copy it as it is"
+        )
     if names and not values and VALUE_MODEL in names:
         raise ModelError(f"{folder}: a value model ({names}), not a policy; export it with --role critic")
     if names and values and not adapted and VALUE_MODEL not in names:

@@ -189,7 +189,7 @@ def check_tokenizer(folder: Path) -> None:
         raise ModelError(
             f"{folder}: no tokenizer (looked for {', '.join(TOKENIZER_FILES)}); save one with "
             "tokenizer.save_pretrained, or name a folder that has it in actor_rollout_ref.model.tokenizer_path "
-            "(burnish sft: model.tokenizer_path)"
+            "(burnish sft, burnish rm: model.tokenizer_path)"
         )
 
 

@@ -348,7 +348,7 @@ def reading(folder: Path, what: str) -> Iterator[None]:
         if "trust_remote_code" in text:
             text = (
                 "it runs Python code of its own; if you trust it, set actor_rollout_ref.model.trust_remote_code=True "
-                "(burnish sft: model.trust_remote_code=True; commands with flags: --trust-remote-code)"
+                "(burnish sft, burnish rm: model.trust_remote_code=True; commands with flags: --trust-remote-code)"
             )
         if text.startswith("Unrecognized configuration class"):
             text = text.splitlines()[0]  # the rest lists every class that there is

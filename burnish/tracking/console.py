@@ -42,9 +42,10 @@ class Column:
 REWARD = Column("reward", ("critic/score/mean", "reward/mean"), ".3f")
 COLUMNS = (
     REWARD,
-    Column("accuracy", ("accuracy",), ".3f"),
+    Column("accuracy", ("accuracy", "train/accuracy"), ".3f"),
     Column("loss", ("train/loss",), ".4f"),
     Column("val loss", ("val/loss",), ".4f"),
+    Column("val acc", ("val/accuracy",), ".3f"),
     Column("KL", ("actor/kl_loss", "actor/reward_kl_penalty"), ".4f"),  # where the run has a KL term
     Column("entropy", ("actor/entropy",), ".3f"),
     Column("new", ("augment/share",), ".2f"),  # where prompts are added while training

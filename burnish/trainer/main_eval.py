@@ -20,7 +20,7 @@ def main(argv: list[str]) -> int:
 
     def evaluate_job(loaded: Loaded[EvalConfig]) -> int:
         if loaded.flags.plan:
-            raise ConfigError("--plan is for `burnish ppo` and `burnish sft`; burnish eval trains nothing to plan for")
+            raise ConfigError("--plan is for commands that train; burnish eval has nothing to plan for")
         from burnish.trainer.evaluation import evaluate  # numpy and pyarrow only once the keys are known to be right
 
         return evaluate(loaded, threshold)

@@ -11,6 +11,8 @@ LOADERS = [
     "burnish.workers.actor_rollout_ref.load_causal_lm",
     "burnish.workers.critic.load_value_model",
     "burnish.trainer.sft.load_causal_lm",
+    "burnish.trainer.rm.load_reward_model",
+    "burnish.workers.reward_model.load_reward_model",
 ]
 
 
@@ -22,6 +24,7 @@ def place(tmp_path, tiny_model, monkeypatch):
     write_parquet(arithmetic.rows("train", 4, seed=0), "train.parquet")
     messages = [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}]
     write_parquet([{"messages": messages}] * 4, "sft.parquet")
+    write_parquet([{"prompt": "2+2", "chosen": "4", "rejected": "5"}] * 4, "pairs.parquet")
     (tmp_path / "reward.py").write_text("def compute_score(solution_str):\n    return float(len(solution_str))\n")
     return tmp_path
 
@@ -41,7 +44,8 @@ def jobs(place):
         *common,
     ]
     sft = ["data.train_files=sft.parquet", "data.train_batch_size=4", "data.max_length=128", "model.path=model"]
-    return {"ppo": ppo, "sft": [*sft, *common]}
+    rm = ["data.train_files=pairs.parquet", *sft[1:]]
+    return {"ppo": ppo, "sft": [*sft, *common], "rm": [*rm, *common]}
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 
-BOTH = pytest.mark.parametrize("command", ["ppo", "sft"])
-MODEL_KEY = {"ppo": "actor_rollout_ref.model.path", "sft": "model.path"}
+EACH = pytest.mark.parametrize("command", ["ppo", "sft", "rm"])
+MODEL_KEY = {"ppo": "actor_rollout_ref.model.path", "sft": "model.path", "rm": "model.path"}
 
 
 def assert_says(message: str, *parts: str) -> None:

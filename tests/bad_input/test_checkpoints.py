@@ -14,7 +14,7 @@ import pytest
 from safetensors import SafetensorError
 
 from burnish.models.tiny import write_tiny_model
-from tests.bad_input.said import BOTH, MODEL_KEY, assert_says
+from tests.bad_input.said import EACH, MODEL_KEY, assert_says
 
 
 def full_disk(*_args, **_kwargs):
@@ -25,7 +25,7 @@ def full_disk_in_safetensors(*_args, **_kwargs):
     raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("writer", [full_disk, full_disk_in_safetensors])
 def test_a_full_disk(refuses, place, monkeypatch, command, writer):
     monkeypatch.setattr("burnish.engine.state.save_file", writer)
@@ -35,7 +35,7 @@ def test_a_full_disk(refuses, place, monkeypatch, command, writer):
     assert not (place / "run/global_step_1").exists()
 
 
-@BOTH
+@EACH
 def test_a_full_disk_for_real(refuses, run, place, command):
     """The system itself refuses to let a file grow; after mending, the same command goes through."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -50,7 +50,7 @@ def test_a_full_disk_for_real(refuses, run, place, command):
     assert (place / "run/global_step_1/model.safetensors").exists()
 
 
-@BOTH
+@EACH
 def test_a_folder_that_became_read_only(refuses, monkeypatch, command):
     mkdir = Path.mkdir
 
@@ -65,7 +65,7 @@ def test_a_folder_that_became_read_only(refuses, monkeypatch, command):
                 "trainer.default_local_dir")  # fmt: skip
 
 
-@BOTH
+@EACH
 def test_a_run_folder_that_cannot_be(refuses, no_model, place, command):
     (place / "taken").write_text("a file")
     message = refuses(command, "trainer.default_local_dir=taken/run")
@@ -84,10 +84,10 @@ def saved(run):
     return make
 
 
-WEIGHTS = {"ppo": "actor/model.safetensors", "sft": "model.safetensors"}
+WEIGHTS = {"ppo": "actor/model.safetensors", "sft": "model.safetensors", "rm": "model.safetensors"}
 
 
-@BOTH
+@EACH
 def test_a_truncated_checkpoint(refuses, saved, request, command):
     folder = saved(command)
     request.getfixturevalue("no_model")  # from here on
@@ -99,7 +99,7 @@ def test_a_truncated_checkpoint(refuses, saved, request, command):
     assert_says(message, f"model.safetensors has 100 bytes instead of {size}")
 
 
-@BOTH
+@EACH
 def test_a_truncated_newest_checkpoint_is_passed_over_and_named(run, saved, refuses, command):
     whole = saved(command)
     damaged = shutil.copytree(whole, whole.with_name("global_step_2"), symlinks=True)
@@ -112,13 +112,13 @@ def test_a_truncated_newest_checkpoint_is_passed_over_and_named(run, saved, refu
     assert_says(refuses(command), "has checkpoints, but none is whole", "trainer.resume_mode=disable")
 
 
-@BOTH
+@EACH
 def test_resuming_from_nowhere(refuses, no_model, command):
     message = refuses(command, "trainer.resume_from_path=run/global_step_7")
     assert_says(message, "no checkpoint at run/global_step_7", "trainer.resume_from_path")
 
 
-@BOTH
+@EACH
 def test_resuming_from_another_model(refuses, saved, place, command):
     saved(command)
     write_tiny_model(place / "other", hidden_size=16)

@@ -9,12 +9,12 @@ import torch
 from burnish.algorithms import advantages
 from burnish.config.actor import AGGREGATIONS, KL_KINDS, LOSSES
 from burnish.config.algorithm import ESTIMATORS
-from tests.bad_input.said import BOTH, assert_says
+from tests.bad_input.said import EACH, assert_says
 
 
 def test_the_right_command_runs(run):
     """So that every refusal below comes from what that test changes."""
-    for command in ("ppo", "sft"):
+    for command in ("ppo", "sft", "rm"):
         code, _, err = run(command, f"trainer.default_local_dir=run-{command}")
         assert code == 0, err
 
@@ -161,13 +161,13 @@ def test_sft_keys(refuses, no_model, overrides, parts):
     assert_says(refuses("sft", *overrides), *parts)
 
 
-@BOTH
+@EACH
 def test_a_gpu_where_there_is_none(refuses, no_model, monkeypatch, command):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert_says(refuses(command, "trainer.device=cuda"), "trainer.device=cuda", "torch sees no", "cpu")
 
 
-@BOTH
+@EACH
 def test_debug_shows_where(run, command):
     code, _, err = run(command, "data.train_files=nowhere.parquet", "--debug")
     assert code == 2

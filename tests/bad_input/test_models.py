@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bad_input.said import BOTH, MODEL_KEY, assert_says
+from tests.bad_input.said import EACH, MODEL_KEY, assert_says
 
 
 @pytest.fixture
@@ -26,33 +26,33 @@ def broken_model(place, tiny_model):
     return make
 
 
-@BOTH
+@EACH
 def test_a_model_without_weights(refuses, broken_model, command):
     message = refuses(command, f"{MODEL_KEY[command]}={broken_model('*.safetensors')}")
     assert_says(message, "broken", "no weights", "*.safetensors")
 
 
-@BOTH
+@EACH
 def test_a_model_without_tokenizer(refuses, no_model, broken_model, command):
     folder = broken_model("tokenizer*", "vocab*", "special*", "merges*", "chat_template*", "added*")
     message = refuses(command, f"{MODEL_KEY[command]}={folder}")
     assert_says(message, "broken: no tokenizer", "tokenizer.json", "model.tokenizer_path")
 
 
-@BOTH
+@EACH
 def test_a_model_without_configuration(refuses, no_model, broken_model, command):
     message = refuses(command, f"{MODEL_KEY[command]}={broken_model('config.json')}")
     assert_says(message, "broken", "no config.json", "the model path must name")
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("path", ["~/no/such/model", "no-such-model"])
 def test_a_model_that_is_not_there(refuses, no_model, command, path):
     message = refuses(command, f"{MODEL_KEY[command]}={path}")
     assert_says(message, os.path.expanduser(path), "no such folder")
 
 
-@BOTH
+@EACH
 def test_weights_that_are_cut_off(refuses, broken_model, command):
     folder = Path(broken_model())
     weights = folder / "model.safetensors"

@@ -9,22 +9,22 @@ import pytest
 
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
-from tests.bad_input.said import BOTH, assert_says
+from tests.bad_input.said import EACH, assert_says
 
 
-@BOTH
+@EACH
 def test_a_file_that_is_not_there(refuses, no_model, command):
-    there = {"ppo": "train.parquet", "sft": "sft.parquet"}[command]
+    there = {"ppo": "train.parquet", "sft": "sft.parquet", "rm": "pairs.parquet"}[command]
     message = refuses(command, f"data.train_files=['{there}','trian.parquet']")
     assert_says(message, "data.train_files: data file not found: trian.parquet", "working directory")
 
 
-@BOTH
+@EACH
 def test_a_validation_file_that_is_not_there(refuses, no_model, command):
     assert_says(refuses(command, "data.val_files=test.parquet"), "data.val_files: data file not found: test.parquet")
 
 
-@BOTH
+@EACH
 def test_an_unreadable_parquet(refuses, no_model, place, command):
     whole = (place / "train.parquet").read_bytes()
     (place / "broken.parquet").write_bytes(whole[: len(whole) // 2])
@@ -34,23 +34,28 @@ def test_an_unreadable_parquet(refuses, no_model, place, command):
     )
 
 
-@BOTH
+@EACH
 def test_an_unknown_format(refuses, no_model, place, command):
     (place / "rows.csv").write_text("a,b\n1,2\n")
     assert_says(refuses(command, "data.train_files=rows.csv"), "rows.csv: unknown format", ".parquet", ".jsonl")
 
 
-@BOTH
+@EACH
 def test_a_missing_column(refuses, no_model, command):
     write_parquet([{"question": "2+2", "answer": "4"}], "rows.parquet")
     message = refuses(command, "data.train_files=rows.parquet")
-    key, column = {"ppo": ("data.prompt_key", "prompt"), "sft": ("data.messages_key", "messages")}[command]
+    key, column = {
+        "ppo": ("data.prompt_key", "prompt"),
+        "sft": ("data.messages_key", "messages"),
+        "rm": ("data.chosen_key", "chosen"),
+    }[command]
     assert_says(message, f"rows.parquet: no column '{column}'", "question, answer", f"Name the right one in {key}")
 
 
-@BOTH
+@EACH
 def test_an_empty_dataset(refuses, no_model, command):
-    pq.write_table(pa.table({"prompt": pa.array([], pa.string()), "messages": pa.array([], pa.string())}), "no.parquet")
+    names = ("prompt", "messages", "chosen", "rejected")
+    pq.write_table(pa.table({name: pa.array([], pa.string()) for name in names}), "no.parquet")
     assert_says(refuses(command, "data.train_files=no.parquet"), "data.train_files: no.parquet: the file has no rows")
 
 
@@ -125,7 +130,7 @@ def test_an_empty_path_of_a_reward_function(refuses, no_model, place):
     assert_says(message, "rows.jsonl, row 0", "the row has no data_source", "custom_reward_function.path=my_reward.py")
 
 
-@BOTH
+@EACH
 def test_a_recipe_that_does_not_exist(refuses, no_model, command):
     message = refuses(command, "--config-name=recipes/nosuch")
     assert_says(message, "--config-name=nosuch: no nosuch.yaml in", "(there: cispo, clip_higher, curriculum, dapo")

@@ -111,6 +111,14 @@ def test_folders_that_are_no_model(find, tmp_path):
         find(tmp_path)
 
 
+def test_a_reward_model_is_a_clean_folder_already(tiny_model, tmp_path, find):
+    folder = shutil.copytree(tiny_model, tmp_path / "rm")
+    config = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(config.replace("ForCausalLM", "ForSequenceClassification"))
+    with pytest.raises(ModelError, match=r"a reward model \(Qwen2ForSequenceClassification\); .*copy it as it is"):
+        find(folder)
+
+
 def test_roles_that_do_not_fit(copy, tiny_model, find):
     with pytest.raises(
         ModelError, match=r"a value model \(Qwen2ForTokenClassification\), not a policy; .*--role critic"

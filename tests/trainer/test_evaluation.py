@@ -445,7 +445,7 @@ def test_a_disk_that_is_full_at_the_end(refuses, monkeypatch):
 
 
 def test_plan_and_unknown_keys(refuses):
-    assert "--plan is for `burnish ppo` and `burnish sft`" in refuses("data.path=out.parquet", "--plan")
+    assert "--plan is for commands that train" in refuses("data.path=out.parquet", "--plan")
     assert "unknown key 'data.responses_key'; did you mean 'data.response_key'?" in refuses("data.responses_key=x")
 
 
