@@ -65,7 +65,7 @@ HOSTILE: dict[str, Hostile] = {
     "fork bomb": Hostile("""
 import os
 while True: os.fork()
-""", ("finished", "timeout"), failed),
+""", ("finished", "timeout", "memory"), failed),
     "stubborn fork bomb": stuck("""
 import os
 while True:

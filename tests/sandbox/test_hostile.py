@@ -83,7 +83,8 @@ def test_it_ends_as_it_should(name, batch):
 
 def test_none_takes_more_than_its_limit_and_a_second(batch):
     took = {name: outcome.seconds - HOSTILE[name].limits.seconds for name, outcome in batch.outcomes.items()}
-    assert max(took.values()) < 1 + batch.supervisor_waited, took
+    between_looks = 0.2 * len(os.sched_getaffinity(0))  # a crowd of processes computes on every core at once
+    assert max(took.values()) < 1 + batch.supervisor_waited + between_looks, took
 
 
 def test_nothing_is_left_behind(sandbox, batch, known):
