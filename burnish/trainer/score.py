@@ -11,6 +11,7 @@ Training goes on from there: `add_overlong_penalty` lowers the scores of answers
 whose greedy row has no score has no baseline, and is dropped and counted with the samples that could not be scored.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,6 +32,8 @@ from burnish.rewards.contract import NEW_PROMPTS, ScoreResult, plain, proposed_b
 from burnish.rewards.failures import FailureReport, apply_policy, describe_causes
 from burnish.rewards.scoring import Scoring
 from burnish.trainer.reward_model import PRECOMPUTED, RM_SCORE, Judgement, RewardModel, offered
+
+log = logging.getLogger(__name__)
 
 
 def score(
@@ -82,6 +85,9 @@ def _policy(
     keep, report = apply_policy(results, uids, compares, config.max_failure_ratio, config.on_error)
     if greedy:
         keep, report = _with_baselines(batch, keep, report, fewest=2 if needs_groups else 1)
+    if report.failed:
+        done = "got 0" if config.on_error == "zero" else "are dropped"
+        log.warning("%d of %d samples could not be scored and %s\n%s", report.failed, len(results), done, report.causes)
     for name, value in report.metrics().items():
         metrics[name] = metrics.get(name, 0.0) + value
     return keep, report

@@ -1,6 +1,7 @@
 """The loop, end to end on a small random model: what a run leaves, and that resuming equals not having stopped."""
 
 import json
+import logging
 import math
 import sys
 import traceback
@@ -124,9 +125,11 @@ def test_from_fit_to_the_loss_are_five_frames(train, monkeypatch):
     assert frames and len(frames[0]) + 1 <= 5, frames[0]  # the loss itself is the last frame
 
 
-def test_failed_samples_are_dropped_and_counted(reward, train, metrics_of):
+def test_failed_samples_are_dropped_counted_and_told(reward, train, metrics_of, caplog):
     reward("return 1 / (sum(map(ord, solution_str)) % 4)")
-    train(*GRPO, "reward.max_failure_ratio=0.9", "reward.retries=0", "data.val_files=null")
+    with caplog.at_level(logging.WARNING):
+        train(*GRPO, "reward.max_failure_ratio=0.9", "reward.retries=0", "data.val_files=null")
+    assert "samples could not be scored and are dropped" in caplog.text and "ZeroDivisionError" in caplog.text
     lines = metrics_of("run")
     dropped = sum(line["failures/reward_dropped_samples"] for line in lines)
     assert sum(line["failures/reward"] for line in lines) > 0
