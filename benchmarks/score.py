@@ -3,11 +3,13 @@
 Takes GSM8K's records (JSON lines with question and answer) and MBPP's (a JSON list with code and tests) as they are
 published, and scores each one's own answer as a run would: numbers in place, programs with all their tests in the
 sandbox, in scoring processes. One program is scored beforehand, so that starting these is not counted. Prints scores
-per second, the same per core (numbers take one, programs all that there are), and one JSON line to keep; fails where a
-reference answer does not score 1.
+per second, the same per core (numbers take one, programs all that there are), and one JSON line to keep. For each of
+MBPP's tasks it also scores, untimed, a program whose functions return None. Fails where a reference answer does not
+score 1, or such a program does not score 0.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import time
@@ -17,6 +19,7 @@ from typing import Any
 
 from burnish.config.reward import RuleConfig, SandboxConfig
 from burnish.data.tasks import gsm8k, mbpp
+from burnish.rewards.code_tests import Programs, read_tests
 from burnish.rewards.contract import FunctionSpec, ScoreRequest
 from burnish.rewards.scoring import Scoring
 
@@ -46,6 +49,8 @@ def main() -> None:
             programs = requests(json.loads(options.mbpp.read_text()), mbpp.row, "mbpp")
             scoring.score_all(programs[:1])
             figures["mbpp"] = measured(scoring, programs, cores=CORES)
+            without = scoring.score_all([returning_none(request) for request in programs])
+            figures["mbpp"]["none_scores_0"] = sum(result.score == 0.0 for result in without)
     finally:
         scoring.close()
     for name, figure in figures.items():
@@ -53,9 +58,13 @@ def main() -> None:
             f"{name:<8}{figure['answers']:>6} answers, {figure['right']} right, in {figure['seconds']:.1f} s: "
             f"{figure['per_second']:.1f} scores per second, {figure['per_second_and_core']:.1f} per core"
         )
+        if "none_scores_0" in figure:
+            print(f"{name:<8}{figure['answers']:>6} programs that return None, {figure['none_scores_0']} score 0")
     print(json.dumps({**figures, "cores": CORES, "max_concurrent": options.max_concurrent}))
     if any(figure["right"] < figure["answers"] for figure in figures.values()):
         raise SystemExit("not all reference answers score 1")
+    if any(figure.get("none_scores_0", figure["answers"]) < figure["answers"] for figure in figures.values()):
+        raise SystemExit("not all programs that return None score 0")
 
 
 def requests(records: list[dict[str, Any]], row: Callable[..., dict[str, Any]], source: str) -> list[ScoreRequest]:
@@ -64,6 +73,13 @@ def requests(records: list[dict[str, Any]], row: Callable[..., dict[str, Any]], 
         ScoreRequest(source, row["extra_info"]["answer"], row["reward_model"]["ground_truth"], row["extra_info"])
         for row in rows
     ]
+
+
+def returning_none(request: ScoreRequest) -> ScoreRequest:
+    tests = read_tests(request.ground_truth, request.extra_info)
+    assert isinstance(tests, Programs)
+    program = "".join(f"def {name}(*args, **kwargs): return None\n" for name in tests.names.take)
+    return dataclasses.replace(request, solution_str=program)
 
 
 def measured(scoring: Scoring, wanted: list[ScoreRequest], cores: int) -> dict[str, float]:

@@ -1,31 +1,97 @@
-"""The program in a response.
+"""The program in a response, as `program_in(response, tests)`: all of it where that is Python, else a block.
 
-It is the last block between ```` ```python ```` (or `py`, `python3`) and ```` ``` ````; where there is none, the last
-block between fences of any other kind; where there is no closed block, what follows the last opening fence (a response
-that was cut short); and where there is no fence at all, the whole response, if it is Python. No torch.
+Of several blocks it is the one that fits the tests; of those, one that is named Python; of those, one that is closed (a
+response may have been cut short); and of those, the last. So an example or a few asserts after the solution do no harm.
+A block fits where it defines a function or a class that the tests use, or reads input where they are of standard input
+and output.
+
+A fence is three or more backticks or tildes. It opens a block at the start of a line, or after some text (backticks,
+and then at most the language may follow), and the same kind, as long or longer, closes it: on a line of its own, or
+right behind the last line of the program. Lines are looked at one by one, so the time grows with the text and no more:
+nobody else's response waits for an odd one. No torch.
 """
 
 import ast
 import re
 import textwrap
 import warnings
+from dataclasses import dataclass
 
-_BLOCK = re.compile(r"^[ \t]*```[ \t]*([\w+.-]*)[^\n`]*\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL)
-_OPEN = re.compile(r"^[ \t]*```[ \t]*[\w+.-]*[^\n`]*\n", re.MULTILINE)
+from burnish.rewards.code_tests import Calls, Pairs, Tests
+
+_FENCE = re.compile(r"`{3,}|^[ \t]*~{3,}")
+_AFTER_LANGUAGE = re.compile(r"[^\w+.#-]")
 _PYTHON = ("python", "py", "python3")
-LONGEST_BARE = 100_000  # characters of a response without a fence; a longer one is no program
+_DEFINED = re.compile(r"^(?:(?:async[ \t]+)?def|class)[ \t]+(\w+)|^(\w+)[ \t]*=[ \t]*lambda\b", re.MULTILINE)
+_READS = re.compile(r"\b(?:(?:input|open)[ \t]*\(|(?:stdin|fileinput)\b)")
+LONGEST_BARE = 100_000  # characters of a response that is a program without a fence
 
 
-def program_in(response: str) -> str | None:
+@dataclass
+class _Block:
+    fence: str
+    language: str
+    lines: list[str]
+    is_closed: bool = False
+
+    @property
+    def program(self) -> str:
+        return textwrap.dedent("".join(line + "\n" for line in self.lines))
+
+
+def program_in(response: str, tests: Tests) -> str | None:
     """The source text of the answer, or None."""
-    blocks = _BLOCK.findall(response)
-    named = [text for language, text in blocks if language.lower() in _PYTHON]
-    if named or blocks:
-        return textwrap.dedent(named[-1] if named else blocks[-1][1])
-    opened = list(_OPEN.finditer(response))
-    if opened:
-        return textwrap.dedent(response[opened[-1].end() :])
-    return response if _is_python(response) else None
+    if _is_python(response):
+        return response
+    blocks = _blocks(response)
+    if not blocks:
+        return None
+    programs = [block.program for block in blocks]
+    marks = [
+        (_fits(program, tests), block.language in _PYTHON, block.is_closed, number)
+        for number, (block, program) in enumerate(zip(blocks, programs, strict=True))
+    ]
+    return programs[max(marks)[-1]]
+
+
+def _blocks(response: str) -> list[_Block]:
+    blocks: list[_Block] = []
+    for line in response.replace("\r\n", "\n").split("\n"):
+        block = blocks[-1] if blocks else None
+        if block is None or block.is_closed:
+            opened = _opened(line)
+            blocks += [opened] if opened else []
+            continue
+        before = _before_closing(line, block.fence)
+        block.is_closed = before is not None
+        block.lines += [line] if before is None else [before] if before.strip() else []
+    return blocks
+
+
+def _opened(line: str) -> _Block | None:
+    """The block that begins with this line."""
+    found = _FENCE.search(line)
+    if not found:
+        return None
+    info = line[found.end() :].strip()
+    language = _AFTER_LANGUAGE.split(info, maxsplit=1)[0]
+    if "`" in info or (line[: found.start()].strip() and info != language):  # code or a word about it in a sentence
+        return None
+    return _Block(found[0].strip(), language.lower(), [])
+
+
+def _before_closing(line: str, fence: str) -> str | None:
+    """What stands before the closing fence that ends this line; None where there is none."""
+    text = line.rstrip()
+    before = text.rstrip(fence[0])
+    return before if len(text) - len(before) >= len(fence) and fence not in before else None
+
+
+def _fits(program: str, tests: Tests) -> bool:
+    if isinstance(tests, Pairs):
+        return bool(_READS.search(program))
+    wanted = {tests.function, "Solution"} if isinstance(tests, Calls) else set(tests.names.take)
+    return any(one in wanted or other in wanted for one, other in _DEFINED.findall(program))
 
 
 def _is_python(text: str) -> bool:

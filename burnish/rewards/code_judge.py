@@ -3,16 +3,17 @@
 Consumes a solution's source, the row's tests and a `Bench` (a sandbox with its limits and places); hands on a
 `Judgement`. Test programs and calls are one sandboxed program for the whole row, the harness of `sandbox/harness/`, so
 the sandbox's time limit is for all of them together. Tests of standard input and output are one program each: the first
-alone, because most wrong solutions fail it, then a few at a time. It waits for a free place and for programs; with
-`stop`, the first test that fails ends the others.
+alone, because most wrong solutions fail it, then a few at a time. It waits for a free place and for programs.
+
+The first test that fails ends the others. Where the first few are `graded` one by one, these run in any case, and the
+others only where all of these pass.
 
 What a program does to itself is a failed test; a sandbox that could not run it is `SandboxFailed`, never a 0. No torch.
 """
 
 import asyncio
 import contextlib
-import itertools
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,13 +62,13 @@ class Judgement:
         self.why = self.why or f"test {number + 1}: {why}"[:_SHOWN]
 
 
-async def judge(solution: str, tests: Tests, bench: Bench, stop: bool) -> Judgement:
-    """Run the tests; `stop`: only until one fails."""
+async def judge(solution: str, tests: Tests, bench: Bench, graded: int = 0) -> Judgement:
+    """Run the first `graded` tests, and then on while none fails."""
     try:
         async with asyncio.timeout(OVERALL_SECONDS):
             if isinstance(tests, Pairs):
-                return await _judge_pairs(solution, tests, bench, stop)
-            return await _judge_in_harness(solution, tests, bench, stop)
+                return await _judge_pairs(solution, tests, bench, graded)
+            return await _judge_in_harness(solution, tests, bench, graded)
     except TimeoutError:
         raise SandboxFailed(
             f"{OVERALL_SECONDS:g} s were not enough to run the tests on this machine; run fewer programs at a time "
@@ -75,8 +76,8 @@ async def judge(solution: str, tests: Tests, bench: Bench, stop: bool) -> Judgem
         ) from None
 
 
-async def _judge_in_harness(solution: str, tests: Programs | Calls, bench: Bench, stop: bool) -> Judgement:
-    job = _job(solution, tests, stop)
+async def _judge_in_harness(solution: str, tests: Programs | Calls, bench: Bench, graded: int) -> Judgement:
+    job = _job(solution, tests, graded)
     outcome = await bench.run(job.program())
     verdict = job.verdict(outcome)
     if verdict.broken:
@@ -90,24 +91,24 @@ async def _judge_in_harness(solution: str, tests: Programs | Calls, bench: Bench
     return judgement
 
 
-def _job(solution: str, tests: Programs | Calls, stop: bool) -> Job:
+def _job(solution: str, tests: Programs | Calls, graded: int) -> Job:
     if isinstance(tests, Programs):
         names: dict[str, Any] = {"take": tests.names.take, "give": tests.names.give}
         programs = [{"program": program, **names} for program in tests.programs]
-        return Job(solution, programs, modules=tests.names.modules, stop=stop)
+        return Job(solution, programs, modules=tests.names.modules, graded=graded)
     calls = zip(tests.arguments, tests.expected, strict=True)
     listed = [{"function": tests.function, "arguments": given, "expected": wanted} for given, wanted in calls]
-    return Job(solution, listed, usual_names=True, stop=stop)
+    return Job(solution, listed, usual_names=True, graded=graded)
 
 
-async def _judge_pairs(solution: str, tests: Pairs, bench: Bench, stop: bool) -> Judgement:
+async def _judge_pairs(solution: str, tests: Pairs, bench: Bench, graded: int) -> Judgement:
     judgement = Judgement(len(tests))
-    waiting = enumerate(tests.pairs)
+    cases = list(enumerate(tests.pairs))
     spent = 0.0
 
-    async def work(cases: Iterable[tuple[int, tuple[str, str]]]) -> None:
+    async def work(waiting: Iterator[tuple[int, tuple[str, str]]]) -> None:
         nonlocal spent
-        for number, (stdin, expected) in cases:
+        for number, (stdin, expected) in waiting:
             if spent >= OVERALL_SECONDS:
                 judgement.happened.add("unfinished")
                 judgement.fail(number, f"not run: the tests before it took {OVERALL_SECONDS:g} s")
@@ -116,12 +117,15 @@ async def _judge_pairs(solution: str, tests: Pairs, bench: Bench, stop: bool) ->
             spent += outcome.seconds
             if _passes(outcome, expected, number, judgement):
                 judgement.passed += 1
-            elif stop:
+            elif number >= graded:
                 raise _Decided
 
     with contextlib.suppress(_Decided):
-        await work(itertools.islice(waiting, 1))
-        await _together([asyncio.create_task(work(waiting)) for _ in range(AT_A_TIME)])  # each takes what is next
+        for group in (cases[:1], cases[1:graded], cases[max(1, graded) :]):
+            if group and group[0][0] >= graded and judgement.why:
+                break
+            waiting = iter(group)  # each takes what is next
+            await _together([asyncio.create_task(work(waiting)) for _ in group[:AT_A_TIME]])
     return judgement
 
 

@@ -1,16 +1,15 @@
 """Whether a program wrote what was expected. Compared outside the sandbox, which the expected output never enters.
 
-Lines are compared one by one, without the blanks at their ends and the empty lines at the end of the whole. A word that
-is written differently still agrees where both are numbers and at least one is written with a point or an exponent: `3`
-and `3.0` are equal; where the *expected* number has a point or an exponent, the other may differ by a millionth (of its
-size, or absolutely below 1). Whole numbers are compared as text, so `007` is not `7` and no digit of a long one is
-overlooked. Blanks inside a line, blanks before it, empty lines in between and upper or lower case all count. No torch.
+Lines are compared one by one, word by word; empty lines and the number of blanks do not count. A word that is written
+differently still agrees where both are numbers and at least one is written with a point or an exponent: `3` and `3.0`
+are equal; where the *expected* number has a point or an exponent, the other may differ by a millionth (of its size, or
+absolutely below 1). Whole numbers are compared as text, so `007` is not `7` and no digit of a long one is overlooked.
+Which words share a line counts, and so does upper or lower case. No torch.
 """
 
 import re
 from decimal import Decimal
 
-_WORDS = re.compile(r"(\s+)")
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 TOLERANCE = Decimal("1e-6")
 
@@ -20,15 +19,12 @@ def same_output(got: str, expected: str) -> bool:
     return len(ours) == len(theirs) and all(map(_same_line, ours, theirs))
 
 
-def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.rstrip().splitlines()]
+def _lines(text: str) -> list[list[str]]:
+    return [words for line in text.splitlines() if (words := line.split())]
 
 
-def _same_line(got: str, expected: str) -> bool:
-    if got == expected:
-        return True
-    ours, theirs = _WORDS.split(got), _WORDS.split(expected)
-    return len(ours) == len(theirs) and all(map(_same_word, ours, theirs))
+def _same_line(got: list[str], expected: list[str]) -> bool:
+    return len(got) == len(expected) and all(map(_same_word, got, expected))
 
 
 def _same_word(got: str, expected: str) -> bool:

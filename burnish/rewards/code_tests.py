@@ -19,6 +19,10 @@ FORMS = (
     'a list of test programs (["assert f(1) == 2", …]), a list of {"input": …, "output": …} for standard input and '
     'output, or {"inputs": […], "outputs": […]}, with "fn_name" where a function is to be called'
 )
+_NOTHING: tuple[Any, ...] = (None, "", [], {})
+#: What a test may say beside "fn_name"; the last three change nothing.
+_KNOWN = {"input", "inputs", "output", "outputs", "fn_name", "type", "testtype", "explanation", "id", "index"}
+_INPUT_KINDS, _CALL_KINDS = ("stdin", "stdin_stdout"), ("functional", "function_call")
 
 
 @dataclass(frozen=True)
@@ -30,9 +34,6 @@ class Programs:
 
     def __len__(self) -> int:
         return len(self.programs)
-
-    def first(self, count: int) -> "Programs":
-        return Programs(self.programs[:count], self.names)
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,6 @@ class Calls:
     def __len__(self) -> int:
         return len(self.arguments)
 
-    def first(self, count: int) -> "Calls":
-        return Calls(self.function, self.arguments[:count], self.expected[:count])
-
 
 @dataclass(frozen=True)
 class Pairs:
@@ -59,18 +57,16 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.pairs)
 
-    def first(self, count: int) -> "Pairs":
-        return Pairs(self.pairs[:count])
-
 
 Tests = Programs | Calls | Pairs
 
 
 def read_tests(ground_truth: Any, extra_info: Mapping[str, Any] | None) -> Tests:
     """The tests of a row."""
-    given = (extra_info or {}).get("test_cases")
-    name, value = ("reward_model.ground_truth", ground_truth) if _is_empty(given) else ("test_cases", given)
-    if _is_empty(value):
+    name, value = "test_cases", plain((extra_info or {}).get("test_cases"))
+    if value in _NOTHING:
+        name, value = "reward_model.ground_truth", plain(ground_truth)
+    if value in _NOTHING:
         raise ValueError(
             "there are no tests in reward_model.ground_truth, reward_model.test_cases or extra_info.test_cases; "
             f"code needs {FORMS}"
@@ -82,13 +78,9 @@ def read_tests(ground_truth: Any, extra_info: Mapping[str, Any] | None) -> Tests
         raise ValueError(f"{name}={shown}: {error}; code needs {FORMS}") from None
 
 
-def _is_empty(value: Any) -> bool:
-    return value is None or (hasattr(value, "__len__") and len(value) == 0)
-
-
 def _parsed(value: Any) -> Any:
     if not isinstance(value, str):
-        return plain(value)
+        return value
     try:
         parsed = json.loads(value)
     except ValueError:
@@ -104,7 +96,7 @@ def _tests(value: Any) -> Tests:
     if all(isinstance(item, str) for item in value):
         return _programs(value)
     if all(isinstance(item, dict) and item.keys() >= {"input", "output"} for item in value):
-        return Pairs(tuple((_lines(item["input"]), _lines(item["output"])) for item in value))
+        return _items(value)
     raise ValueError("its items are neither all texts nor all objects with input and output")
 
 
@@ -115,15 +107,39 @@ def _programs(programs: list[str]) -> Programs:
     return Programs(tuple(programs), names_in(programs))
 
 
+def _items(items: list[dict[str, Any]]) -> Tests:
+    functions = set(map(_function, items))
+    if len(functions) > 1:
+        raise ValueError(f"its items call different functions, or none: {', '.join(sorted(map(str, functions)))}")
+    inputs, outputs = ([item[name] for item in items] for name in ("input", "output"))
+    return _columns({"fn_name": functions.pop(), "inputs": inputs, "outputs": outputs})
+
+
+def _function(given: dict[str, Any]) -> str | None:
+    """What `given` calls; None: standard input and output. ValueError where it says something that is not known here,
+    for it may change what the test means."""
+    said = {key: value for key, value in given.items() if value not in _NOTHING}
+    unknown = sorted(said.keys() - _KNOWN)
+    if unknown:
+        raise ValueError(f"the key {unknown[0]!r} is not known beside input, output and fn_name; leave it out")
+    function = said.get("fn_name")
+    if function is not None and not isinstance(function, str):
+        raise ValueError(f"fn_name={function!r} is no name")
+    kind = said.get("type", said.get("testtype"))
+    if kind is not None and kind not in (_CALL_KINDS if function else _INPUT_KINDS):
+        raise ValueError(f"type {kind!r} {'with' if function else 'without'} fn_name is not known")
+    return function
+
+
 def _columns(value: dict[str, Any]) -> Tests:
+    function = _function(value)
     inputs, outputs = (value.get(name + "s", value.get(name)) for name in ("input", "output"))
     if not isinstance(inputs, list) or not isinstance(outputs, list):
         raise ValueError("the object has no lists 'inputs' and 'outputs'")
     if len(inputs) != len(outputs) or not inputs:
         raise ValueError(f"{len(inputs)} inputs and {len(outputs)} outputs: needed is one output for each input")
-    function = value.get("fn_name")
     if function:
-        return Calls(str(function), tuple(map(_arguments, inputs)), tuple(map(_expected, outputs)))
+        return Calls(function, tuple(map(_arguments, inputs)), tuple(map(_expected, outputs)))
     return Pairs(tuple((_lines(i), _lines(o)) for i, o in zip(inputs, outputs, strict=True)))
 
 

@@ -55,27 +55,29 @@ class FusionSandbox:
         self._clients: dict[asyncio.AbstractEventLoop, httpx.AsyncClient] = {}
 
     async def run(self, program: Program, limits: Limits) -> Outcome:
+        return await self._try(self._client(), program, limits)
+
+    async def why_not(self) -> str | None:
+        async with self._new_client() as client:
+            outcome = await self._try(client, Program(f"print({HELLO!r})"), Limits())
+        if outcome.status == "failed":
+            return f"{_KEY}={outcome.reason}. Start a SandboxFusion server there, or correct the address"
+        if outcome.succeeded and outcome.stdout.strip() == HELLO:
+            return None
+        return f"{_KEY}={self.shown}: the server runs no Python as it should: {_described(outcome)}"
+
+    async def _try(self, client: httpx.AsyncClient, program: Program, limits: Limits) -> Outcome:
         deadline = time.monotonic() + 2 * (limits.seconds + ANSWER_SECONDS)
         pause = FIRST_PAUSE
         for tries_left in reversed(range(TRIES)):
             try:
-                return await self._ask(self._client(), program, limits)
+                return await self._ask(client, program, limits)
             except _Trouble as trouble:
                 if not tries_left or not trouble.may_pass or time.monotonic() + pause > deadline:
                     return Outcome("failed", reason=f"{self.shown}: {trouble}")
             await asyncio.sleep(pause)
             pause *= 2
         raise AssertionError("the last try returns")
-
-    async def why_not(self) -> str | None:
-        try:
-            async with self._new_client() as client:
-                outcome = await self._ask(client, Program(f"print({HELLO!r})"), Limits())
-        except _Trouble as trouble:
-            return f"{_KEY}={self.shown}: {trouble}. Start a SandboxFusion server there, or correct the address"
-        if outcome.succeeded and outcome.stdout.strip() == HELLO:
-            return None
-        return f"{_KEY}={self.shown}: the server runs no Python as it should: {_described(outcome)}"
 
     def _client(self) -> httpx.AsyncClient:
         """Connections are kept, and belong to the event loop they were made on."""

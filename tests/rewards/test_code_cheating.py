@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from tests.rewards.code_runs import need_sandbox, score_all
+from tests.rewards.code_runs import SANDBOX, need_sandbox, score, score_all
 
 TESTS = json.dumps(
     [
@@ -164,11 +164,13 @@ CHEATS = {
 @pytest.fixture(scope="module")
 def results():
     need_sandbox()
-    return score_all({**CHEATS, "honest": HONEST}, TESTS)
+    return score_all(CHEATS, TESTS, sandbox={**SANDBOX, "timeout": 1.0})
 
 
-def test_an_honest_solution_scores_1(results):
-    assert results["honest"]["score"] == 1.0, results["honest"]["why"]
+def test_an_honest_solution_scores_1():
+    need_sandbox()
+    result = score(HONEST, TESTS)
+    assert result["score"] == 1.0, result["why"]
 
 
 @pytest.mark.parametrize("name", CHEATS)

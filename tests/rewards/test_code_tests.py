@@ -1,6 +1,7 @@
 """The forms of tests, where the names in them come from, and how output is compared."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -21,6 +22,10 @@ PAIRS = Pairs((("1\n2", "3"), ("4", "5")))
         {"inputs": ["1\n2", "4"], "outputs": ["3", "5"]},
         {"inputs": [["1", "2"], 4], "outputs": [["3"], 5], "fn_name": None},
         {"input": ["1\n2", "4"], "output": ["3", "5"]},
+        [
+            {"type": "stdin_stdout", "input": "1\n2", "output": "3", "fn_name": None},
+            {"testtype": "stdin", "input": "4", "output": "5", "metadata": {}},
+        ],
     ],
 )
 @pytest.mark.parametrize("written", [json.dumps, lambda value: json.dumps(json.dumps(value)), lambda value: value])
@@ -44,13 +49,17 @@ def test_where_tests_stand():
 def test_calls():
     tests = read_tests({"fn_name": "add", "inputs": [[1, 2], "3\n[4]"], "outputs": [[3], "7"]}, {})
     assert tests == Calls("add", ([1, 2], [3, [4]]), ([[3], 3], ["7", 7]))
-    assert tests.first(1) == Calls("add", ([1, 2],), ([[3], 3],))
+    items = [
+        {"type": "function_call", "fn_name": "f", "input": [1], "output": 2},
+        {"fn_name": "f", "input": "3", "output": 4},
+    ]
+    assert read_tests(items, {}) == Calls("f", ([1], [3]), ([2], [4]))
 
 
 def test_programs():
     programs = ["import math\nassert math.isclose(f(1), 2)", "assert f(2)"]
     tests = read_tests(json.dumps(programs), {})
-    assert isinstance(tests, Programs) and tests.programs == tuple(programs) and len(tests.first(1)) == 1
+    assert isinstance(tests, Programs) and tests.programs == tuple(programs)
     assert (tests.names.take, tests.names.give, tests.names.modules) == (["f"], {}, ["math"])
     assert read_tests("assert f(1) == 2\nassert f(2) == 3", {}).programs == ("assert f(1) == 2\nassert f(2) == 3",)
 
@@ -74,6 +83,16 @@ def test_programs():
         (["assert True"], "they call nothing of the solution's"),
         (["assert len([1]) == 1 and sum([1]) == 1"], "they call nothing"),
         ({"fn_name": "f", "inputs": ["1 2"], "outputs": ["3"]}, "'1 2' are not JSON"),
+        ({"fn_name": ["f"], "inputs": [[1]], "outputs": [3]}, "is no name"),
+        (
+            [{"fn_name": "f", "input": [1], "output": 2}, {"fn_name": "g", "input": [1], "output": 2}],
+            "functions, or none: f, g",
+        ),
+        ([{"fn_name": "f", "input": [1], "output": 2}, {"input": "1", "output": "2"}], "different functions, or none"),
+        ([{"type": "function_call", "input": [1], "output": 2}], "'function_call' without fn_name"),
+        ([{"type": "stdin", "fn_name": "f", "input": [1], "output": 2}], "'stdin' with fn_name"),
+        ([{"function": "f", "input": [1], "output": 2}], "'function' is not known beside input"),
+        ({"func_name": "f", "inputs": [[1]], "outputs": [2]}, "'func_name' is not known beside input"),
     ],
 )
 def test_what_cannot_be_read_is_named_with_the_forms(value, message):
@@ -113,7 +132,8 @@ def test_where_names_come_from(programs, take, give):
     [
         ("3\n", "3", True), ("3  \n\n\n", "3\n", True), ("a b\nc", "a b\nc\n", True), ("\r\n3\r\n", "\n3", True),
         ("", "", True), ("\n", "", True), ("", "3", False), ("3", "", False),
-        (" 3", "3", False), ("3\n\n4", "3\n4", False), ("a  b", "a b", False), ("Yes", "YES", False),
+        (" 3", "3", True), ("3\n\n4", "3\n4", True), ("a  b", "a b", True), ("\ta \t b\n \nc", "a b\nc", True),
+        ("Yes", "YES", False), ("a\nb", "a b", False), ("ab", "a b", False), ("a", "a\na", False),
         ("3.0", "3", True), ("3", "3.0", True), ("3.0000001", "3", False), ("3.0000001", "3.0", True),
         ("0.3333333", "0.333333333", True), ("0.333", "0.333333333", False), ("1e3", "1000", True),
         ("1e-3", ".001", True),
@@ -136,7 +156,16 @@ def test_output_is_compared_line_by_line(got, expected, same):
         ("```\na = 1\n```\n```text\nb\n```", "b\n"),
         ("1. Do\n   ```py title=x\n   a = 1\n   if a:\n     b = 2\n   ```", "a = 1\nif a:\n  b = 2\n"),
         ("```python\na = 1\n```\nBetter\n```python\na = ", "a = 1\n"),
-        ("Cut short\n```python\na = 1\nb = ", "a = 1\nb = "),
+        ("Cut short\n```python\na = 1\nb = ", "a = 1\nb = \n"),
+        ("As text\n```\na\n```\n```python\na = 1", "a = 1\n"),
+        ("~~~python\na = '```'\n~~~", "a = '```'\n"),
+        ("````python\na = '''\n```\n'''\n````", "a = '''\n```\n'''\n"),
+        ("Code: ```python\na = 1\n```", "a = 1\n"),
+        ("```python\na = 1```\nDone.", "a = 1\n"),
+        ("```python\r\na = 1\r\nb = 2\r\n```\r\nDone.", "a = 1\nb = 2\n"),
+        ("Use ```a = 0``` here:\n```python\na = 1\n```", "a = 1\n"),
+        ("With ``` a block\n```python\na = 1\n```", "a = 1\n"),
+        ("s = '''\n```python\na = 1\n```\n'''", "s = '''\n```python\na = 1\n```\n'''"),
         ("def f():\n    return '```'", "def f():\n    return '```'"),
         ("a = 1", "a = 1"),
         ("The answer is 42.", None),
@@ -146,7 +175,59 @@ def test_output_is_compared_line_by_line(got, expected, same):
     ],
 )
 def test_the_program_in_a_response(response, program):
-    assert program_in(response) == program
+    assert program_in(response, PAIRS) == program
+
+
+def fenced(*programs: str) -> str:
+    return "\n".join(f"Text.\n```python\n{program}\n```" for program in programs)
+
+
+SOLUTION = "def f(x):\n    return x"
+ASSERTS = read_tests(["x = f(1)\nassert x == 1"], {})
+
+
+@pytest.mark.parametrize(
+    ("tests", "solution", "others"),
+    [
+        (ASSERTS, SOLUTION, ["x = f(1)\nprint(x)", "assert f(1) == 1", "def test_f():\n    assert f(1) == 1"]),
+        (ASSERTS, "f = lambda x: x", ["print(f(1))"]),
+        (ASSERTS, "async def f(x) -> int: ...", ["class A:\n    def f(self): pass"]),
+        (Calls("f", ([1],), ([1],)), "class Solution:\n    def f(self, x): ...", ["print(Solution().f(1))"]),
+        (PAIRS, "print(int(input()) + 1)", ["print(solve(3))  # the input is 3"]),
+        (PAIRS, "import sys\nprint(sys.stdin.read())", ["assert solve(3) == 4"]),
+    ],
+)
+def test_a_block_that_fits_the_tests_goes_before_a_later_one(tests, solution, others):
+    for other in others:
+        assert (
+            program_in(fenced(solution, other), tests) == program_in(fenced(other, solution), tests) == solution + "\n"
+        )
+        assert program_in(fenced(solution).replace("python", "") + "\n" + fenced(other), tests) == solution + "\n"
+    assert program_in(fenced("before = 1\n" + solution, *others, solution), tests) == solution + "\n"
+    broken = f"{solution}\n1 +"  # the last word is the answer, be it no Python
+    assert program_in(fenced(solution, broken), tests) == broken + "\n"
+    cut = fenced(solution) + "\nBetter:\n```python\n" + solution[:-1]
+    assert program_in(cut, tests) == solution + "\n"
+
+
+LONG = 100_000
+
+
+@pytest.mark.parametrize("tests", [PAIRS, ASSERTS], ids=["input", "programs"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```" + "a" * LONG, "```" + "a" * LONG + "`", "```" + " " * LONG + "`", "```a\n" * (LONG // 5), "`" * LONG,
+        "``` " * (LONG // 4), "```\n" * (LONG // 4), "```\nx\n```\n" * (LONG // 10), " " * LONG + "~~", "\n" * LONG,
+        "```python\n" + " " * LONG + "x", "```python\n" + ("input" + " " * 99) * (LONG // 104),
+        "```python\n" + "async " * (LONG // 6), "```python\n" + "x" * LONG, "(" * LONG, "f(" * (LONG // 2),
+    ],
+    ids=range(16),
+)  # fmt: skip
+def test_an_odd_response_takes_no_long_time(text, tests):
+    began = time.process_time()
+    program_in(text, tests)
+    assert time.process_time() - began < 1.0
 
 
 def test_the_reference_is_the_datasets_solution():

@@ -239,6 +239,8 @@ def test_many_at_once_and_one_event_loop_after_another(server):
 
 def test_why_not(server):
     assert asyncio.run(FusionSandbox(server.url).why_not()) is None
+    server.moods = [status(503)]
+    assert asyncio.run(FusionSandbox(server.url).why_not()) is None
     server.moods = [status(404)]
     assert "/run_code" in asyncio.run(FusionSandbox(server.url).why_not())
     server.moods = [

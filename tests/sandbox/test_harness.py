@@ -136,10 +136,10 @@ def test_usual_names_are_those_that_a_solution_lacks():
     assert usual_names(source) == {"List": typing.List, "deque": collections.deque, "math": math}  # noqa: UP006
 
 
-def judged(sandbox: LocalSandbox, solution: str, *programs: str, stop: bool = False, seconds: float = 10) -> Verdict:
+def judged(sandbox: LocalSandbox, solution: str, *programs: str, graded: int = 99, seconds: float = 10) -> Verdict:
     names = names_in(programs)
     tests = [{"program": program, "take": names.take, "give": names.give} for program in programs]
-    job = Job(solution, tests, names.modules, stop=stop)
+    job = Job(solution, tests, names.modules, graded=graded)
     return job.verdict(asyncio.run(sandbox.run(job.program(), Limits(seconds=seconds))))
 
 
@@ -267,7 +267,7 @@ def test_failures_are_told_test_by_test(sandbox):
     verdict = judged(sandbox, solution, *programs, seconds=2)
     assert verdict.passed == (True, False, True) and verdict.ended
     assert verdict.why == "AssertionError: two (assert f(2) == 3, 'two')"
-    assert judged(sandbox, solution, *programs, stop=True).passed == (True, False)
+    assert judged(sandbox, solution, *programs, graded=0).passed == (True, False)
 
 
 def test_a_solution_is_a_module_not_the_main_program(sandbox):

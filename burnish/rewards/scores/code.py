@@ -1,8 +1,9 @@
 """Code: the program in the response has to pass the row's tests, in a sandbox.
 
 1 where it passes all of them, else 0; with `continuous` the share that it passes, of the first 10 where there are more.
-A wrong, crashing, endless or greedy program is a 0; tests that cannot be read (ValueError) and a sandbox that cannot
-run (SandboxFailed) are failures of the sample.
+`acc` is 1 where it passes all of them, either way: with `continuous`, a program that passes the first 10 runs the rest
+too, until it fails one. A wrong, crashing, endless or greedy program is a 0; tests that cannot be read (ValueError) and
+a sandbox that cannot run (SandboxFailed) are failures of the sample.
 
     ../code_answer.py   the program in a response
     ../code_tests.py    the forms of tests
@@ -10,8 +11,8 @@ run (SandboxFailed) are failures of the sample.
     ../code_judge.py    runs the tests
     ../code_output.py   compares output
 
-The result also has `acc`, `passed` (the share of tests; without `continuous` those until the first failure), `pred`
-(the program), `why` (the first failure in words), and 1.0 or 0.0 for what happened on the way: no_program, timeout,
+The result also has `passed` (the share of tests; without `continuous` those until the first failure), `pred` (the
+program), `why` (the first failure in words), and 1.0 or 0.0 for what happened on the way: no_program, timeout,
 memory, output, crash, unfinished. Python only. No torch.
 """
 
@@ -44,14 +45,14 @@ async def compute_score(
 ) -> dict[str, Any]:
     """`sandbox` has the fields of `reward_model.sandbox`; None: the defaults."""
     tests = read_tests(ground_truth, extra_info)
-    if continuous:
-        tests = tests.first(CONTINUOUS_TESTS)
-    program = program_in(solution_str)
+    graded = min(CONTINUOUS_TESTS, len(tests)) if continuous else 0
+    program = program_in(solution_str, tests)
     if program is None:
         judgement = Judgement(len(tests), why="the response holds no program", happened={"no_program"})
     else:
-        judgement = await judge(program, tests, _bench(sandbox), stop=not continuous)
-    share = judgement.passed / judgement.tests
+        judgement = await judge(program, tests, _bench(sandbox), graded)
+    counted = graded or len(tests)
+    share = min(judgement.passed, counted) / counted  # where others ran too, all that are graded have passed
     right = float(judgement.passed == judgement.tests)
     return {
         "score": share if continuous else right,
@@ -65,11 +66,11 @@ async def compute_score(
 
 def reference(ground_truth: Any, extra_info: Mapping[str, Any]) -> str:
     """A right response: the dataset's own solution. ValueError where the row has none, for tests say none."""
-    read_tests(ground_truth, extra_info)
+    tests = read_tests(ground_truth, extra_info)
     answer = extra_info.get("answer")
     if not isinstance(answer, str) or not answer.strip():
         raise ValueError("extra_info.answer is missing: tests do not say how a right program is written")
-    return f"```python\n{program_in(answer) or answer}\n```"
+    return f"```python\n{program_in(answer, tests) or answer}\n```"
 
 
 def check(ground_truth: Any, extra_info: Mapping[str, Any]) -> None:

@@ -45,11 +45,11 @@ class Job:
     tests: list[dict[str, Any]]
     modules: list[str] = field(default_factory=list)  # that the tests import
     usual_names: bool = False  # give the solution names like List and deque that it does not import
-    stop: bool = True  # at the first test that fails
+    graded: int = 0  # so many tests run in any case; from there on, one that fails ends the others
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def program(self) -> Program:
-        names = ("nonce", "solution", "tests", "modules", "usual_names", "stop")
+        names = ("nonce", "solution", "tests", "modules", "usual_names", "graded")
         return Program(harness_source(), json.dumps({name: getattr(self, name) for name in names}))
 
     def verdict(self, outcome: Outcome) -> Verdict:

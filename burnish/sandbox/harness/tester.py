@@ -5,9 +5,9 @@ tests) from standard input; imports what the tests import; and only then lets th
 runs here, in names of its own, with the solution's functions as handles. For each it writes a line that begins with the
 nonce, which no other process knows; nothing else that is written to standard output counts.
 
-The job is JSON: {"nonce", "solution", "usual_names", "stop" (at the first failure), "modules" (that tests import),
-"tests"}, a test being {"program", "take": [names of the solution], "give": {name: [module, attribute or null]}} or
-{"function", "arguments", "expected"}.
+The job is JSON: {"nonce", "solution", "usual_names", "graded" (so many tests run in any case; from there on, one that
+fails ends the others), "modules" (that tests import), "tests"}, a test being {"program", "take": [names of the
+solution], "give": {name: [module, attribute or null]}} or {"function", "arguments", "expected"}.
 """
 
 from __future__ import annotations
@@ -87,10 +87,12 @@ def test_all(job: dict[str, Any], solution: Solution, report: Report) -> None:
         problem = None
     except BaseException as error:  # noqa: BLE001  whatever the solution raises, or that it ended itself
         problem = f"the solution does not load: {told(error)}"
+    failed = False
     for number, test in enumerate(job["tests"]):
         why = problem or failure_of(test, solution)
         report.line(test=number, passed=why is None, why=why)
-        if why and (problem or job["stop"]):
+        failed = failed or why is not None
+        if problem or (failed and number + 1 >= job["graded"]):
             return
 
 
