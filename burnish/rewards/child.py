@@ -1,7 +1,8 @@
 """One scoring process as its parent sees it: start it, ask it, kill it. Used by pool.py on the pool's event loop.
 
 Waits for: the first answer (the function is loaded) at most START_SECONDS, each answer at most its time limit. What
-ends a wait is the answer, the limit (the child is then killed with everything it started) or the child's death.
+ends a wait is the answer, the limit (the child is then killed with everything it started) or the child's death. A
+caller that gives up ends its call: by a word to the child where that runs several, else by killing it.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from burnish.rewards.contract import FunctionSpec, ScoreRequest
-from burnish.rewards.process import HEADER, HELLO, frame
+from burnish.rewards.process import CANCEL, HEADER, HELLO, frame
 
 START_SECONDS = 300.0  # a user's module may import large libraries from a slow disk
 GRACE_SECONDS = 2.0  # an async function's limit is kept by the child itself; past this it must be blocked
@@ -98,15 +99,17 @@ class Child(asyncio.SubprocessProtocol):
             payload = pickle.dumps((list(requests), timeout))
         except Exception as error:  # noqa: BLE001  a row may hold anything; what cannot travel is that sample's failure
             raise Failed(f"the row cannot be sent to the scoring process: {error}") from None
-        self._last += 1
+        self._last = number = self._last + 1
         try:
             limit = timeout + GRACE_SECONDS if self.concurrent else timeout
-            answer = await self._ask(self._last, payload, limit)
+            answer = await self._ask(number, payload, limit)
         except TimeoutError:
             await self.kill()
             answer = {"timed_out": True}
         except asyncio.CancelledError:
-            if not self.concurrent:  # the next call must not queue behind one that nobody waits for
+            if self.concurrent and self._usable:
+                self._send(number, CANCEL)
+            else:  # the next call must not queue behind one that nobody waits for
                 await self.kill()
             raise
         if "timed_out" in answer:
@@ -130,13 +133,16 @@ class Child(asyncio.SubprocessProtocol):
         # so one that lies in the pipe when this loop wakes late is never called a time-out.
         timer = loop.call_later(limit, self._expire, future)
         try:
-            stdin = self._transport.get_pipe_transport(0)
-            assert isinstance(stdin, asyncio.WriteTransport)
-            stdin.write(frame(number, payload))
+            self._send(number, payload)
             return await future
         finally:
             timer.cancel()
             self._waiting.pop(number, None)
+
+    def _send(self, number: int, payload: bytes) -> None:
+        stdin = self._transport.get_pipe_transport(0)
+        assert isinstance(stdin, asyncio.WriteTransport)
+        stdin.write(frame(number, payload))
 
     @staticmethod
     def _expire(future: asyncio.Future[dict[str, Any]]) -> None:

@@ -21,8 +21,8 @@ BATCH_PARAMETERS = ("data_sources", "solution_strs", "ground_truths", "extra_inf
 #: Where a scoring function's dict, an agent loop's extra fields and a manager's extra info hold rows to train on.
 NEW_PROMPTS = "new_prompts"
 
-#: Levels of lists and objects that a value may have.
-DEEPEST = 100
+#: Levels of lists and objects that a value may have, and bits of a whole number in it.
+DEEPEST, MOST_BITS = 100, 10_000
 #: Characters of a response that a report of its failure shows.
 SHOWN_RESPONSE = 200
 
@@ -141,7 +141,8 @@ def proposed_by(who: str, rows: Any) -> dict[str, Any]:
 def plain(value: Any) -> Any:
     """`value` in JSON's types: array scalars become numbers, arrays and tuples lists, anything else its text.
 
-    What is nested too deeply, or holds itself, is replaced as a whole by a text that says so.
+    What is nested too deeply, or holds itself, is replaced as a whole by a text that says so, and so is a whole number
+    with more digits than Python writes.
     """
     try:
         return _plain(value, DEEPEST)
@@ -150,7 +151,9 @@ def plain(value: Any) -> Any:
 
 
 def _plain(value: Any, levels: int) -> Any:
-    value = _unboxed(value)
+    value = unboxed(value)
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        return f"a whole number of {value.bit_length()} bits"
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if not levels:
@@ -159,22 +162,25 @@ def _plain(value: Any, levels: int) -> Any:
         return {str(key): _plain(item, levels - 1) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(item, levels - 1) for item in value]
-    if hasattr(value, "tolist") and hasattr(value, "shape"):
-        return _plain(value.tolist(), levels)
     return str(value)
 
 
-def _unboxed(value: Any) -> Any:
-    """Scalars of numpy and torch, and their arrays of no dimension, as Python numbers (neither need be imported)."""
-    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
+def unboxed(value: Any) -> Any:
+    """Arrays and scalars of numpy and torch as Python lists and numbers (neither need be imported); others as is."""
+    return value.tolist() if hasattr(value, "tolist") and hasattr(value, "shape") else value
+
+
+def is_empty(value: Any) -> bool:
+    """Whether a field of a row holds nothing."""
+    return value is None or (hasattr(value, "__len__") and len(value) == 0)
 
 
 def _number(value: Any, what: str) -> float:
-    value = _unboxed(value)
-    if not isinstance(value, numbers.Real):
+    given = unboxed(value)
+    if not isinstance(given, numbers.Real):
         raise BadResult(f"{what} {_kind(value)}; {_NEEDED}")
     try:
-        number = float(value)
+        number = float(given)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):

@@ -55,7 +55,8 @@ def apply_policy(
     if len(results) != len(uids):
         raise ValueError(f"{len(results)} results for {len(uids)} uids")
     failed = np.array([result.error is not None for result in results], dtype=bool)  # (B,)
-    stop_early(results, uids, len(results), max_failure_ratio)
+    if too_many(int(failed.sum()), len(results), max_failure_ratio):
+        raise _too_many_failed(results, uids, len(results), len(results), max_failure_ratio)
     causes = describe_causes(results, uids)
     if on_error == "zero":
         filled = [replace(r, score=0.0) if r.error is not None else r for r in results]
@@ -93,30 +94,24 @@ class FailureWatch:
         self.failed.append((uid, result))
         if too_many(len(self.failed), self.total, self.max_failure_ratio):
             uids, results = zip(*self.failed, strict=True)
-            stop_early(results, uids, self.total, self.max_failure_ratio, scored=self.scored)
+            raise _too_many_failed(results, uids, self.scored, self.total, self.max_failure_ratio)
 
 
-def stop_early(
+def _too_many_failed(
     results: Sequence[ScoreResult],
     uids: Sequence[Hashable] | np.ndarray,
+    scored: int,
     total: int,
     max_failure_ratio: float,
-    scored: int | None = None,
-) -> None:
-    """RewardError when the results so far hold more failures than the whole step of `total` samples may have.
-
-    `scored`: how many samples were tried, where `results` leaves out those that succeeded.
-    """
+) -> RewardError:
+    """What stops the run after `scored` of `total` samples; `results` may leave out those that succeeded."""
     failed = sum(result.error is not None for result in results)
-    scored = len(results) if scored is None else scored
-    if too_many(failed, total, max_failure_ratio):
-        so_far = f"stopped after scoring {scored} of {total} samples: {failed} failed"
-        at_the_end = f"{failed} of {total} samples could not be scored"
-        raise RewardError(
-            f"{so_far if scored < total else at_the_end}, more than reward.max_failure_ratio="
-            f"{max_failure_ratio:g} allows. Mend the reward function, or raise the ratio to go on without them\n"
-            f"{describe_causes(results, uids)}"
-        )
+    so_far = f"stopped after scoring {scored} of {total} samples: {failed} failed"
+    at_the_end = f"{failed} of {total} samples could not be scored"
+    return RewardError(
+        f"{so_far if scored < total else at_the_end}, more than reward.max_failure_ratio={max_failure_ratio:g} allows. "
+        f"Mend the reward function, or raise the ratio to go on without them\n{describe_causes(results, uids)}"
+    )
 
 
 def describe_causes(results: Sequence[ScoreResult], uids: Sequence[Hashable] | np.ndarray) -> str:

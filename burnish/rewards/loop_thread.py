@@ -31,10 +31,6 @@ class LoopThread:
         self._closed = False
         self._process = os.getpid()
 
-    @property
-    def started(self) -> bool:
-        return self._thread is not None
-
     def run(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Begin `work` on the loop."""
         if os.getpid() != self._process:

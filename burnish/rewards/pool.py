@@ -76,11 +76,6 @@ class ScorePool:
         """Score one response; failures come back inside the result."""
         return await asyncio.wrap_future(self.submit(request))
 
-    @property
-    def started(self) -> bool:
-        """Whether anything was ever asked of it."""
-        return self._thread.started
-
     def submit(self, request: ScoreRequest) -> concurrent.futures.Future[ScoreResult]:
         """The same for callers without an event loop."""
         return self._thread.run(self._score(request))

@@ -1,9 +1,10 @@
 """The child process that runs a scoring function: `python -m burnish.rewards.process`, started by child.py.
 
 Consumes frames on what was its standard input: first the FunctionSpec, then calls, each with its ScoreRequests (one, or
-for a function in the batch form any number). Hands on one JSON frame per call on what was its standard output: an
-answer per request, or the error of the whole call. Both descriptors are moved to private ones before user code runs: a
-function that prints writes to standard error, one that reads gets an empty file, and neither can disturb the protocol.
+for a function in the batch form any number); a frame without a payload cancels the call of its number, where the
+function is async. Hands on one JSON frame per call on what was its standard output: an answer per request, or the error
+of the whole call. Both descriptors are moved to private ones before user code runs: a function that prints writes to
+standard error, one that reads gets an empty file, and neither can disturb the protocol.
 
 The function is loaded once and called many times, so its state (module-level, or of an object of a user's class) lives
 as long as the process, belongs to this process alone, and is lost when a time-out replaces it. A plain function runs in
@@ -15,6 +16,7 @@ but read them ends this process and everything it started, even in the middle of
 """
 
 import asyncio
+import contextlib
 import inspect
 import json
 import os
@@ -37,10 +39,15 @@ from burnish.rewards.routing import default_compute_score
 HEADER = struct.Struct(">IQ")
 Waiting = queue.SimpleQueue[tuple[int, bytes]]  # (number of the call, payload)
 HELLO = 0  # the number of the first frame and of its answer; calls count from 1
+CANCEL = b""  # the payload that ends the call of its number
 
 
 def frame(number: int, payload: bytes) -> bytes:
     return HEADER.pack(len(payload), number) + payload
+
+
+def encoded(content: dict[str, Any]) -> bytes:
+    return json.dumps(content).encode()
 
 
 def unpack(payload: bytes) -> Any:
@@ -62,10 +69,10 @@ def main() -> None:
         found = load_function(spec.path, spec.name) if spec.path else default_compute_score
         function = bind(found, spec.key, spec.reward_kwargs)
     except ConfigError as error:
-        parent.send(HELLO, {"error": str(error)})
+        parent.send(HELLO, encoded({"error": str(error)}))
         return
     facts = {"concurrent": function.concurrent, "required": function.required, "batch": function.batch}
-    parent.send(HELLO, facts)
+    parent.send(HELLO, encoded(facts))
     serve = serve_concurrently if function.concurrent else serve_one_by_one
     serve(function, spec.label, waiting, parent)
 
@@ -83,8 +90,8 @@ class Parent:
     def __init__(self, stream: IO[bytes]):
         self._stream = stream
 
-    def send(self, number: int, content: dict[str, Any]) -> None:
-        self._stream.write(frame(number, json.dumps(content).encode()))
+    def send(self, number: int, payload: bytes) -> None:
+        self._stream.write(frame(number, payload))
         self._stream.flush()
 
 
@@ -112,7 +119,7 @@ def serve_one_by_one(function: ScoreFunction, label: str, waiting: Waiting, pare
             parent.send(number, score_one(runner, function, label, payload))
 
 
-def score_one(runner: asyncio.Runner, function: ScoreFunction, label: str, payload: bytes) -> dict[str, Any]:
+def score_one(runner: asyncio.Runner, function: ScoreFunction, label: str, payload: bytes) -> bytes:
     """The answer to one call. A plain function may still return an awaitable (functools.partial, a lambda)."""
     try:
         requests: list[ScoreRequest]
@@ -120,46 +127,59 @@ def score_one(runner: asyncio.Runner, function: ScoreFunction, label: str, paylo
         value = function(*requests)
         if inspect.isawaitable(value):
             value = runner.run(_wait(value))
-        return {"answers": answers(function, value, len(requests), label)}
+        return encoded({"answers": answers(function, value, len(requests), label)})
     except BaseException:  # noqa: BLE001  also SystemExit: whatever the function raises is this call's failure
-        return {"error": failure_text()}
+        return encoded({"error": failure_text()})
 
 
-def serve_concurrently(function: ScoreFunction, label: str, waiting: Waiting, parent: Parent) -> None:
-    async def answer_one(number: int, payload: bytes) -> None:
-        parent.send(number, await score_async(function, label, payload))
+def serve_concurrently(function: ScoreFunction, label: str, waiting: Waiting, parent: Parent) -> NoReturn:
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        running: dict[int, asyncio.Task[None]] = {}
 
-    async def serve() -> None:
-        loop = asyncio.get_running_loop()
-        running: set[asyncio.Task[None]] = set()  # the loop itself holds tasks only weakly
+        async def answer_one(number: int, payload: bytes) -> None:
+            parent.send(number, await score_async(function, label, payload))
 
-        def begin(number: int, payload: bytes) -> None:
-            task = loop.create_task(answer_one(number, payload))
-            running.add(task)
-            task.add_done_callback(running.discard)
+        def take(number: int, payload: bytes) -> None:
+            if payload != CANCEL:
+                running[number] = loop.create_task(answer_one(number, payload))
+                running[number].add_done_callback(lambda _: running.pop(number))
+            elif number in running:
+                running[number].cancel()
 
         def hand_over() -> NoReturn:
             while True:
-                loop.call_soon_threadsafe(begin, *waiting.get())
+                loop.call_soon_threadsafe(take, *waiting.get())
 
         threading.Thread(target=hand_over, daemon=True).start()
-        await loop.create_future()  # for ever: `read_frames` ends the process
+        while True:  # `read_frames` ends the process
+            # asyncio lets these two out of the loop as well as into whoever awaits the task that raised them. The
+            # latter is enough: the loop goes on, for the other calls' sake.
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                loop.run_forever()
 
-    asyncio.run(serve())
 
-
-async def score_async(function: ScoreFunction, label: str, payload: bytes) -> dict[str, Any]:
+async def score_async(function: ScoreFunction, label: str, payload: bytes) -> bytes:
+    """The answer to one call, within its time limit. Cancelled, it cancels the function."""
     try:
         requests: list[ScoreRequest]
         requests, timeout = unpack(payload)
-        call = asyncio.ensure_future(_wait(function(*requests)))
+    except Exception:  # noqa: BLE001  as above
+        return encoded({"error": failure_text()})
+    call = asyncio.ensure_future(call_async(function, label, requests))
+    try:
         done, _ = await asyncio.wait([call], timeout=timeout)
-        if not done:
-            call.cancel()
-            return {"timed_out": True}
-        return {"answers": answers(function, call.result(), len(requests), label)}
+    finally:
+        call.cancel()
+    return call.result() if done else encoded({"timed_out": True})
+
+
+async def call_async(function: ScoreFunction, label: str, requests: list[ScoreRequest]) -> bytes:
+    """Raises nothing: an exception that is no Exception would end more than its own task."""
+    try:
+        return encoded({"answers": answers(function, await function(*requests), len(requests), label)})
     except BaseException:  # noqa: BLE001  as above
-        return {"error": failure_text()}
+        return encoded({"error": failure_text()})
 
 
 async def _wait(value: Awaitable[Any]) -> Any:

@@ -17,8 +17,8 @@ from types import ModuleType
 from typing import Any, Literal
 
 from burnish.errors import DataError, UserError
-from burnish.rewards.contract import PARAMETERS
-from burnish.rewards.signature import accepted_names
+from burnish.rewards.contract import PARAMETERS, is_empty
+from burnish.rewards.options import annotations, takes
 
 NO_SOURCE = "unknown"  # what `data/row.py` calls the data source of a row that names none
 RULE, MODEL, BOTH = "rule", "model", "both"  # styles
@@ -63,9 +63,9 @@ class Scorer:
         return function
 
     def named(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of `values` that `compute_score` names."""
-        names, takes_rest = _names(self.compute_score)
-        return {name: value for name, value in values.items() if takes_rest or name in names}
+        """Those of `values` that `compute_score` names, less options whose value only other scorers take."""
+        own = annotations(self.compute_score)
+        return {name: value for name, value in values.items() if name in own and _is_meant(name, value, own[name])}
 
     def _load(self) -> ModuleType:
         return importlib.import_module(self.module)
@@ -124,7 +124,12 @@ def default_compute_score(
 
 def scorer_options() -> frozenset[str]:
     """The parameters of the built-in scorers that a user may set."""
-    return frozenset().union(*(_names(scorer.compute_score)[0] for scorer in SCORERS)) - set(PARAMETERS)
+    return frozenset().union(*(annotations(scorer.compute_score) for scorer in SCORERS)) - set(PARAMETERS)
+
+
+def option_annotations(name: str) -> list[Any]:
+    """What the scorers that have an option say of its values."""
+    return [known[name] for scorer in SCORERS if name in (known := annotations(scorer.compute_score))]
 
 
 def check_row(
@@ -140,18 +145,21 @@ def check_row(
     a function that insists on one (`reads_ground_truth`) must not get None because the row has it in the wrong place.
     `reward_model`: there is a reward model, for rows whose style asks for one.
     """
-    if reward_model and style_of(row) == MODEL:
+    if problem := misspelt_style(row):
+        return problem
+    if not reward_model and (style := style_of(row)) != RULE:
+        return (
+            f"reward_model.style={style!r} asks for a reward model, and there is none: set reward_model.enable=true "
+            "reward_model.model.path=…, or make the style 'rule' and score by the data source's rule or a function of "
+            f"your own: {_BRING}"
+        )
+    if style_of(row) == MODEL:
         return None
     if custom:
         return _PLACE if reads_ground_truth and _is_misplaced(row) else None
     section = row.get("reward_model")
     if section is not None and not isinstance(section, Mapping):
         return f"reward_model={section!r}: must be a dict with style and ground_truth"
-    if not reward_model and (style := style_of(row)) != RULE:
-        return (
-            f"reward_model.style={style!r} asks for a reward model, and there is none: set reward_model.enable=true "
-            f"reward_model.model.path=…, or make the style 'rule', or score with a function of your own: {_BRING}"
-        )
     return _check_rule(row, reward_fn_key)
 
 
@@ -166,7 +174,7 @@ def _check_rule(row: Mapping[str, Any], reward_fn_key: str) -> str | None:
     ground_truth, extra_info = truth_of(row)
     try:
         scorer = scorer_for(data_source)
-        if scorer.reads_ground_truth and _is_empty(ground_truth):
+        if scorer.reads_ground_truth and is_empty(ground_truth):
             raise ValueError(
                 f"reward_model.ground_truth is missing: the scorer '{scorer.name}' of {data_source!r} compares with "
                 f"it; fill it in, or score without it by a function of your own: {_BRING}"
@@ -191,23 +199,31 @@ def style_of(row: Mapping[str, Any]) -> str:
     return style if style in (MODEL, BOTH) else RULE
 
 
+def misspelt_style(row: Mapping[str, Any]) -> str | None:
+    """What is wrong with a style that would be a rule's, and is all but MODEL or BOTH; or None."""
+    section = row.get("reward_model")
+    style = section.get("style") if isinstance(section, Mapping) else None
+    if not isinstance(style, str) or style in (MODEL, BOTH):
+        return None
+    near = difflib.get_close_matches(style.strip().lower(), (MODEL, BOTH), n=1, cutoff=0.8)
+    return f"reward_model.style={style!r}: did you mean {near[0]!r}?" if near else None
+
+
 def truth_of(row: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The ground truth, and the `extra_info` beside it: the row's own over the other fields of its `reward_model`."""
     others = dict(row.get("reward_model") or {})
     return others.pop("ground_truth", None), {**others, **(row.get("extra_info") or {})}
 
 
-@functools.cache
-def _names(function: Callable[..., Any]) -> tuple[frozenset[str], bool]:
-    return accepted_names(function)
+def _is_meant(name: str, value: Any, annotation: Any) -> bool:
+    """Whether a value is for a scorer that has the option, annotated so. One that none takes is: it will say so."""
+    if name in PARAMETERS or takes(annotation, value):
+        return True
+    return not any(takes(other, value) for other in option_annotations(name))
 
 
 def _is_misplaced(row: Mapping[str, Any]) -> bool:
     """Whether the ground truth stands beside `reward_model` instead of in it."""
     reward_model = row.get("reward_model")
     inside = reward_model.get("ground_truth") if isinstance(reward_model, Mapping) else None
-    return _is_empty(inside) and not _is_empty(row.get("ground_truth"))
-
-
-def _is_empty(value: Any) -> bool:
-    return value is None or (hasattr(value, "__len__") and len(value) == 0)
+    return is_empty(inside) and not is_empty(row.get("ground_truth"))

@@ -17,16 +17,17 @@ managers get, so a user's manager needs to know nothing about processes.
 
 import asyncio
 import dataclasses
-import difflib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from burnish.config.evaluation import EvalConfig
 from burnish.config.reward import RuleConfig
+from burnish.config.user_code import listed, nearest
 from burnish.errors import ConfigError, RewardError
 from burnish.rewards.contract import NEW_PROMPTS, FunctionSpec, ScoreRequest, ScoreResult
 from burnish.rewards.function import bind, score_here
+from burnish.rewards.options import value_problem
 from burnish.rewards.pool import ScorePool
 from burnish.rewards.request import LoopOutput, facts_of, loop_result, request_for
 from burnish.rewards.routing import (
@@ -34,11 +35,13 @@ from burnish.rewards.routing import (
     check_row,
     data_source_of,
     default_compute_score,
+    option_annotations,
     scorer_for,
     scorer_options,
     style_of,
 )
 from burnish.rewards.sandboxed import SandboxPool
+from burnish.rewards.signature import KWARGS
 
 if TYPE_CHECKING:
     from burnish.config.ppo import PPOConfig
@@ -97,20 +100,21 @@ class Scoring:
         return not self.pool.batch
 
     def validate(self) -> None:
-        """ConfigError where the function cannot be loaded or called. A custom one is tried in a child process."""
+        """ConfigError where the function cannot be loaded or called, or where the built-in scorers have no such option
+        or value. A custom function is tried in a child process."""
         if self.spec.path is not None:
             self.pool.check()
             self.pool.rest()  # where it is not this process that scores, nothing shall be left idle
             return
         options = scorer_options() if self.spec.reward_kwargs else frozenset()
-        for name in self.spec.reward_kwargs:
+        for name, value in self.spec.reward_kwargs.items():
             if name not in options:
-                near = difflib.get_close_matches(name, options, n=1)
                 raise ConfigError(
-                    f"custom_reward_function.reward_kwargs.{name}: no built-in scorer has this option"
-                    f"{f'; did you mean {near[0]}?' if near else ''} (known: {', '.join(sorted(options))}). "
-                    "For a function of your own, set custom_reward_function.path"
+                    f"{KWARGS}.{name}: no built-in scorer has this option{nearest(name, options)} "
+                    f"(known: {listed(options)}). For a function of your own, set custom_reward_function.path"
                 )
+            if problem := value_problem(option_annotations(name), value):
+                raise ConfigError(f"{KWARGS}.{name}={value}: {problem}")
 
     def check_row(self, row: Mapping[str, Any]) -> str | None:
         """What keeps this row from being scored, or None. ConfigError where it is this machine."""

@@ -23,6 +23,17 @@ def test_no_integer_answer(text):
     assert compute_score(text, "933") == {"score": 0.0, "acc": 0.0, "format": 0.0, "pred": ""}
 
 
+def test_more_digits_than_python_makes_a_number_of():
+    nines = "9" * 100_000
+    assert compute_score(f"answer: 0{nines}", "9")["pred"] == nines
+    assert compute_score(f"answer: {nines}", "9")["score"] == 0.0
+
+
+@pytest.mark.parametrize(("text", "pred"), [("answer: -0", "0"), ("answer: 000", "0"), ("answer: -007", "-7")])
+def test_an_integer_is_written_in_one_way(text, pred):
+    assert compute_score(text, int(pred)) == {"score": 1.0, "acc": 1.0, "format": 1.0, "pred": pred}
+
+
 def test_ground_truth_may_be_a_number():
     assert compute_score("answer: -5", -5)["score"] == 1.0
 

@@ -73,6 +73,14 @@ def test_plain_keeps_text_of_what_json_lacks():
     assert plain({"a": {1}, "b": b"x", "c": {("k",): 1}}) == {"a": [1], "b": "b'x'", "c": {"('k',)": 1}}
 
 
+def test_numbers_that_cannot_be_written_are_replaced():
+    assert plain({"n": 10**5000, "m": 10**400, "l": [-(2**20_000)]}) == {
+        "n": "a whole number of 16610 bits",
+        "m": 10**400,
+        "l": ["a whole number of 20001 bits"],
+    }
+
+
 @pytest.mark.parametrize("value", [[1, {"score": 0, "acc": 1}], (1, {"score": 0, "acc": 1})])
 def test_results_of_a_batch(value):
     assert checked_results(value, 2) == [(1.0, {}), (0.0, {"acc": 1})]

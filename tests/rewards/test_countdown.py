@@ -30,6 +30,13 @@ def score(answer: str, truth: object = TRUTH, **options: float) -> dict:
         "1 / (1 / (3 * 8))",
         "3*8*1*1 = 24",
         " \n3*8\n*1*1 =24 ",
+        "3 x 8 x 1 x 1",
+        "3x8X1·1",
+        "3 ⋅ 8 · 1 * 1.",
+        "24 = 3*8*1*1",
+        "3*8*1*1 = 24.0",
+        "24.00 = 3*8*1*1.",
+        "3*8*1*1 = 24.",
     ],
 )
 def test_right_answers(answer):
@@ -46,6 +53,8 @@ def test_right_answers(answer):
         "3 * 8 / (1 - 1)",  # division by zero
         "31 - 8 + 1",  # digits put together
         "3*8*1*1 = 25",  # says that it is something else
+        "25 = 3*8*1*1",
+        "0x3",  # 0 times 3
     ],
 )
 def test_well_formed_but_wrong(answer):
@@ -67,7 +76,11 @@ def test_well_formed_but_wrong(answer):
         "+3",
         "3.0 * 8",
         "03 * 8",
-        "0x3",
+        "3 x * 8",
+        "3 xx 8",
+        "3*8*1*1 = 24.5",
+        "24 = 3*8*1*1 = 24",
+        "24 =",
         "1_1",
         "1e3",
         "٣ * 8",
@@ -92,6 +105,11 @@ def test_the_bound_is_met_without_harm():
     for text in ("(" * 499 + "1" + ")" * 499, "-" * 999 + "1", "1-" * 499 + "1"):
         assert parse(text) is None
     assert value_of(parse("9" * 400 + "*" + "9" * 400)) == (10**400 - 1) ** 2
+
+
+def test_what_it_is_said_to_be_may_look_like_the_sum():
+    assert score("24 = 24", {"target": 24, "numbers": [24]})["score"] == 1.0
+    assert score("2 - 9 = −7", {"target": -7, "numbers": [2, 9]})["score"] == 1.0
 
 
 def test_values_are_exact():

@@ -1,7 +1,5 @@
 """The failure policy, as examples and as properties."""
 
-import re
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +7,7 @@ from hypothesis import strategies as st
 
 from burnish.errors import RewardError
 from burnish.rewards.contract import ScoreResult
-from burnish.rewards.failures import SHOWN_CAUSES, FailureWatch, apply_policy, describe_causes, stop_early, too_many
+from burnish.rewards.failures import SHOWN_CAUSES, FailureWatch, apply_policy, describe_causes, too_many
 
 GOOD = ScoreResult(1.0, data_source="gsm8k")
 
@@ -82,13 +80,6 @@ def test_nothing_left_is_an_error():
         apply_policy(*step("aAbB"), True, max_failure_ratio=1.0)
 
 
-def test_stop_early_knows_the_size_of_the_whole_step():
-    results, uids = step("aAbB")
-    stop_early(results, uids, total=40, max_failure_ratio=0.05)
-    with pytest.raises(RewardError, match=re.escape("stopped after scoring 4 of 39 samples: 2 failed")):
-        stop_early(results, uids, total=39, max_failure_ratio=0.05)
-
-
 def test_a_watch_stops_at_the_first_failure_too_many():
     watch = FailureWatch(total=40, max_failure_ratio=0.05)
     for result, uid in zip(*step("aaAbbBcc"), strict=True):
@@ -97,6 +88,13 @@ def test_a_watch_stops_at_the_first_failure_too_many():
     with pytest.raises(RewardError, match=r"stopped after scoring 9 of 40 samples: 3 failed, more") as error:
         watch.add(100, bad())
     assert "3 times (data_source gsm8k; first uid 97)" in str(error.value)
+
+
+def test_a_watch_that_stops_at_the_last_sample_says_so():
+    watch = FailureWatch(total=2, max_failure_ratio=0.0)
+    watch.add("a", GOOD)
+    with pytest.raises(RewardError, match="^1 of 2 samples could not be scored, more than"):
+        watch.add("b", bad())
 
 
 def test_a_cause_shows_the_row_and_the_response_of_its_first_sample():

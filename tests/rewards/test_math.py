@@ -1,6 +1,7 @@
 r"""math against the recorded figures of two scorers (equality of rewritten text; math-verify), and where they err."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -100,14 +101,31 @@ def test_what_is_rewritten_there_is_equal_here(case):
 
 def test_the_result():
     result = compute_score("so $x$ is \\boxed{\\dfrac{6}{4}}.", "1.5")
-    assert result == {"score": 1.0, "acc": 1.0, "pred": "\\dfrac{6}{4}", "timed_out": 0.0}
-    assert compute_score("\\boxed{2}", 1.5) == {"score": 0.0, "acc": 0.0, "pred": "2", "timed_out": 0.0}
-    assert compute_score("none", "1.5") == {"score": 0.0, "acc": 0.0, "pred": "", "timed_out": 0.0}
+    assert result == {"score": 1.0, "acc": 1.0, "pred": "\\dfrac{6}{4}", "timed_out": 0.0, "unreadable_truth": 0.0}
+    assert compute_score("\\boxed{2}", 1.5) == {
+        "score": 0.0,
+        "acc": 0.0,
+        "pred": "2",
+        "timed_out": 0.0,
+        "unreadable_truth": 0.0,
+    }
+    assert compute_score("none", "1.5") == {
+        "score": 0.0,
+        "acc": 0.0,
+        "pred": "",
+        "timed_out": 0.0,
+        "unreadable_truth": 0.0,
+    }
 
 
 def test_a_comparison_that_takes_too_long_is_wrong_and_told():
     result = compute_score(r"\boxed{10^{10^{10^{10}}}}", "1", math_time_limit=0.5)
     assert (result["score"], result["timed_out"]) == (0.0, 1.0)
+
+
+def test_a_truth_that_cannot_be_read_is_told():
+    result = compute_score(r"\boxed{x+5}", r"\frac{1}{")
+    assert (result["score"], result["unreadable_truth"]) == (0.0, 1.0)
 
 
 def test_an_attack_in_the_box(tmp_path):
@@ -152,10 +170,27 @@ def test_the_last_box(text, content):
         ("answer is: 7", "7"),
         ("my answers are 7", None),
         ("the answer isn't 7", None),
+        ("the answer is unclear, but the answer is 7", "7"),
+        ("The answer is 5, because 2+3.", "5"),
+        ("The answer is $7$ apples", "7"),
     ],
 )
 def test_a_stated_answer(text, answer):
     assert stated(text) == answer
+
+
+BITS = ["answer", "The answer is", "answer:", "answer*", " ", "\n", ":", "*", "$", "\\[", "is", ".", ", because",
+        "\\boxed", "\\boxed{", "\\boxed \n", "\\fbox", "{", "}", "\\", "\\{"]  # fmt: skip
+
+
+@pytest.mark.parametrize("before", ["", "The answer is", "answer:", "\\boxed{", "\\boxed"])
+def test_reading_an_answer_takes_time_in_proportion(before):
+    for bit in BITS:
+        text = before + bit * (100_000 // len(bit))
+        began = time.process_time()
+        stated(text)
+        last_box(text)
+        assert time.process_time() - began < 1.0, bit
 
 
 @pytest.mark.parametrize(("truth", "text"), [(5, "5"), (5.0, "5"), (0.5, "0.5"), (" 5 ", "5"), ("so \\boxed{5}", "5")])

@@ -13,7 +13,22 @@ def score(answer: str, truth: object = "1234567", **options: float) -> dict:
 
 @pytest.mark.parametrize(
     "answer",
-    ["1234567", " 1234567 ", "1,234,567", "1 234 567", "1\u202f234\u202f567", "+1234567", "001234567", "1234567."],
+    [
+        "1234567",
+        " 1234567 ",
+        "1,234,567",
+        "1 234 567",
+        "1\u202f234\u202f567",
+        "+1234567",
+        "001234567",
+        "1234567.",
+        "**1234567**",
+        "**1,234,567**.",
+        "**1234567.**",
+        "1234567.0",
+        "1,234,567.00",
+        "**+1234567.0**",
+    ],
 )
 def test_right_answers(answer):
     assert score(answer) == {"score": 1.0, "acc": 1.0, "format": 1.0, "pred": "1234567"}
@@ -27,7 +42,22 @@ def test_another_integer_earns_the_format_score(answer):
 
 @pytest.mark.parametrize(
     "answer",
-    ["", "12,34567", "1,234567", "1234567.0", "1234567 apples", "1e6", "x", "-", "1234 567", "١", "--5", "5 * 5 = 25"],
+    [
+        "",
+        "12,34567",
+        "1,234567",
+        "1234567.5",
+        "**1234567",
+        "1234567**",
+        "1234567 apples",
+        "1e6",
+        "x",
+        "-",
+        "1234 567",
+        "١",
+        "--5",
+        "5 * 5 = 25",
+    ],
 )
 def test_no_integer(answer):
     assert score(answer, format_score=0.1) == {"score": 0.0, "acc": 0.0, "format": 0.0, "pred": ""}

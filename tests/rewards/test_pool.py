@@ -202,6 +202,45 @@ def test_whatever_is_raised_is_the_samples_failure_only(make_pool, request_of, e
     assert score(pool, request_of()).score == first
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        "sys.exit(3)",
+        "raise KeyboardInterrupt",
+        "raise asyncio.CancelledError",
+        "raise BaseException('odd')",
+        "asyncio.current_task().cancel(); await asyncio.sleep(1)",
+        "await asyncio.gather(leave())",
+        "async with asyncio.TaskGroup() as tasks: tasks.create_task(leave())",
+    ],
+)
+def test_whatever_an_async_function_raises_is_the_samples_failure_only(make_pool, request_of, end):
+    pool = make_pool(f"""
+        import asyncio, os, sys
+        async def leave(): sys.exit(3)
+        async def compute_score(solution_str):
+            if solution_str == "x":
+                {end}
+            await asyncio.sleep(0.2)
+            return os.getpid()
+        """)
+    results = score_all(pool, [request_of(), request_of("x"), request_of()])
+    assert "Traceback" in results[1].error and "my_reward.py" in results[1].error
+    after = score(pool, request_of())
+    assert (results[0].error, results[2].error, after.error) == (None, None, None)
+    assert results[0].score == results[2].score == after.score, "the process is the same"
+
+
+@pytest.mark.parametrize("form", ["def", "async def"])
+def test_numbers_that_json_cannot_carry_harm_nobody(make_pool, request_of, form):
+    pool = make_pool(
+        f"import os\n{form} compute_score(): return {{'score': 1, 'n': [10**5000], 'pid': os.getpid()}}", timeout=5
+    )
+    results = score_all(pool, [request_of()] * 3)
+    assert [(r.error, r.info["n"]) for r in results] == [(None, ["a whole number of 16610 bits"])] * 3
+    assert len({r.info["pid"] for r in results}) == 1
+
+
 def test_hanging_is_timed_out_and_the_child_replaced(make_pool, request_of):
     pool = make_pool(
         """
@@ -416,6 +455,30 @@ def test_a_cancelled_caller_frees_its_child(make_pool, request_of):
 
     asyncio.run(give_up())
     assert score(pool, request_of("0")).score == 1.0
+
+
+def test_a_cancelled_call_of_an_async_function_ends_in_the_child_too(make_pool, request_of):
+    pool = make_pool("""
+        import asyncio
+        ended = 0
+        async def compute_score(solution_str):
+            global ended
+            try:
+                await asyncio.sleep(float(solution_str))
+            except asyncio.CancelledError:
+                ended += 1
+                raise
+            return ended
+        """)
+    pool.check()
+
+    async def give_up() -> float:
+        neighbour = asyncio.ensure_future(pool.score(request_of("0.5")))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(pool.score(request_of("1000")), 0.2)
+        return (await neighbour).score
+
+    assert asyncio.run(give_up()) == 1, "the neighbour saw it end, and was not ended itself"
 
 
 def test_close_ends_calls_in_flight_and_is_final(make_pool, request_of):

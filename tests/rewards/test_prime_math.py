@@ -50,11 +50,23 @@ def test_golden(case):
     formed = float(recorded["format_correct"] or number in FORM_WITHOUT_SUCCESS)
     pred = PRED.get(number, recorded["extracted"])
     result = compute_score(inputs["solution_str"], inputs["ground_truth"])
-    assert result == {"score": right, "acc": right, "format": formed, "pred": pred, "timed_out": 0.0}
+    assert result == {
+        "score": right,
+        "acc": right,
+        "format": formed,
+        "pred": pred,
+        "timed_out": 0.0,
+        "unreadable_truth": 0.0,
+    }
 
 
 def test_its_own_reference_is_right():
     assert compute_score(reference(r"\frac{\pi}{2}", {}), r"\frac{\pi}{2}")["score"] == 1.0
+
+
+def test_what_stands_behind_a_stated_answer():
+    assert compute_score("The answer is (B) 12", "B")["score"] == 1.0
+    assert compute_score("The answer is 5, because 2+3.", "5")["score"] == 1.0
 
 
 def test_decimals_are_close_enough_for_irrational_truths_only():

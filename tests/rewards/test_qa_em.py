@@ -29,9 +29,19 @@ CORRECTED = {
     "subem prompt/23x": ("theater", 0.0),
     "special/nested": ("Paris", 1.0),  # the answer begins at the nearest opening tag
     "format_score/special/nested": ("Paris", 0.1),
+    "em prompt/18": ("北京。", 1.0),  # punctuation beyond ASCII's
+    "em two/18x": ("北京。", 1.0),
+    "em two/19": ("“Hamlet”", 1.0),
+    "em prompt/19x": ("“Hamlet”", 1.0),
+    "two/39": ("it’s", 1.0),
+    "prompt/39x": ("it’s", 1.0),
     "special/only_prompt": ("", 0.0),  # the example of the prompt is not the policy's answer
     "special/prompt_then_no_answer": ("", 0.0),
 }
+
+
+# The same for the normalised texts.
+WITHOUT_PUNCTUATION = {"normalize/18": "北京", "normalize/19": "hamlet", "normalize/39": "its"}
 
 
 def policy_text(recorded: str) -> str:
@@ -71,7 +81,10 @@ def test_all_recorded_cases_are_read():
 
 @pytest.mark.parametrize("case", NORMALISED, ids=lambda case: case["name"])
 def test_normalising_agrees_with_the_recorded_texts(case):
-    assert normalise(case["inputs"]["string"]) == case["expected"]["normalized"]
+    recorded_text = case["expected"]["normalized"]
+    expected = WITHOUT_PUNCTUATION.get(case["name"], recorded_text)
+    assert normalise(case["inputs"]["string"]) == expected
+    assert (expected != recorded_text) == (case["name"] in WITHOUT_PUNCTUATION)
 
 
 @pytest.mark.parametrize("case", SCORED, ids=lambda case: case["name"])
@@ -82,7 +95,7 @@ def test_golden(case):
 def test_every_correction_is_one():
     names = {key for case in SCORED if right(case) != recorded(case) for key in (parts(case)[1], " ".join(parts(case)))}
     assert not set(CORRECTED) - names
-    assert sum(right(case) != recorded(case) for case in SCORED) == 22
+    assert sum(right(case) != recorded(case) for case in SCORED) == 30
 
 
 @pytest.mark.parametrize("case", SEARCH_R1, ids=lambda case: case["name"])
@@ -100,7 +113,7 @@ def test_golden_of_the_scorer_that_reads_the_prompt_too(case):
 
 def test_how_often_that_scorer_is_wrong():
     twins = {parts(case): right(case) for case in SCORED}
-    assert sum(twins[parts(case)] != recorded(case) for case in SEARCH_R1) == 68
+    assert sum(twins[parts(case)] != recorded(case) for case in SEARCH_R1) == 76
 
 
 @pytest.mark.parametrize(
@@ -127,6 +140,31 @@ def test_ways_to_give_the_right_answers(ground_truth):
     check(ground_truth, {})
     assert compute_score("<answer>the rome.</answer>", ground_truth)["score"] == 1.0
     assert compute_score("<answer>R</answer>", ground_truth)["score"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        ("O’Brien", "O'Brien"),
+        ("1914–1918", "1914-1918"),
+        ("Jay‑Z", "Jay-Z"),
+        ("“Hello”", "Hello"),
+        ("Ｔｏｋｙｏ　２０２０", "Tokyo 2020"),
+        ("wait…", "wait"),
+        ("−5", "-5"),
+        ("＄５", "$5"),
+        ("Hawaiʻi", "Hawai'i"),
+        ("Cafe\u0301", "Café"),
+    ],
+)
+def test_other_characters_for_the_same(answer, gold):
+    assert compute_score(f"<answer>{answer}</answer>", gold)["score"] == 1.0
+    assert compute_score(f"<answer>{gold}</answer>", answer)["score"] == 1.0
+
+
+@pytest.mark.parametrize(("answer", "gold"), [("Cafe", "Café"), ("ß", "ss"), ("10 €", "10"), ("C♯", "C")])
+def test_letters_and_symbols_stay(answer, gold):
+    assert compute_score(f"<answer>{answer}</answer>", gold)["score"] == 0.0
 
 
 def test_a_number_as_right_answer():

@@ -66,6 +66,8 @@ def test_options_reach_the_scorers_that_name_them():
     assert default_compute_score("gsm8k", "it is 7", "7") == 0.0
     assert default_compute_score("gsm8k", "it is 7", "7", method="flexible", sandbox={}) == 1.0
     assert default_compute_score("burnish/arithmetic", "answer: 7", 7, {"index": 1}, method="flexible")["score"] == 1.0
+    with pytest.raises(ValueError, match="method='loose': gsm8k knows 'strict' and 'flexible'"):
+        default_compute_score("gsm8k", "it is 7", "7", method="loose")
     known = scorer_options()
     assert known >= {"method", "format_score", "score", "retrieval_score", "sandbox"}
     assert not known & {"data_source", "solution_str", "ground_truth", "extra_info"}

@@ -3,9 +3,10 @@ r"""Are two answers the same mathematics? Used by the scorers math, math_dapo, p
     latex.py      one spelling for what LaTeX can write in many
     units.py      words behind a number
     forms.py      what kind of thing an answer is: number, list, interval, union, matrix, relation, words
-    exact.py      exact arithmetic of polynomials, their quotients and square roots, without sympy
+    exact.py      exact arithmetic of rational numbers, square roots and π, without sympy
     reader.py     LaTeX to values of that arithmetic
-    relations.py  equations and inequalities as other forms and values
+    relations.py  equations and inequalities as other forms
+    question.py   the text that math-verify is sent
     judge.py      `equivalent(answer, truth)`: compares form by form, and asks math-verify about what is left
     algebra.py    math-verify in a process of its own that can be killed: one per calling process, from any thread
     child.py      what that process runs

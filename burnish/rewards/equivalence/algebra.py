@@ -2,7 +2,10 @@
 
 sympy can compute for ever on a short text, in C code that no signal handler or thread can interrupt, and the library's
 own limits work in the main thread only. So child.py runs in one long-lived process per calling process, started at the
-first question, killed when an answer takes too long, and started again at the next question.
+first question, ended when an answer takes too long, and started again at the next question.
+
+What takes too long is told by the processor time of that process, which the kernel counts: a busy machine must not make
+a right answer wrong. A process that does not come to an end within `WALL_SECONDS` more is an error, not an answer.
 
 Safe from any thread: questions wait for each other (that wait does not count against `seconds`). Safe after fork: the
 new process starts its own. The process ends with its parent: it is told by the kernel when the thread that started it
@@ -19,12 +22,19 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from burnish.errors import WorkerError
 
 START_SECONDS = 120.0  # sympy is large, and the disk may be slow
+WALL_SECONDS = 120.0  # for a question, beyond its processor time
 _NAME = "the math-verify process"
+
+
+class Reply(NamedTuple):
+    equal: bool
+    unreadable_truth: bool
+    seconds: float  # of processor time
 
 
 class _Algebra:
@@ -40,10 +50,8 @@ class _Algebra:
         self._unread = b""
         try:
             hello = self._answer(START_SECONDS)
-        except BaseException as error:  # also KeyboardInterrupt: nobody else knows this process yet
+        except BaseException:  # also KeyboardInterrupt: nobody else knows this process yet
             self.kill()
-            if isinstance(error, TimeoutError):
-                raise WorkerError(f"{_NAME} was not ready within {START_SECONDS:g} s") from None
             raise
         if "failed" in hello:
             self.kill()
@@ -54,13 +62,13 @@ class _Algebra:
         return self._process.poll() is None
 
     def ask(self, question: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """The answer. TimeoutError: none within `seconds`. WorkerError: the process died."""
+        """The answer. TimeoutError: none within `seconds` of processor time. WorkerError: the process died or hangs."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(question).encode() + b"\n")
         except BrokenPipeError:
             raise self._death() from None
-        return self._answer(seconds)
+        return self._answer(seconds + WALL_SECONDS)
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -80,7 +88,7 @@ class _Algebra:
         poll.register(descriptor, select.POLLIN)
         while b"\n" not in self._unread:
             if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                raise TimeoutError
+                raise WorkerError(f"{_NAME} gave no answer in {seconds:g} s: it is stopped, or the machine is too busy")
             received = os.read(descriptor, 65536)
             if not received:
                 raise self._death()
@@ -95,31 +103,29 @@ class _Algebra:
             code = self._process.wait(10)
         except subprocess.TimeoutExpired:
             return WorkerError(f"{_NAME} closed its pipe")
-        if code == -signal.SIGXCPU:  # its own limit, which is there for the case that this process cannot kill it
+        if code == -signal.SIGPROF:  # its processor time is used up
             return TimeoutError()
         return WorkerError(f"{_NAME} died with {f'signal {-code}' if code < 0 else f'exit status {code}'}")
 
 
-def equal(answer: str, truth: str, seconds: float) -> tuple[bool, float]:
-    """Whether math-verify finds two LaTeX texts equal, and the seconds it took, not counting waits and a start.
+def equal(answer: str, truth: str, seconds: float) -> Reply:
+    """Whether math-verify finds two LaTeX texts equal.
 
-    TimeoutError: it takes too long. WorkerError: it broke.
+    TimeoutError: it takes more than `seconds` of processor time. WorkerError: it broke.
     """
     global _algebra
     with _lock:
         if _algebra is None or not _algebra.alive:  # it may have been killed while nobody asked
             _algebra = _Algebra()
-        before = time.monotonic()
         try:
             reply = _algebra.ask({"answer": answer, "truth": truth, "seconds": seconds}, seconds)
         except BaseException:  # also KeyboardInterrupt: an answer that nobody took would be given to the next question
             _algebra.kill()
             _algebra = None
             raise
-        took = time.monotonic() - before
     if "error" in reply:
         raise WorkerError(f"math-verify failed: {reply['error']}")
-    return bool(reply["equal"]), took
+    return Reply(**reply)
 
 
 def stop() -> None:

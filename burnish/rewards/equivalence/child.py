@@ -1,7 +1,8 @@
 """The process that runs math-verify: `python -m burnish.rewards.equivalence.child PARENT`, started by algebra.py.
 
 Consumes questions, one JSON object per line of its standard input: {"answer", "truth", "seconds"}. Hands on one line
-each on what was its standard output: {"equal"} or {"error"}. The first line is {} once it is ready, or {"failed": why}.
+each on what was its standard output: {"equal", "unreadable_truth", "seconds"} with the processor time it took, or
+{"error"}. The first line is {} once it is ready, or {"failed": why}.
 
 What it is given was written by a policy, so it is confined:
 - **No text is evaluated.** math-verify's reader of plain expressions (`ExprExtractionConfig`) ends in sympy's
@@ -12,8 +13,9 @@ What it is given was written by a policy, so it is confined:
   while a module is imported (sympy's units).
 - The hook also refuses sockets, new processes, and opening files for writing. It is no sandbox against machine code;
   there is none to run.
-- 2 GB of memory, no file larger than nothing, and for each question its seconds of CPU time, so that it ends even if
-  its parent is stopped. It dies with its parent.
+- 2 GB of memory and no file larger than nothing. It dies with its parent.
+- For each question it has so many seconds of processor time. The kernel counts them and ends the process with SIGPROF,
+  whatever it computes; a machine that is busy with other things does not use them up.
 """
 
 import ctypes
@@ -23,6 +25,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from types import FrameType
 from typing import Any
 
@@ -54,13 +57,21 @@ def main() -> None:
 
 
 def reply(verifier: "Verifier", question: dict[str, Any]) -> dict[str, Any]:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    _, most = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime + question["seconds"]) + 2, most))
+    before = time.process_time()
+    signal.setitimer(signal.ITIMER_PROF, question["seconds"])
     try:
-        return {"equal": verifier.equal(question["answer"], question["truth"])}
+        equal, unreadable = verifier.equal(question["answer"], question["truth"]), False
+    except UnreadableTruth:
+        equal, unreadable = False, True
     except Exception as error:  # noqa: BLE001  math-verify catches what sympy raises; this is something else
         return {"error": f"{type(error).__name__}: {error}"}
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    return {"equal": equal, "unreadable_truth": unreadable, "seconds": time.process_time() - before}
+
+
+class UnreadableTruth(ValueError):
+    """math-verify cannot read it."""
 
 
 class Verifier:
@@ -82,8 +93,12 @@ class Verifier:
 
     def equal(self, answer: str, truth: str) -> bool:
         parsed, wanted = self._parsed(answer), self._parsed(truth)
-        if not parsed or not wanted:
+        if not wanted:
+            raise UnreadableTruth
+        if not parsed:
             return False
+        if _are_multiples(parsed[0], wanted[0]):
+            return True
         return bool(
             self._library.verify(wanted, parsed, allow_set_relation_comp=True, strict=True, timeout_seconds=None)
         )
@@ -101,9 +116,20 @@ class Verifier:
         return found
 
 
+def _are_multiples(a: Any, b: Any) -> bool:
+    """Whether two inequalities are positive multiples of each other, which math-verify does not see (2x>6, x>3)."""
+    from sympy import GreaterThan, LessThan, StrictGreaterThan, StrictLessThan, simplify  # type: ignore[import-untyped]
+
+    signs = {GreaterThan: (1, False), LessThan: (-1, False), StrictGreaterThan: (1, True), StrictLessThan: (-1, True)}
+    if type(a) not in signs or type(b) not in signs or signs[type(a)][1] != signs[type(b)][1]:
+        return False
+    left, right = ((form.lhs - form.rhs) * signs[type(form)][0] for form in (a, b))
+    return left.is_polynomial() and right.is_polynomial() and bool(simplify(left / right).is_positive)
+
+
 def _number(text: str) -> Any:
     """The sympy number that a token of digits stands for, without sympy's `eval` of it."""
-    from sympy import Float, Integer  # type: ignore[import-untyped]
+    from sympy import Float, Integer
 
     digits = text.replace(",", "").replace(" ", "")
     return Integer(int(digits)) if digits.isdecimal() else Float(digits)

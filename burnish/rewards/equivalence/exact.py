@@ -1,12 +1,11 @@
-r"""Exact arithmetic of what answers are mostly made of, without sympy: a `Value` is a quotient of two polynomials.
+r"""Exact arithmetic of the numbers that answers are made of, without sympy: a `Value` is a quotient of two sums.
 
-Their coefficients are rational numbers; their letters are variables, π, e and ∞; and they may hold square roots of
-integers (i is √-1). Such quotients have one canonical comparison, n₁·d₂ = n₂·d₁, and square roots of different
-squarefree numbers are linearly independent, so `same` is right in both directions. (π, e and the variables are taken as
-independent of each other.)
+Their terms are rational multiples of square roots of integers (i is √-1) and of powers of π. Such quotients have one
+canonical comparison, n₁·d₂ = n₂·d₁, and square roots of different squarefree numbers are linearly independent, as are
+powers of π, so `same` is right in both directions.
 
-What goes beyond that is refused with `Unreadable`: other roots, roots of variables, variables in an exponent. Sizes are
-bounded, so that no expression costs more than a moment. reader.py makes values of text.
+What goes beyond that is refused with `Unreadable`: letters, other roots, other exponents. Sizes are bounded, so that no
+expression costs more than a moment. reader.py makes values of text.
 """
 
 import math
@@ -14,16 +13,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
 
-LONGEST_SUM = 100  # terms of a polynomial
+LONGEST_SUM = 100  # terms
 LARGEST_EXPONENT = 64
 MOST_BITS = 20_000  # of a number
 LARGEST_RADICAND = 10**12
 
-#: (the squarefree number under the root, ((letter, exponent), …)) → coefficient
-Monomial = tuple[int, tuple[tuple[str, int], ...]]
-Polynomial = dict[Monomial, Fraction]
-_UNIT: Monomial = (1, ())
-_ONE: Polynomial = {_UNIT: Fraction(1)}
+#: (the squarefree number under the root, exponent of π) → coefficient
+Sum = dict[tuple[int, int], Fraction]
+_UNIT = (1, 0)
+_ONE: Sum = {_UNIT: Fraction(1)}
 
 
 class Unreadable(ValueError):
@@ -32,8 +30,8 @@ class Unreadable(ValueError):
 
 @dataclass(frozen=True)
 class Value:
-    numerator: Polynomial
-    denominator: Polynomial
+    numerator: Sum
+    denominator: Sum
 
     @property
     def rational(self) -> Fraction | None:
@@ -52,42 +50,16 @@ def same(a: Value, b: Value) -> bool:
     return _times(a.numerator, b.denominator) == _times(b.numerator, a.denominator)
 
 
-def proportional(a: Value, b: Value) -> Fraction | None:
-    """The rational number k ≠ 0 between the numerators, or None. Where there is one, a = 0 says what b = 0 does."""
-    f, g = a.numerator, b.numerator
-    if f.keys() != g.keys() or not f:
+def _approximate(terms: Sum, pi: float) -> float | None:
+    if any(radicand < 0 for radicand, _ in terms):
         return None
-    ratios = {f[key] / g[key] for key in f}
-    return ratios.pop() if len(ratios) == 1 else None
+    try:
+        return sum(float(part) * math.sqrt(radicand) * pi**exponent for (radicand, exponent), part in terms.items())
+    except OverflowError:
+        return None
 
 
-def is_whole(value: Value) -> bool:
-    """Whether it has no letter or root in the denominator."""
-    return value.denominator.keys() == {_UNIT}
-
-
-def degree(value: Value) -> int:
-    """The highest total degree in variables of the numerator."""
-    return max((sum(e for name, e in names if name not in _CONSTANTS) for _, names in value.numerator), default=0)
-
-
-_CONSTANTS = {"\\pi": math.pi, "e": math.e}
-
-
-def _approximate(polynomial: Polynomial, pi: float) -> float | None:
-    total = 0.0
-    for (radicand, names), coefficient in polynomial.items():
-        if radicand < 0 or any(name not in _CONSTANTS for name, _ in names):
-            return None
-        try:
-            term = float(coefficient) * math.sqrt(radicand)
-            total += term * math.prod((pi if name == "\\pi" else math.e) ** exponent for name, exponent in names)
-        except OverflowError:
-            return None
-    return total
-
-
-def _plus(f: Polynomial, g: Polynomial) -> Polynomial:
+def _plus(f: Sum, g: Sum) -> Sum:
     total = dict(f)
     for key, coefficient in g.items():
         new = total.get(key, Fraction(0)) + coefficient
@@ -101,29 +73,19 @@ def _plus(f: Polynomial, g: Polynomial) -> Polynomial:
     return total
 
 
-def _times(f: Polynomial, g: Polynomial) -> Polynomial:
+def _times(f: Sum, g: Sum) -> Sum:
     if len(f) * len(g) > LONGEST_SUM * 10:
         raise Unreadable("too many terms")
-    total: Polynomial = {}
+    total: Sum = {}
     for (r, a), x in f.items():
         for (s, b), y in g.items():
             common = math.gcd(r, s)
             negative = r < 0 and s < 0  # √-a·√-b = -√ab
-            key = (r // common * (s // common), _joined(a, b))
+            if a + b > LARGEST_EXPONENT:
+                raise Unreadable("exponent too large")
+            key = (r // common * (s // common), a + b)
             total[key] = total.get(key, Fraction(0)) + x * y * (-common if negative else common)
     return _plus({}, total)
-
-
-def _joined(a: tuple[tuple[str, int], ...], b: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-    """The letters of a product of two monomials."""
-    if not a or not b:
-        return a or b
-    names = dict(a)
-    for name, exponent in b:
-        names[name] = names.get(name, 0) + exponent
-        if names[name] > LARGEST_EXPONENT:
-            raise Unreadable("exponent too large")
-    return tuple(sorted(names.items()))
 
 
 def _bounded(number: Fraction) -> None:
@@ -137,10 +99,8 @@ def constant(number: Fraction | int) -> Value:
     return Value({_UNIT: number} if number else {}, _ONE)
 
 
-def letter(name: str) -> Value:
-    if name == "i":
-        return Value({(-1, ()): Fraction(1)}, _ONE)
-    return Value({(1, ((name, 1),)): Fraction(1)}, _ONE)
+I = Value({(-1, 0): Fraction(1)}, _ONE)  # noqa: E741
+PI = Value({(1, 1): Fraction(1)}, _ONE)
 
 
 def add(a: Value, b: Value) -> Value:
@@ -175,7 +135,7 @@ def _reduced(a: Value) -> Value:
 def power(base: Value, exponent: Value) -> Value:
     wanted = exponent.rational
     if wanted is None:
-        raise Unreadable("variable exponent")
+        raise Unreadable("irrational exponent")
     if wanted == Fraction(1, 2):
         return square_root(base)
     if wanted.denominator != 1:
@@ -199,7 +159,7 @@ def square_root(radicand: Value) -> Value:
     outside, inside = _squarefree(number.numerator * number.denominator)  # √(a/b) = √(ab)/b
     if not inside:
         return constant(0)
-    return Value({(inside, ()): Fraction(outside, number.denominator)}, _ONE)
+    return Value({(inside, 0): Fraction(outside, number.denominator)}, _ONE)
 
 
 def _squarefree(number: int) -> tuple[int, int]:

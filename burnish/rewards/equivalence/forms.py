@@ -7,7 +7,7 @@ r"""What kind of thing an answer is: consumes tidied LaTeX, hands on a `Form` wh
     \begin{pmatrix}…     Matrix
     x=5, x\le 5          Relation
     3:4                  Ratio
-    \text{Evelyn}        Words
+    \text{Evelyn}, ABCD  Words: names and phrases. Small letters alone (wxyz) are a product, a minus sign is one
     12\text{ cm}, 7\%    Scalar, with its unit and percent sign set apart
 
 A form keeps its tidied text, for judges that read text.
@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass, field
 
 from burnish.rewards.equivalence.latex import closing
-from burnish.rewards.equivalence.units import NUMBER_WORDS, split_unit
+from burnish.rewards.equivalence.units import NUMBER_WORDS, is_unit, split_unit
 
 DEEPEST = 12
 
@@ -39,7 +39,7 @@ class Scalar(Form):
 
 @dataclass(frozen=True)
 class Words(Form):
-    """A name, a letter for a choice, a phrase; `words` without capitals, spaces and stops."""
+    """A name, a phrase; `words` without capitals, spaces and stops."""
 
     words: str
 
@@ -83,15 +83,24 @@ class Relation(Form):
 
     @property
     def names(self) -> bool:
-        """Whether the left side is only a name for the right one: x=5, AB=9, f(x)=…, \\angle A=…"""
+        """Whether the left side is only a name for the right one: x=5, AB=9, f(x)=…, \\angle A=…, (x,y)=…"""
         return self.is_equation and _NAME.fullmatch(self.sides[0].text) is not None
+
+    @property
+    def adds_names(self) -> bool:
+        """m+n=7. But x+y=0 is the equation of a line."""
+        names = self.sides[0].text.split("+")
+        distinct = len(set(names)) == len(names) and all(_SIMPLE_NAME.fullmatch(name) for name in names)
+        return self.is_equation and distinct and self.sides[-1].text != "0"
 
 
 _NAME = re.compile(
     r"(?:\\(?:angle|triangle|measuredangle)\s*|m)?"
-    r"(?:[a-zA-Z]{1,3}|\\(?!frac|sqrt)[a-zA-Z]+|\\text\{[^{}]*\})"
+    r"(?:[a-zA-Z]+|\[[A-Z]+\]|\\(?!frac|sqrt|pi(?![a-zA-Z]))[a-zA-Z]+|\\text\{[^{}]*\})"
     r"(?:_(?:\{[^{}]*\}|\w))?'*(?:\^\{-1\})?(?:\([a-zA-Z0-9,]*\))?"
+    r"|\([a-zA-Z](?:,[a-zA-Z])+\)"
 )
+_SIMPLE_NAME = re.compile(r"[a-zA-Z](?:_(?:\{\w+\}|\w))?")
 _SIGN = re.compile(r"\\(?:le|ge|ne|in|approx)(?![a-zA-Z])\s*|[=<>]")
 _CUP = re.compile(r"\\cup(?![a-zA-Z])\s*")
 _COMMA = re.compile(r"[,;]")
@@ -103,7 +112,10 @@ _MATRIX = re.compile(
 _NESTED = re.compile(r"\\begin|\\end")
 _RATIO = re.compile(r"[-\d./\\{}a-zA-Z ]+(?::[-\d./\\{}a-zA-Z ]+)+")
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
-_PLAIN = re.compile(r"[A-Za-z][A-Za-z .'-]*")
+_NAMED = re.compile(r"(?:\\(?:angle|triangle|measuredangle)\s*)?[A-Z]{3,}|[A-Z][a-z]{2,}")  # ABCD, Evelyn
+_PHRASE = re.compile(r"(?=.*[A-Za-z]{3})(?=.* )[A-Za-z][A-Za-z .']*")
+_BASED = re.compile(r"(?=[-+]?[A-F]*\d)([-+]?[\dA-F]{1,64})_(?:\{(\d+)\}|(\d))")
+_COUNTED = re.compile(r"([-+]?\d[\d.,/]*)\s+([^\d\s].*)")
 _PLUS_MINUS = re.compile(r"\\(pm|mp)(?![a-zA-Z])\s*")
 
 
@@ -132,9 +144,12 @@ def form_of(text: str, depth: int = 0) -> Form:
 
 
 def folded(form: Form) -> str:
-    """Its text without capitals, spaces, stops and brackets: how words are compared."""
-    text = form.words if isinstance(form, Words) else re.sub(r"\\text\{([^{}]*)\}", r"\1", form.text)
-    return re.sub(r"[\s.'()-]+", "", text).casefold()
+    """Its text without capitals, spaces and stops: how words are compared."""
+    return _folded(form.words if isinstance(form, Words) else _TEXT.sub(r"\1", form.text))
+
+
+def _folded(text: str) -> str:
+    return re.sub(r"[\s.]+", "", text).casefold()
 
 
 def _phrase(words: str, depth: int) -> Form:
@@ -144,13 +159,15 @@ def _phrase(words: str, depth: int) -> Form:
     if len(parts) > 1 and all(len(part.split()) == 1 for part in parts):
         return _sequence(words, "", "", parts, depth)
     inner = words.removeprefix("(").removesuffix(")")
+    if (counted := _COUNTED.fullmatch(inner)) and is_unit(counted[2]):  # \text{12 apples}
+        return form_of(f"{counted[1]}\\text{{{counted[2]}}}", depth + 1)
     if re.search(r"[A-Za-z]{2}", inner):
         return _worded(words)
     return form_of(inner, depth + 1)
 
 
 def _worded(words: str) -> Form:
-    folded = re.sub(r"[\s.'-]+", "", words).casefold()
+    folded = _folded(words)
     if folded in NUMBER_WORDS:
         return Scalar(words, NUMBER_WORDS[folded])
     return Words(words, folded)
@@ -182,10 +199,11 @@ def _bracketed(text: str, depth: int) -> Form | None:
 
 
 def _scalar(text: str) -> Form:
-    if _PLAIN.fullmatch(text) and (" " in text or len(text) > 3 or (len(text) == 3 and text[:2].isupper())):
+    if _NAMED.fullmatch(text) or _PHRASE.fullmatch(text) or text.casefold() in NUMBER_WORDS:
         return _worded(text)
-    core, unit, percent = split_unit(text)
-    return Scalar(text, core, unit, percent)
+    if based := _BASED.fullmatch(text):  # a number in another base, equal to nothing else
+        return Words(text, f"{based[1]}_{based[2] or based[3]}")
+    return Scalar(text, *split_unit(text))
 
 
 def _items(text: str) -> list[str]:

@@ -1,17 +1,20 @@
 r"""`equivalent(answer, truth)`: whether two answers are the same mathematics. Consumes text, hands on a `Verdict`.
 
-Both are tidied, cut into forms and compared part by part. Most parts are decided here, in both directions, by their
-text or by exact arithmetic. What is left (functions, higher roots, systems of inequalities, …) is put to math-verify,
-which has `seconds` for all of it: past that the answer counts as not equal, and the verdict says `timed_out`, because
-it is the response's text that is at fault. If math-verify itself fails, that is a WorkerError.
+Both are tidied, cut into forms and compared part by part. What is certain is decided here, in both directions: equal
+text, words, units, and numbers, by exact arithmetic. What is left (letters, functions, higher roots, systems of
+inequalities, …) is put to math-verify, which has `seconds` of processor time for all of it: past that the answer counts
+as not equal, and the verdict says `timed_out`, because it is the response's text that is at fault. It says
+`unreadable_truth` where math-verify cannot read the truth. If math-verify itself fails, that is a WorkerError.
 
 The truth sets the measure:
 - a list without brackets (`1,2`) and a set hold their members in any order, a list of words or letters in its own;
 - brackets count: (1,2), [1,2] and \{1,2\} are three answers, only the last of which is also `1,2`;
-- `x=5` and `5` are equal, where the left side is a name; `x+y=0` and `0` are not. Equations and linear inequalities
-  are equal where one is a multiple of the other;
+- `x=5` and `5` are equal, where the left side is a name; `x^2=4` and `4` are not, nor `x+y=0` and `0`. A sum of names
+  is dropped of an answer: `m+n=7` is 7. Equations and inequalities are equal where one is a multiple of the other;
+- of an answer what follows \approx is dropped: `\frac13\approx0.333` is \frac13;
+- where the truth is the letter of a choice, only the letter counts: `(B) 12` is B;
 - units may be missing, and unknown ones are ignored, but two different known ones (cm, m) are not equal;
-- 50\% is 50 and also 0.5;
+- 50\% is 50 and also 0.5; 6:8 is 3:4;
 - a decimal fraction equals a number that it is the correct rounding of, if six or more significant digits stand behind
   its point (0.333333 is 1/3, 0.33 is not). With `tolerance` it also equals an irrational number that is as close to it
   in proportion, or that would be it if π were 3.14.
@@ -37,16 +40,10 @@ from burnish.rewards.equivalence.forms import (
     form_of,
 )
 from burnish.rewards.equivalence.latex import tidy
+from burnish.rewards.equivalence.question import letters_of, may_be_read, texts_of
 from burnish.rewards.equivalence.reader import read
-from burnish.rewards.equivalence.relations import (
-    as_interval,
-    difference,
-    is_number,
-    members_of,
-    right_side,
-    rightward,
-    same_name,
-)
+from burnish.rewards.equivalence.relations import as_interval, is_number, members_of, right_side, rightward, same_name
+from burnish.rewards.equivalence.units import split_unit
 
 DEFAULT_SECONDS = 5.0
 LONGEST = 2_000  # characters; what is longer equals nothing
@@ -54,13 +51,11 @@ MOST_MEMBERS = 60  # of a list that is compared in any order
 SIGNIFICANT_DIGITS = 6
 ROUGH_PI = 3.14
 
-# What math-verify may read. No quotes and no names with underscores at both ends: nothing that reads as Python.
-_MATHEMATICAL = re.compile(r"[A-Za-z0-9\s\\{}()\[\]^_+\-*/=<>|.,:;!&%]*")
 _SET = re.compile(r"\\(?:mathbb|setminus|backslash|cup|cap|emptyset)(?![a-zA-Z])")
 _INTEGER = re.compile(r"-?\d{1,1000}", re.ASCII)
-# A capital letter; commands and digits of another base are met first, and left as they are.
-_CAPITAL = re.compile(r"\\[a-zA-Z]+|(?<![\dA-F])(?=[A-F]*\d)[\dA-F]{2,64}_|[A-Z]")
 _DECIMAL = re.compile(r"[-+]?(\d*)\.(\d+)")
+_LABELLED = re.compile(r"(?:\\text\{\(?([A-J])\)?[.:]?\s*\}|\(([A-J])\)|([A-J])[:.)])\s*(?!.*\b[A-J]\b)\S.*")
+_SPACED_UNIT = re.compile(r"(?<=\d)\s+([msghl])\s*$")
 
 
 @dataclass(frozen=True)
@@ -69,6 +64,7 @@ class Verdict:
 
     equal: bool
     timed_out: bool = False
+    unreadable_truth: bool = False
     asked: int = 0
 
 
@@ -80,17 +76,35 @@ def equivalent(answer: str, truth: str, seconds: float = DEFAULT_SECONDS, tolera
         return Verdict(True)
     if _INTEGER.fullmatch(answer) and _INTEGER.fullmatch(truth):
         return Verdict(int(answer) == int(truth))
+    wanted = _form(truth)
     comparison = _Comparison(seconds, tolerance)
+    equal = timed_out = False
     try:
-        equal = comparison.equal(_form(answer), _form(truth))
+        equal = comparison.equal(_said(answer, _is_choice(wanted)), wanted)
     except TimeoutError:
-        return Verdict(False, timed_out=True, asked=comparison.asked)
-    return Verdict(equal, asked=comparison.asked)
+        timed_out = True
+    return Verdict(equal, timed_out, comparison.unreadable_truth, comparison.asked)
 
 
 @functools.lru_cache(maxsize=4096)  # the responses to one prompt share their truth, and often their answers
 def _form(text: str) -> Form:
     return form_of(tidy(text))
+
+
+@functools.lru_cache(maxsize=4096)
+def _said(answer: str, choice: bool) -> Form:
+    """The form of an answer, without what only explains it."""
+    text = tidy(_SPACED_UNIT.sub(r"\\text{ \1}", answer))
+    if choice and (label := _LABELLED.fullmatch(text)):
+        return form_of(label[1] or label[2] or label[3])
+    before, approximately, _ = text.partition("\\approx")
+    if approximately and before and ("=" in before or not letters_of(before)):
+        text = before
+    return form_of(text)
+
+
+def _is_choice(form: Form) -> bool:
+    return isinstance(form, Scalar) and len(form.core) == 1 and form.core in "ABCDEFGHIJ"
 
 
 class _Comparison:
@@ -100,6 +114,7 @@ class _Comparison:
         self.seconds_left = seconds
         self.tolerance = tolerance
         self.asked = 0
+        self.unreadable_truth = False
 
     def equal(self, answer: Form, truth: Form) -> bool:
         answer, truth = members_of(answer), members_of(truth)
@@ -119,7 +134,7 @@ class _Comparison:
             case Matrix(), Matrix():
                 return self.matrices(answer, truth)
             case Ratio(), Ratio():
-                return self.in_order(answer.items, truth.items)
+                return self.ratios(answer, truth)
             case Ratio(items=(a, b)), Scalar() if isinstance(a, Scalar) and isinstance(b, Scalar):
                 return self.equal(_fraction(a, b), truth)
             case Scalar(), Ratio(items=(a, b)) if isinstance(a, Scalar) and isinstance(b, Scalar):
@@ -134,11 +149,17 @@ class _Comparison:
         return (matrices or (_is_set(answer) and _is_set(truth))) and self.ask(answer, truth)
 
     def scalars(self, answer: Scalar, truth: Scalar) -> bool:
+        answer, truth = _with_unit_of(truth, answer), _with_unit_of(answer, truth)
         units = [form.unit or ("%" if form.percent else None) for form in (answer, truth)]
         if all(units) and units[0] != units[1]:
             return False
-        if answer.core == truth.core:
+        a, b = answer.core.removeprefix("+"), truth.core.removeprefix("+")
+        if a == b:
             return True
+        if len(a) == len(b) == 1 and a.isalpha() and b.isalpha():
+            return a.casefold() == b.casefold()
+        if "\\infty" in a or "\\infty" in b:  # no number: nothing can be computed with it
+            return False
         try:
             return self.values(answer, truth)
         except exact.Unreadable:
@@ -146,7 +167,7 @@ class _Comparison:
 
     def values(self, answer: Scalar, truth: Scalar) -> bool:
         """By exact arithmetic. Unreadable: one of them is no expression of it."""
-        a, b = _values(answer.core, truth.core)
+        a, b = read(answer.core), read(truth.core)
         if exact.same(a, b):
             return True
         if answer.percent != truth.percent:
@@ -196,6 +217,14 @@ class _Comparison:
             del left[found]
         return not left
 
+    def ratios(self, answer: Ratio, truth: Ratio) -> bool:
+        """6:8 is 3:4. Times of day are no ratios."""
+        items = [*answer.items, *truth.items]
+        if len(answer.items) != len(truth.items) or not all(map(is_number, items)) or any(map(_is_of_time, items)):
+            return self.in_order(answer.items, truth.items)
+        a, b = ([read(item.text) for item in form.items] for form in (answer, truth))
+        return all(exact.same(exact.multiply(x, b[0]), exact.multiply(y, a[0])) for x, y in zip(a, b, strict=True))
+
     def matrices(self, answer: Matrix, truth: Matrix) -> bool:
         if [len(row) for row in answer.rows] != [len(row) for row in truth.rows]:
             return False
@@ -205,7 +234,7 @@ class _Comparison:
         if not isinstance(truth, Relation):
             assert isinstance(answer, Relation)
             if answer.is_equation:
-                return self.equal(right_side(answer), truth)
+                return self.said_of(answer, truth)
             interval = as_interval(answer)
             return self.equal(interval, truth) if interval else self.unlike(answer, truth)
         if not isinstance(answer, Relation):
@@ -218,64 +247,50 @@ class _Comparison:
             interval = as_interval(truth)
             return self.equal(answer, interval) if interval else self.unlike(answer, truth)
         answer, truth = rightward(answer), rightward(truth)
-        if answer.signs != truth.signs:
-            return self.ask(answer, truth)
-        if truth.names and answer.names and same_name(answer, truth):
-            return self.equal(answer.sides[-1], truth.sides[-1])
-        if len(truth.signs) > 1:
-            return self.in_order(answer.sides, truth.sides)
-        return self.multiples(answer, truth)
+        if answer.signs == truth.signs:
+            if answer.sides == truth.sides:
+                return True
+            if truth.names and answer.names and same_name(answer, truth):
+                return self.equal(answer.sides[-1], truth.sides[-1])
+            if len(truth.signs) > 1 or not (letters_of(answer.text) and letters_of(truth.text)):
+                return self.in_order(answer.sides, truth.sides)
+        return self.ask(answer, truth)
 
-    def multiples(self, answer: Relation, truth: Relation) -> bool:
-        """Whether two relations with the same sign are multiples of each other."""
-        try:
-            a, b = difference(answer), difference(truth)
-        except exact.Unreadable:
-            return self.ask(answer, truth)
-        if not exact.degree(a) and not exact.degree(b):  # relations between numbers
-            return self.in_order(answer.sides, truth.sides)
-        either_way = truth.signs[0] in ("=", "\\ne")
-        if not either_way and not (exact.is_whole(a) and exact.is_whole(b)):  # a denominator may change the sign
-            return self.ask(answer, truth)
-        factor = exact.proportional(a, b)
-        if factor is not None and (factor > 0 or either_way):
-            return True
-        linear = max(exact.degree(a), exact.degree(b)) <= 1
-        return not linear and truth.signs[0] != "=" and self.ask(answer, truth)
+    def said_of(self, equation: Relation, truth: Form) -> bool:
+        """Whether an answer that is an equation gives a truth that is none: a name and the value, or a computation."""
+        if equation.names or equation.adds_names:
+            return self.equal(equation.sides[-1], truth)
+        if right_side(equation) is equation.sides[0]:  # 5=x
+            return self.equal(equation.sides[0], truth)
+        return not letters_of(equation.text) and all(self.equal(side, truth) for side in equation.sides)
 
     def ask(self, answer: Form, truth: Form) -> bool:
         """What math-verify says, if the texts are such as it may read."""
-        said, wanted = _without_units(answer), _without_units(truth)
-        if not (_one_case(said) and _one_case(wanted)):  # it takes capitals for small letters
-            said, wanted = (_CAPITAL.sub(_indexed, text) for text in (said, wanted))
-        if not all(_MATHEMATICAL.fullmatch(text) and "__" not in text for text in (said, wanted)):
+        said, wanted = texts_of(answer, truth)
+        if not may_be_read(wanted):
+            self.unreadable_truth = True
+            return False
+        if not may_be_read(said):
             return False
         if self.seconds_left <= 0:
             raise TimeoutError
         self.asked += 1
-        equal, took = algebra.equal(said, wanted, self.seconds_left)
-        self.seconds_left -= took
-        return equal
+        reply = algebra.equal(said, wanted, self.seconds_left)
+        self.seconds_left -= reply.seconds
+        self.unreadable_truth |= reply.unreadable_truth
+        return reply.equal
 
 
-def _values(a: str, b: str) -> tuple[exact.Value, exact.Value]:
-    """Both expressions. Capital letters are small ones, unless an expression has both of one letter."""
-    if all(_one_case(text) for text in (a, b)):
-        a, b = (_CAPITAL.sub(_small, text) for text in (a, b))
-    return read(a), read(b)
+def _with_unit_of(other: Scalar, form: Scalar) -> Scalar:
+    """5m is a product, but with the unit of 5\\text{ m} where it is compared with that."""
+    if other.unit is None or form.unit is not None or not form.core[-1:].isalpha():
+        return form
+    core, unit, _ = split_unit(f"{form.core[:-1]}\\text{{{form.core[-1]}}}")
+    return Scalar(form.text, core, unit) if unit == other.unit else form
 
 
-def _small(match: re.Match[str]) -> str:
-    return match[0].lower() if len(match[0]) == 1 else match[0]
-
-
-def _indexed(match: re.Match[str]) -> str:
-    return f"{match[0]}_{{0}}" if len(match[0]) == 1 else match[0]
-
-
-def _one_case(text: str) -> bool:
-    letters = set(re.sub(r"\\[a-zA-Z]+", "", text))
-    return not any(letter.islower() and letter.upper() in letters for letter in letters)
+def _is_of_time(form: Form) -> bool:
+    return isinstance(form, Scalar) and (form.unit is not None or (len(form.core) == 2 and form.core[0] == "0"))
 
 
 def _fraction(a: Scalar, b: Scalar) -> Form:
@@ -297,10 +312,3 @@ def _is_set(form: Form) -> bool:
     if isinstance(form, Relation):
         return not form.is_equation
     return isinstance(form, Union) or _SET.search(form.text) is not None
-
-
-def _without_units(form: Form) -> str:
-    """The text for math-verify, which takes `1,234` for one number and `1, 234` for two, as `tidy` does with `;`."""
-    if isinstance(form, Scalar):
-        return form.core + ("\\%" if form.percent else "")
-    return re.sub(r"\\text\{[^{}]*\}", "", form.text).replace("%", "\\%").replace(";", ", ")

@@ -1,20 +1,21 @@
 r"""Reads tidied LaTeX as a `Value` of exact.py. Consumes the text of one expression; Unreadable where it is none.
 
 It reads sums, products, quotients, powers, \frac, \sqrt, brackets, mixed numbers (1\frac12), periodic decimals
-(0.\overline{3}), numbers in another base (12_{16}: a name of its own, equal to nothing else), letters with subscripts
-and Greek letters. It refuses functions, factorials, bars, and `1/2x`, which people mean in two ways.
+(0.\overline{3}), \pi and i. It refuses other letters, functions, factorials, bars, and `1/2\pi`, which people mean in
+two ways.
 """
 
 import re
 from fractions import Fraction
 
 from burnish.rewards.equivalence.exact import (
+    PI,
+    I,
     Unreadable,
     Value,
     add,
     constant,
     divide,
-    letter,
     multiply,
     negate,
     power,
@@ -26,19 +27,14 @@ DEEPEST = 40
 
 _TOKEN = re.compile(
     r"(?P<periodic>\d*\.\d*\\overline\{\d+\})"
-    r"|(?P<based>(?=[A-F]*\d)[\dA-F]{1,64}_(?:\{\d+\}|\d))"
     r"|(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?(?!\d)|\d*\.\d+|\d+\.?)"
     r"|(?P<command>\\[a-zA-Z]+)"
-    r"|(?P<letter>[a-zA-Z])"
-    r"|(?P<sign>[-+*/^(){}\[\]_'])"
+    r"|(?P<letter>i)"
+    r"|(?P<sign>[-+*/^(){}\[\]])"
     r"|(?P<space>\s+)"
 )
 _MIXED = re.compile(r"(?<![\d.,}])(\d+) (\d+)/(\d+)(?![\d.])")  # 1 1/2
-_LETTERS = set(
-    r"\pi \infty \alpha \beta \gamma \delta \epsilon \varepsilon \zeta \eta \theta \iota \kappa \lambda \mu \nu \xi "
-    r"\rho \sigma \tau \upsilon \phi \varphi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Xi \Pi \Sigma \Phi \Psi "
-    r"\Omega \ell \hbar".split()
-)
+_NAMED = {"\\pi": PI, "i": I}
 
 
 def read(text: str) -> Value:
@@ -98,8 +94,8 @@ class _Reader:
                 right = self.factor(signs=True)
                 value = divide(value, right) if divided else multiply(value, right)
             elif self.begins_factor():
-                if divided or self.kind() in ("number", "periodic", "based"):
-                    raise Unreadable("a number behind a factor, or 1/2x")
+                if divided or self.kind() in ("number", "periodic"):
+                    raise Unreadable("a number behind a factor, or 1/2\\pi")
                 value = multiply(value, self.factor())
             else:
                 return value
@@ -137,10 +133,8 @@ class _Reader:
             return constant(Fraction(text.replace(",", "").rstrip(".")))
         if kind == "periodic":
             return constant(_periodic(text))
-        if kind == "based":
-            return letter(text.replace("{", "").replace("}", ""))
-        if kind == "letter" or text in _LETTERS:
-            return letter(text + self.index())
+        if text in _NAMED:
+            return _NAMED[text]
         if text == "\\frac":
             above = self.argument()
             return divide(above, self.argument())
@@ -178,23 +172,6 @@ class _Reader:
             return self.atom()
         raise Unreadable("a command without its argument")
 
-    def index(self) -> str:
-        """The subscript and primes of a letter, as they are written."""
-        name = ""
-        if self.next() == "_":
-            self.at += 1
-            name = "_" + (self.braced() if self.next() == "{" else self.take())
-        while self.next() == "'":
-            name += self.take()
-        return name
-
-    def braced(self) -> str:
-        start, depth = self.at, 0
-        while True:
-            depth += {"{": 1, "}": -1}.get(self.take(), 0)
-            if not depth:
-                return "".join(text for _, text in self.tokens[start + 1 : self.at - 1])
-
     def next(self) -> str | None:
         return self.tokens[self.at][1] if self.at < len(self.tokens) else None
 
@@ -209,7 +186,7 @@ class _Reader:
         return text
 
     def begins_factor(self) -> bool:
-        return self.kind() in ("number", "periodic", "based", "command", "letter") or self.next() in ("(", "{", "[")
+        return self.kind() in ("number", "periodic", "command", "letter") or self.next() in ("(", "{", "[")
 
 
 def _periodic(text: str) -> Fraction:

@@ -1,4 +1,4 @@
-r"""Equations and inequalities seen from several sides: what a form says, written as another form or as a value.
+r"""Equations and inequalities seen from several sides: what a form says, written as another form.
 
 Consumes forms of forms.py; judge.py compares what comes out.
 """
@@ -55,9 +55,3 @@ def as_interval(inequality: Relation) -> Sequence | None:
     if letters == [True, False]:
         return Sequence(turned.text, "(", end, (below, sides[1]))
     return Sequence(turned.text, opening, ")", (sides[0], above)) if letters == [False, True] else None
-
-
-def difference(relation: Relation) -> exact.Value:
-    """Left side minus right side. Unreadable where one of them is no expression that is read."""
-    left, right = (read(side.text) for side in relation.sides)
-    return exact.add(left, exact.negate(right))

@@ -1,11 +1,13 @@
-r"""Units and other words behind a number: `12\text{ cm}^2` is 12, `7\%` and `7 percent` are 7 with a percent sign.
+r"""Units and other words behind a number: `12\text{ cm}^2` is 12 with the unit cm^2, `7\%` is 7 with a percent sign.
 
-Any \text{…} behind an expression is a unit; without \text, only the words known here are (a single letter could be a
-variable). Two answers with different units that are both known here are different answers: 5 cm is not 5 m. Unknown
-ones say nothing.
+Words in \text{…} behind an expression are its unit, unless they say more than a unit does (`5\text{ or 6}`). Without
+\text, only the words known here are (a single letter could be a variable, but not in m/s). Two answers with different
+units that are both known here are different answers: 5 cm is not 5 m, nor 5 cm^2. Unknown ones say nothing. Words for
+a magnitude are no unit, they multiply: `5\text{ million dollars}` is 5000000.
 """
 
 import re
+from typing import NamedTuple
 
 NUMBER_WORDS = {
     word: str(number)
@@ -13,6 +15,11 @@ NUMBER_WORDS = {
         "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
         "seventeen eighteen nineteen twenty".split()
     )
+}
+_MAGNITUDES = {
+    **{"dozen": "12", "hundred": "10^{2}", "thousand": "10^{3}", "million": "10^{6}", "billion": "10^{9}"},
+    **{"trillion": "10^{12}", "tenth": "10^{-1}", "hundredth": "10^{-2}", "thousandth": "10^{-3}"},
+    **{"millionth": "10^{-6}", "billionth": "10^{-9}"},
 }
 
 #: One name for each unit; plural forms are found by their singular.
@@ -36,41 +43,78 @@ _SYNONYMS = {
     **dict.fromkeys(("min", "minute"), "minute"),
     **dict.fromkeys(("h", "hr", "hour"), "hour"),
     **dict.fromkeys(("yr", "year"), "year"),
-    **dict.fromkeys(("mph", "mile per hour"), "mph"),
-    **dict.fromkeys(("km/h", "kmh", "kph", "kilometer per hour"), "kmh"),
-    **dict.fromkeys(("am", "a m"), "am"),
-    **dict.fromkeys(("pm", "p m"), "pm"),
-    **{word: word for word in ("day", "week", "month", "cent", "dollar", "acre", "gallon", "radian")},
-    "degree": "degree",
+    **dict.fromkeys(("mph",), "mile/hour"),
+    **dict.fromkeys(("kmh", "kph"), "km/hour"),
+    **{word: word for word in "am pm day week month cent dollar acre gallon radian degree".split()},
 }
 _ALSO = set(
     "unit square cubic sq cu per usd euro rupee yen degree percent percentage person people student child children man "
     "men woman women coin ball card book apple ticket way time point digit number value integer solution triangle "
-    "rectangle edge vertex vertices piece game page word term root side of the and".split()
+    "rectangle edge vertex vertices piece game page word term root side of the".split()
 )
-_ALONE = {name for name in _SYNONYMS if len(name) > 1} | _ALSO  # known without \text
-_SHAPE = re.compile(r"\b(?:square|cubic|sq|cu)\b\.?")
-_IN_TEXT = re.compile(r"^(.*\S)\s*\\text\{([^{}]*)\}(?:\^(?:\{\d\}|\d))?$", re.DOTALL)
-_PLAIN = re.compile(r"^(.*?[\d)}%!])\s*([A-Za-z][A-Za-z. /]*)(?:\^(?:\{[23]\}|[23]))?$", re.DOTALL)
+_ALONE = {name for name in _SYNONYMS if len(name) > 1} | _ALSO | _MAGNITUDES.keys()  # known without \text
+_POWERS = {"square": "^2", "sq": "^2", "squared": "^2", "cubic": "^3", "cu": "^3", "cubed": "^3"}
+
+_EXPONENT = r"(?:\^(?:\{(-?\d)\}|(\d)))?"
+_IN_TEXT = re.compile(rf"(.*\S)\s*\\text\{{([^{{}}]*)\}}{_EXPONENT}", re.DOTALL)
+_PLAIN = re.compile(rf"(.*?[\d)}}%!])\s*([A-Za-z][A-Za-z. /]*){_EXPONENT}", re.DOTALL)
+_ONLY_WORDS = re.compile(r"[A-Za-z\s./'^-]+(?:\^\d)?")
+_SAYS_MORE = re.compile(r"\b(?:or|and|to|is|are|was|not|no|than|if|but|minus|plus|through|mod|modulo)\b", re.IGNORECASE)
 
 
-def split_unit(text: str) -> tuple[str, str | None, bool]:
-    """(expression, unit or None, whether it is in percent) of a tidied answer."""
+class Quantity(NamedTuple):
+    core: str  # the expression
+    unit: str | None  # where it is known
+    percent: bool
+
+
+def split_unit(text: str) -> Quantity:
+    """A tidied answer without the words behind it."""
     unit = None
-    while (found := _IN_TEXT.match(text)) or ((found := _PLAIN.match(text)) and _are_units(found[2])):
-        text, words = found[1].rstrip("\\ ,"), found[2]
+    while found := _IN_TEXT.fullmatch(text) or _PLAIN.fullmatch(text):
+        in_text = found.re is _IN_TEXT
+        words = " ".join(found[2].casefold().replace(".", "").split())
+        power = found[3] or found[4]
+        canonical = _canonical(words + (f"^{power}" if power else ""))
+        if not (is_unit(words) if in_text else (canonical and "/" in canonical) or _are_known(words)):
+            break
+        text = found[1].rstrip("\\ ,")
+        first, _, rest = words.partition(" ")
+        if factor := _MAGNITUDES.get(_singular(first)):
+            text, canonical = f"({text})*{factor}", _canonical(rest)
         if _singular(words) in ("percent", "percentage"):
-            return text, unit, True
-        unit = _SYNONYMS.get(_singular(words)) or unit
+            return Quantity(text, unit, True)
+        unit = canonical or unit
     if text.endswith("%"):
-        return text.rstrip("% "), unit, True
-    return text, unit, False
+        return Quantity(text.rstrip("% "), unit, True)
+    return Quantity(text, unit, False)
 
 
-def _are_units(words: str) -> bool:
-    return all(_singular(word) in _ALONE or word in _ALONE for word in re.split(r"[ ./]+", words.casefold()) if word)
+def is_unit(words: str) -> bool:
+    """Whether the words in a \\text{…} can be no more than a unit."""
+    return _ONLY_WORDS.fullmatch(words) is not None and not _SAYS_MORE.search(words)
 
 
-def _singular(words: str) -> str:
-    words = " ".join(_SHAPE.sub(" ", words.casefold()).replace(".", " ").split())
-    return words if words in _SYNONYMS else " ".join(word.removesuffix("s") for word in words.split())
+def _are_known(words: str) -> bool:
+    return all(_singular(word) in _ALONE or word in _ALONE for word in re.split(r"[ /]+", words) if word)
+
+
+def _canonical(words: str) -> str | None:
+    """One name for a unit, its powers and quotients: `square centimeters` and `cm^2` are both cm^2."""
+    parts = []
+    for part in re.split(r"\s*/\s*|\s+per\s+", words.strip()):
+        names, _, power = part.partition("^")
+        shape, known = (f"^{power}" if power else ""), []
+        for word in names.split():
+            if word in _POWERS:
+                shape = _POWERS[word]
+            else:
+                known.append(_SYNONYMS.get(_singular(word)))
+        if len(known) != 1 or known[0] is None:
+            return None
+        parts.append(known[0] + shape)
+    return "/".join(parts)
+
+
+def _singular(word: str) -> str:
+    return word if word in _SYNONYMS else word.removesuffix("s")

@@ -9,17 +9,11 @@ OPEN, CLOSE = "<answer>", "</answer>"
 
 def last_answer(text: str) -> str | None:
     """What stands in the last pair of tags, without blanks around it; None where there is no pair."""
-    inside = last_answer_as_written(text)
-    return None if inside is None else inside.strip()
-
-
-def last_answer_as_written(text: str) -> str | None:
-    """The same with its blanks."""
     start = text.rfind(OPEN, 0, max(text.rfind(CLOSE), 0))
     if start < 0:
         return None
     start += len(OPEN)
-    return text[start : text.index(CLOSE, start)]
+    return text[start : text.index(CLOSE, start)].strip()
 
 
 def tagged(answer: object) -> str:

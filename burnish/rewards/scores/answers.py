@@ -1,21 +1,66 @@
 r"""What a response answers and what a row holds to be right: shared by math, math_dapo, prime_math and geo3k.
 
 `last_boxed` finds the last \boxed{…} (or \fbox{…}, or `\boxed 7` without braces), `stated` what stands behind the last
-"answer is" or "answer:". `truth_text` gives a ground truth as text and refuses what cannot be one.
+"answer is" or "answer:". `truth_text` gives a ground truth as text and refuses what cannot be one. `judged` compares
+both and is what a scorer gives back; `rules_of_truth` makes its `reference` and `check`.
 """
 
 import math
 import numbers
 import re
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypedDict
 
-from burnish.rewards.equivalence import LONGEST
+from burnish.rewards.equivalence import LONGEST, equivalent
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # a brace behind a backslash is a character of the formula
 _OPEN_END = re.compile(r"\$|\\\)|\\\]|\n")
-_STATED = re.compile(r"\banswer\s*(?:is\b\s*:?|:)[\s*]*(\S[^\n]*)", re.IGNORECASE)
-_SENTENCE = re.compile(r"[.!?](?=\s)")
+_STATED = re.compile(r"\banswer\s*+(?:is\b\s*+:?|[*_\s]*+:)[\s*_]*+(?=\S)", re.IGNORECASE)
+_DISPLAY = re.compile(r"(?:\$\$|\\[\[\]])\s*")
+_ONE_FORMULA = re.compile(r"[^$]*(?<!\\)\$\$?([^$]+)(?<!\\)\$\$?[^$]*")
+_SENTENCE = re.compile(r"[.!?](?=\s)|,?\s\(?(?:because|since|which|where)\b")
+
+
+class Judged(TypedDict):
+    """What each of the scorers gives back; some add to it."""
+
+    score: float
+    acc: float
+    pred: str
+    timed_out: float
+    unreadable_truth: float
+
+
+def judged(
+    scorer: str, answer: str | None, ground_truth: Any, seconds: float, tolerance: float = 0.0, wrong: float = 0.0
+) -> Judged:
+    """The result for an answer: 1 where it is the same mathematics as the ground truth, else `wrong`."""
+    truth = truth_text(ground_truth, scorer)
+    if not answer:
+        return Judged(score=wrong, acc=0.0, pred="", timed_out=0.0, unreadable_truth=0.0)
+    verdict = equivalent(answer, truth, seconds, tolerance)
+    return Judged(
+        score=1.0 if verdict.equal else wrong,
+        acc=float(verdict.equal),
+        pred=answer,
+        timed_out=float(verdict.timed_out),
+        unreadable_truth=float(verdict.unreadable_truth),
+    )
+
+
+def rules_of_truth(
+    scorer: str, before: str = ""
+) -> tuple[Callable[[Any, Mapping[str, Any]], str], Callable[[Any, Mapping[str, Any]], None]]:
+    """A scorer's `reference`, a right response that boxes the truth, and its `check`."""
+
+    def reference(ground_truth: Any, extra_info: Mapping[str, Any]) -> str:
+        return f"{before}\\boxed{{{truth_text(ground_truth, scorer)}}}"
+
+    def check(ground_truth: Any, extra_info: Mapping[str, Any]) -> None:
+        truth_text(ground_truth, scorer)
+
+    return reference, check
 
 
 class Box(NamedTuple):
@@ -47,16 +92,30 @@ def last_box(text: str) -> Box | None:
     return Box(None, len(text))
 
 
-def stated(text: str) -> str | None:
-    """The rest of the sentence behind the last "answer is" or "answer:", without the marks of a formula."""
-    found = _STATED.findall(text)
-    return plain(_SENTENCE.split(found[-1], maxsplit=1)[0]) if found else None
+def stated(text: str, pattern: re.Pattern[str] = _STATED, start: int = 0) -> str | None:
+    """What stands behind the last "answer is" or "answer:": a box, the only formula, else the rest of the sentence.
+
+    `pattern` is another way to announce it, `start` where to begin to look.
+    """
+    at = max((match.end() for match in pattern.finditer(text, start)), default=None)
+    if at is None:
+        return None
+    display = _DISPLAY.match(text, at)
+    if display:
+        at = display.end()
+    line = text[at:].partition("\n")[0][: 2 * LONGEST]
+    if (boxed := last_boxed(line)) is not None:
+        return boxed
+    if display:
+        return _DISPLAY.split(line, maxsplit=1)[0].strip()
+    if formula := _ONE_FORMULA.fullmatch(line):
+        return formula[1].strip()
+    return plain(_SENTENCE.split(line, maxsplit=1)[0])
 
 
 def plain(answer: str) -> str:
-    """An answer without the dollar signs, asterisks and full stop around it."""
-    answer = answer.strip().strip("*").strip().rstrip(".").strip()
-    return answer[1:-1].strip() if len(answer) > 2 and answer[0] == answer[-1] == "$" else answer
+    """An answer without the asterisks and full stop around it."""
+    return answer.strip().strip("*_").strip().rstrip(".").strip()
 
 
 def truth_text(ground_truth: Any, scorer: str) -> str:

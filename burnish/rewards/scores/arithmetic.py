@@ -2,13 +2,14 @@
 
 Capitals do not matter. A number with a decimal part is not an integer and earns nothing. Besides the score (1 or 0) the
 result holds `acc` (the same), `format` (1 where an answer was given in this form) and `pred` (the integer as text).
+Integers are compared as digits, so that one with very many costs nothing.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-_ANSWER = re.compile(r"answer:\s*(-?\d+)(?![.,]?\d)", re.IGNORECASE | re.ASCII)
+_ANSWER = re.compile(r"answer:\s*(-?)(\d++)(?![.,]?\d)", re.IGNORECASE | re.ASCII)
 
 
 class ArithmeticScore(TypedDict):
@@ -20,15 +21,10 @@ class ArithmeticScore(TypedDict):
 
 def compute_score(solution_str: str, ground_truth: str | int) -> ArithmeticScore:
     """Score one response. A ground truth that is not an integer is a ValueError: the row is wrong, not the response."""
-    wanted = _integer(ground_truth)
-    answers = _ANSWER.findall(solution_str)
-    right = bool(answers) and int(answers[-1]) == wanted
-    return ArithmeticScore(
-        score=float(right),
-        acc=float(right),
-        format=float(bool(answers)),
-        pred=str(int(answers[-1])) if answers else "",
-    )
+    wanted = str(_integer(ground_truth))
+    given = _last_integer(solution_str)
+    right = float(given == wanted)
+    return ArithmeticScore(score=right, acc=right, format=float(bool(given)), pred=given)
 
 
 def reference(ground_truth: str | int, extra_info: Mapping[str, Any]) -> str:
@@ -41,10 +37,20 @@ def check(ground_truth: str | int, extra_info: Mapping[str, Any]) -> None:
     _integer(ground_truth)
 
 
+def _last_integer(text: str) -> str:
+    """The integer of the last answer, "" where there is none."""
+    answers = _ANSWER.findall(text)
+    if not answers:
+        return ""
+    sign, digits = answers[-1]
+    plain = digits.lstrip("0")
+    return f"{sign}{plain}" if plain else "0"
+
+
 def _integer(ground_truth: Any) -> int:
     try:
         if isinstance(ground_truth, bool) or (isinstance(ground_truth, float) and not ground_truth.is_integer()):
             raise ValueError
         return int(ground_truth)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"reward_model.ground_truth={ground_truth!r}: arithmetic needs an integer") from None
+        raise ValueError(f"reward_model.ground_truth={ground_truth!r:.200}: arithmetic needs an integer") from None

@@ -2,9 +2,10 @@
 
 Consumes the policy's own text and the ground truth {"target": 24, "numbers": [3, 8, 1]} (`nums` is read too, and so is
 the same as JSON text). The answer is a sum of whole numbers with + - * / and brackets (sums.py); a minus sign may stand
-before a number or a bracket. `= 24` may follow, where it is the target. Values are exact fractions, so 1/3*3 is 1 and
-nothing is right by rounding; division by zero is wrong. The answer is parsed, never run: no powers, no names, at most
-1,000 characters, and it is worked out only where the numbers are the given ones.
+before a number or a bracket, and x or a dot in the middle is a multiplication sign. `= 24` may follow or `24 =` go
+before, where that is the target, and a full stop may end it. Values are exact fractions, so 1/3*3 is 1 and nothing is
+right by rounding; division by zero is wrong. The answer is parsed, never run: no powers, no names, at most 1,000
+characters, and it is worked out only where the numbers are the given ones.
 
 `score` for a right answer, `format_score` for another well-formed sum, 0 else. The result holds besides `acc` (1 where
 right), `format` (1 where well-formed) and `pred` (the answer as written).
@@ -16,11 +17,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from burnish.rewards.contract import unboxed
 from burnish.rewards.scores.answer_tag import last_answer, tagged
 from burnish.rewards.scores.countdown_solver import MOST_NUMBERS, solve
 from burnish.rewards.scores.sums import numbers_in, parse, value_of
 
-_EQUALS = re.compile(r"(.*?)=\s*(-?[0-9]{1,30})\s*", re.DOTALL)
+_WRITTEN_OTHERWISE = str.maketrans("xX·⋅−", "****-")
+_CLAIM = re.compile(r"\s*(-?[0-9]{1,30})(?:\.0{0,30})?\s*")
 _EXAMPLE = '{"target": 24, "numbers": [3, 8, 1]}'
 
 
@@ -35,10 +38,9 @@ def compute_score(
     """Score one response. A ground truth that is no puzzle is a ValueError: the row is wrong, not the response."""
     puzzle = puzzle_of(ground_truth)
     answer = last_answer(solution_str) or ""
-    tailed = _EQUALS.fullmatch(answer)
-    tree = parse(tailed[1] if tailed else answer)
-    claim_holds = tailed is None or int(tailed[2]) == puzzle.target
-    right = tree is not None and claim_holds and _solves(tree, puzzle)
+    said, claim = _parts(answer)
+    tree = parse(said)
+    right = tree is not None and claim in (None, puzzle.target) and _solves(tree, puzzle)
     earned = score if right else format_score if tree is not None else 0.0
     return {"score": earned, "acc": float(right), "format": float(tree is not None), "pred": answer}
 
@@ -53,11 +55,9 @@ def puzzle_of(ground_truth: Any) -> Puzzle:
             raise _not_a_puzzle(ground_truth, "is not JSON") from None
     if not isinstance(given, Mapping):
         raise _not_a_puzzle(ground_truth, "is no object")
-    target, several = _whole(given.get("target")), given.get("numbers", given.get("nums"))
+    target, several = _whole(given.get("target")), unboxed(given.get("numbers", given.get("nums")))
     if target is None:
         raise _not_a_puzzle(ground_truth, "has no whole number as 'target'")
-    if hasattr(several, "tolist"):  # an array, as tables hold lists
-        several = several.tolist()
     if not isinstance(several, Sequence) or isinstance(several, str) or not several:
         raise _not_a_puzzle(ground_truth, "has no list 'numbers'")
     whole = [number for one in several if (number := _whole(one)) is not None and number >= 0]
@@ -83,6 +83,16 @@ def reference(ground_truth: Any, extra_info: Mapping[str, Any]) -> str:
 def check(ground_truth: Any, extra_info: Mapping[str, Any]) -> None:
     """ValueError where the ground truth is no puzzle; whether it can be solved is not looked at."""
     puzzle_of(ground_truth)
+
+
+def _parts(answer: str) -> tuple[str, int | None]:
+    """The sum that is written, and the whole number that it is said to be, if any."""
+    plain = answer.translate(_WRITTEN_OTHERWISE).removesuffix(".")
+    first, equals, second = plain.partition("=")
+    for said, claim in ((first, second), (second, first)):
+        if equals and (found := _CLAIM.fullmatch(claim)):
+            return said, int(found[1])
+    return plain, None
 
 
 def _solves(tree: Any, puzzle: Puzzle) -> bool:

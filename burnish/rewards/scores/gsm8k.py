@@ -3,13 +3,15 @@
 `strict` takes the number of the last `#### <number>`: exactly one blank, on the same line. `flexible` takes the last
 number anywhere. Both look at the last 300 characters of the response only, so that text after the answer is bounded.
 The score is `score` for the right number, `format_score` for another number, 0 where there is none. Numbers are
-compared as text: 12.0 is not 12.
+compared by value: 12.0 is 12. What is no number (1.2.3) is compared as text.
 
 It agrees with the recorded figures of the field's usual scorer except where that one refuses a right answer or
 rewards none:
 - a full stop that ends the sentence is not part of the number (`#### 12.` is 12);
-- a dollar sign before the number is allowed (`#### $18`, `#### -$18`);
-- commas never count, in either method (`1,234` is 1234; `42,` is 42);
+- 18.00 is 18, .5 is 0.5 and 007 is 7;
+- a dollar sign or asterisks before the number are allowed (`#### $18`, `#### -$18`, `#### **18**`);
+- commas are part of a number where they part groups of three digits, in either method (`1,234` is 1234), and end it
+  elsewhere (`42,` is 42; `1,8` is 1 and then 8);
 - dots and commas without a digit are no number: they earn neither the score nor the format score, and do not hide an
   earlier number;
 - a number that the 300-character window would cut in two is left out rather than read by half.
@@ -18,15 +20,18 @@ rewards none:
 import numbers
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, Literal
 
 WINDOW = 300
 # A dot opens a number only where it is not the end of an ellipsis.
 _SIGN = r"(?:-\\?\$?|\\?\$-?)?"
-_DIGITS = r",*(?:(?<!\.)\.)?\d[\d.,]*"
-_STRICT = re.compile(f"#### ({_SIGN}{_DIGITS})", re.ASCII)
+_DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!,?\d)|\d+|(?<!\.)\.\d+)(?:\.\d+)*"
+_STRICT = re.compile(rf"#### \*{{0,2}},*({_SIGN}{_DIGITS})", re.ASCII)
 _FLEXIBLE = re.compile(f"({_SIGN}{_DIGITS})", re.ASCII)
-_NOT_IN_NUMBER = str.maketrans("", "", ",$\\ ")
+_BETWEEN_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))", re.ASCII)
+_NOT_IN_NUMBER = str.maketrans("", "", "$\\ ")
+_NUMBER = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)", re.ASCII)
 
 Method = Literal["strict", "flexible"]
 
@@ -52,7 +57,7 @@ def compute_score(
     answer = extract_solution(solution_str, method)
     if answer is None:
         return 0.0
-    return score if answer == wanted else format_score
+    return score if _value(answer) == _value(wanted) else format_score
 
 
 def reference(ground_truth: str | int | float, extra_info: Mapping[str, Any]) -> str:
@@ -61,8 +66,8 @@ def reference(ground_truth: str | int | float, extra_info: Mapping[str, Any]) ->
 
 
 def check(ground_truth: str | int | float, extra_info: Mapping[str, Any]) -> None:
-    """ValueError where the ground truth is neither a number nor a text with one."""
-    if not re.search(r"\d", normalise(ground_truth), re.ASCII):
+    """ValueError where the ground truth is nothing that a response can give."""
+    if not compute_score(reference(ground_truth, extra_info), ground_truth):
         raise _no_number(ground_truth)
 
 
@@ -72,13 +77,15 @@ def normalise(number: str | int | float) -> str:
         raise _no_number(number)
     if isinstance(number, float) and number.is_integer():
         number = int(number)
-    return str(number).translate(_NOT_IN_NUMBER).rstrip(".")
+    return _BETWEEN_THOUSANDS.sub("", str(number).strip().translate(_NOT_IN_NUMBER).rstrip("."))
+
+
+def _value(number: str) -> Decimal | str:
+    return Decimal(number) if _NUMBER.fullmatch(number) else number
 
 
 def _no_number(ground_truth: Any) -> ValueError:
-    return ValueError(
-        f"reward_model.ground_truth={ground_truth!r:.200}: gsm8k needs the answer, a number or a text with one"
-    )
+    return ValueError(f"reward_model.ground_truth={ground_truth!r:.200}: gsm8k needs the answer, a number")
 
 
 def _window_start(text: str) -> int:

@@ -2,7 +2,8 @@ r"""Competition mathematics (MATH and its copies): what the last \boxed{} holds 
 
 Equal means the same mathematics (burnish/rewards/equivalence): `\frac12`, 0.5 and 1/2; `x=5` and 5; `2,3` and `3,2`.
 The score is 1 or 0; `acc` is the same, `pred` the content of the box, `timed_out` 1 where the comparison took longer
-than `math_time_limit` seconds, which counts as not equal. With `require_box=False` a response without a box is read
+than `math_time_limit` seconds of processor time, which counts as not equal, `unreadable_truth` 1 where the ground truth
+could not be read as mathematics. With `require_box=False` a response without a box is read
 behind its last "answer is" or "answer:".
 
 How it differs from the field's usual scorers, whose recorded figures it otherwise reproduces:
@@ -13,18 +14,10 @@ How it differs from the field's usual scorers, whose recorded figures it otherwi
 - an empty ground truth is an error of the row, not an answer that `\boxed{}` gives.
 """
 
-from collections.abc import Mapping
-from typing import Any, TypedDict
+from burnish.rewards.equivalence import DEFAULT_SECONDS
+from burnish.rewards.scores.answers import Judged, judged, last_boxed, rules_of_truth, stated
 
-from burnish.rewards.equivalence import DEFAULT_SECONDS, equivalent
-from burnish.rewards.scores.answers import last_boxed, stated, truth_text
-
-
-class MathScore(TypedDict):
-    score: float
-    acc: float
-    pred: str
-    timed_out: float
+reference, check = rules_of_truth("math")
 
 
 def compute_score(
@@ -32,24 +25,9 @@ def compute_score(
     ground_truth: str | int | float,
     require_box: bool = True,
     math_time_limit: float = DEFAULT_SECONDS,
-) -> MathScore:
+) -> Judged:
     """Score one response. A ground truth that is no answer is a ValueError: the row is wrong, not the response."""
-    truth = truth_text(ground_truth, "math")
     answer = last_boxed(solution_str)
     if answer is None and not require_box:
         answer = stated(solution_str)
-    if not answer:
-        return MathScore(score=0.0, acc=0.0, pred="", timed_out=0.0)
-    verdict = equivalent(answer, truth, math_time_limit)
-    right = float(verdict.equal)
-    return MathScore(score=right, acc=right, pred=answer, timed_out=float(verdict.timed_out))
-
-
-def reference(ground_truth: str | int | float, extra_info: Mapping[str, Any]) -> str:
-    """A right response."""
-    return f"\\boxed{{{truth_text(ground_truth, 'math')}}}"
-
-
-def check(ground_truth: Any, extra_info: Mapping[str, Any]) -> None:
-    """ValueError where the ground truth is no answer."""
-    truth_text(ground_truth, "math")
+    return judged("math", answer, ground_truth, math_time_limit)

@@ -1,9 +1,9 @@
 """Multiplication: the last `<answer>…</answer>` must be the product, alone.
 
 Consumes the policy's own text and the ground truth, an integer as a number or as text. The answer may have a sign,
-zeros in front, a full stop behind, and commas or blanks between groups of three digits: 1,234,567 and 1 234 567 are
-1234567; 12,34 is no number. `score` for the right one, `format_score` for another integer, 0 else. The result holds
-besides `acc` (1 where right), `format` (1 where an integer was given) and `pred` (its digits).
+zeros in front, a full stop or `.0` behind, `**` on both sides, and commas or blanks between groups of three digits:
+1,234,567 and 1 234 567 are 1234567; 12,34 is no number. `score` for the right one, `format_score` for another integer,
+0 else. The result holds besides `acc` (1 where right), `format` (1 where an integer was given) and `pred` (its digits).
 
 Numbers are compared as digits, so that one with very many costs nothing.
 """
@@ -16,7 +16,8 @@ from typing import Any
 from burnish.rewards.scores.answer_tag import last_answer, tagged
 
 _BLANKS = " \u00a0\u2009\u202f"  # the plain one, and those that typesetters use between digits
-_INTEGER = re.compile(rf"([-+−]?)([0-9]+|[0-9]{{1,3}}(?:,[0-9]{{3}})+|[0-9]{{1,3}}(?:[{_BLANKS}][0-9]{{3}})+)\.?")
+_DIGITS = rf"[0-9]+|[0-9]{{1,3}}(?:,[0-9]{{3}})+|[0-9]{{1,3}}(?:[{_BLANKS}][0-9]{{3}})+"
+_INTEGER = re.compile(rf"(\*\*)?(?P<sign>[-+−]?)(?P<digits>{_DIGITS})(?:\.0*)?(?(1)\*\*\.?)")
 _NOT_DIGITS = str.maketrans("", "", f",{_BLANKS}")
 _EXACT_FLOATS = 2**53  # beyond, a float that was an integer may have lost digits
 
@@ -60,5 +61,5 @@ def _digits(text: str) -> str | None:
     found = _INTEGER.fullmatch(text)
     if not found:
         return None
-    digits = found[2].translate(_NOT_DIGITS).lstrip("0") or "0"
-    return f"-{digits}" if found[1] in ("-", "−") and digits != "0" else digits
+    digits = found["digits"].translate(_NOT_DIGITS).lstrip("0") or "0"
+    return f"-{digits}" if found["sign"] in ("-", "−") and digits != "0" else digits

@@ -3,7 +3,7 @@ r"""PRIME's scorer for the NuminaMath problems (`numina_*`): a boxed or stated a
 The answer is what the last \boxed{} holds; without a box, what stands behind the last "answer is" or "answer:". A
 decimal fraction also counts where the truth is irrational and no further away than 1 in 10,000, or exactly what 3.14
 for π gives (6.28 for 2π); and the other way round. The score is 1 or 0; `acc` is the same, `format` 1 where there is an
-answer in one of these forms, `pred` that answer, `timed_out` as in scores/math.py.
+answer in one of these forms, `pred` that answer, `timed_out` and `unreadable_truth` as in scores/math.py.
 
 How it differs from the recorded figures of the field's scorer:
 - it misses equalities: 2^{10} and 1024, 6/4 and 3/2, 10^{-3} and 0.001, `5,7` and `7,5`, \log_2 8 and 3, `−7` and -7;
@@ -13,42 +13,23 @@ How it differs from the recorded figures of the field's scorer:
 - an empty ground truth is an error of the row.
 """
 
-from collections.abc import Mapping
-from typing import Any, TypedDict
-
-from burnish.rewards.equivalence import DEFAULT_SECONDS, equivalent
-from burnish.rewards.scores.answers import last_box, stated, truth_text
+from burnish.rewards.equivalence import DEFAULT_SECONDS
+from burnish.rewards.scores.answers import Judged, judged, last_box, rules_of_truth, stated
 
 TOLERANCE = 1e-4
 
+reference, check = rules_of_truth("prime_math")
 
-class PrimeScore(TypedDict):
-    score: float
-    acc: float
+
+class PrimeScore(Judged):
     format: float
-    pred: str
-    timed_out: float
 
 
 def compute_score(
     solution_str: str, ground_truth: str | int | float, math_time_limit: float = DEFAULT_SECONDS
 ) -> PrimeScore:
     """Score one response. A ground truth that is no answer is a ValueError."""
-    truth = truth_text(ground_truth, "prime_math")
     box = last_box(solution_str)
     answer = box.content if box else stated(solution_str)
-    if not answer:
-        return PrimeScore(score=0.0, acc=0.0, format=0.0, pred="", timed_out=0.0)
-    verdict = equivalent(answer, truth, math_time_limit, tolerance=TOLERANCE)
-    right = float(verdict.equal)
-    return PrimeScore(score=right, acc=right, format=1.0, pred=answer, timed_out=float(verdict.timed_out))
-
-
-def reference(ground_truth: str | int | float, extra_info: Mapping[str, Any]) -> str:
-    """A right response."""
-    return f"\\boxed{{{truth_text(ground_truth, 'prime_math')}}}"
-
-
-def check(ground_truth: Any, extra_info: Mapping[str, Any]) -> None:
-    """ValueError where the ground truth is no answer."""
-    truth_text(ground_truth, "prime_math")
+    result = judged("prime_math", answer, ground_truth, math_time_limit, TOLERANCE)
+    return {**result, "format": float(bool(answer))}

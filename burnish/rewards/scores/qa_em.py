@@ -14,6 +14,7 @@ Any other answer earns `format_score`, none (or a blank one) 0. With `structure_
 How it differs from the scorers of the field, whose figures the tests hold:
 - only what the policy wrote is read, so one answer is enough, and the example answer of a prompt is never taken;
 - the answer begins at the nearest opening tag;
+- punctuation is that of Unicode, not of ASCII alone, and characters have their plain form (“Hamlet” is Hamlet);
 - `subem` does not match inside words ("ater" in "theater");
 - a right answer that normalises to nothing is matched neither by an empty answer nor by containment;
 - a row whose right answers are all blank is an error, and a target given as text is one answer.

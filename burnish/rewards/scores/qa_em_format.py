@@ -24,6 +24,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from burnish.rewards.contract import unboxed
 from burnish.rewards.scores.answer_tag import last_answer
 from burnish.rewards.scores.short_answer import contains_any, is_exact, token_f1
 
@@ -85,8 +86,7 @@ def count_searches(text: str) -> int | None:
 
 
 def _passages(retrieved: Any) -> list[str]:
-    if hasattr(retrieved, "tolist"):  # an array, as tables hold lists
-        retrieved = retrieved.tolist()
+    retrieved = unboxed(retrieved)  # tables hold lists as arrays
     if not isinstance(retrieved, list | tuple) or not all(isinstance(passage, str) for passage in retrieved):
         raise ValueError(f"extra_info.retrieved={retrieved!r:.200}: must be a list of texts, one for each search")
     return list(retrieved)

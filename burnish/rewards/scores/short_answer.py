@@ -1,18 +1,32 @@
 """Short answers in words: the gold answers of a row, and how an answer is compared with them.
 
-Both sides are normalised alike: small letters, no ASCII punctuation, no a/an/the, single blanks. A gold answer of which
-nothing is left by that ("The The", "A") is compared as it is written, but for case and blanks around it: else an empty
-answer would be right.
+Both sides are normalised alike: the plain form of characters that Unicode has in several (NFKC), small letters, no
+punctuation, no a/an/the, single blanks. A gold answer of which nothing is left by that ("The The", "A") is compared as
+it is written, but for case and blanks around it: else an empty answer would be right.
 """
 
 import numbers
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
+from burnish.rewards.contract import unboxed
+
+
+class _WithoutPunctuation(dict[int, int | None]):
+    """For str.translate; filled as characters come by."""
+
+    def __missing__(self, code: int) -> int | None:
+        # Unicode calls some of ASCII's marks symbols, the minus too, and two apostrophes letters.
+        mark = chr(code) in string.punctuation + "−ʼʻ" or unicodedata.category(chr(code)).startswith("P")
+        return self.setdefault(code, None if mark else code)
+
+
+_WITHOUT_PUNCTUATION = _WithoutPunctuation()
+_PIECES = re.compile(r"\s+|\S{1,200}")  # NFKC takes quadratic time for long runs of accents
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _IN_WORD = r"[\w\u0300-\u036f]"  # \w lacks accents that stand as characters of their own
 # Scripts that put no blanks between words (Thai to Lao, Burmese, Khmer, kana, Chinese): any place is a word's end.
@@ -31,8 +45,7 @@ def gold_answers(ground_truth: Any) -> list[str]:
                 f"reward_model.ground_truth={ground_truth!r}: it has no 'target', which is what qa_em reads"
             )
         target = target["target"]
-    if hasattr(target, "tolist"):  # an array, as tables hold lists
-        target = target.tolist()
+    target = unboxed(target)  # tables hold lists as arrays
     several = target if isinstance(target, Sequence) and not isinstance(target, str | bytes) else [target]
     if not all(_is_answer(one) for one in several):
         raise ValueError(
@@ -49,7 +62,9 @@ def gold_answers(ground_truth: Any) -> list[str]:
 
 def normalise(text: str) -> str:
     """The words that are compared, with single blanks between."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+    if not text.isascii():
+        text = "".join(unicodedata.normalize("NFKC", piece) for piece in _PIECES.findall(text))
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
 
 
 def is_exact(answer: str, golds: Iterable[str]) -> bool:
