@@ -141,19 +141,21 @@ def check_row(
 ) -> str | None:
     """What keeps this row from being scored, naming the field, or None. Called when a dataset is loaded.
 
-    `custom`: a custom function scores every row. It may do without a ground truth, so nothing is asked of the row; but
-    a function that insists on one (`reads_ground_truth`) must not get None because the row has it in the wrong place.
+    `custom`: a custom function scores every row that no reward model does alone. It may do without a ground truth, so
+    nothing is asked of the row; but a function that insists on one (`reads_ground_truth`) must not get None because the
+    row has it in the wrong place.
     `reward_model`: there is a reward model, for rows whose style asks for one.
     """
     if problem := misspelt_style(row):
         return problem
-    if not reward_model and (style := style_of(row)) != RULE:
+    style = style_of(row)
+    if not reward_model and (style == BOTH or (style == MODEL and not custom)):
         return (
             f"reward_model.style={style!r} asks for a reward model, and there is none: set reward_model.enable=true "
             "reward_model.model.path=…, or make the style 'rule' and score by the data source's rule or a function of "
             f"your own: {_BRING}"
         )
-    if style_of(row) == MODEL:
+    if style == MODEL and reward_model:
         return None
     if custom:
         return _PLACE if reads_ground_truth and _is_misplaced(row) else None

@@ -172,7 +172,8 @@ def test_a_row_that_asks_for_a_reward_model_where_there_is_none(style):
         "custom_reward_function.path=",
     )
     assert all(fix in problem for fix in fixes)
-    assert check_row(asks, custom=True) is None and check_row(asks, reward_model=True) is None
+    assert (check_row(asks, custom=True) is None) == (style == "model"), "a function is no half of a score"
+    assert check_row(asks, reward_model=True) is None
 
 
 def test_nothing_is_asked_of_a_row_that_only_the_model_scores():
