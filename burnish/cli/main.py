@@ -17,6 +17,7 @@ from burnish.errors import ConfigError, NotAvailable
 
 HELP = ("-h", "--help")
 PLAN = "--plan              print the derived batch sizes and the memory they take, and stop"
+COUNT = "--plan              print how many examples, tokens and steps there are, and stop"
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,14 @@ COMMANDS = {
         "burnish.trainer.sft_trainer:main",
         "burnish.config.sft:SFTConfig",
         ("data.train_files=train.parquet", "model.path=Qwen/Qwen2.5-0.5B-Instruct"),
-        PLAN,
+        COUNT,
     ),
     "rm": Command(
         "reward-model training on chosen and rejected answers",
         "burnish.trainer.rm_trainer:main",
         "burnish.config.rm:RMConfig",
         ("data.train_files=pairs.parquet", "data.val_files=test.parquet", "model.path=Qwen/Qwen2.5-0.5B-Instruct"),
-        PLAN,
+        COUNT,
     ),
     "generate": Command(
         "responses to the prompts of a file",

@@ -90,6 +90,12 @@ def finalise_rm(config: RMConfig, explicit: frozenset[str]) -> list[str]:
             f"data.chosen_key and data.rejected_key are both {data.chosen_key}; name the column with the better answer "
             "and the one with the worse answer"
         )
+    if others := data.apply_chat_template_kwargs.keys() - {"chat_template"}:
+        raise ConfigError(
+            f"data.apply_chat_template_kwargs.{min(others)}: whoever asks a reward model renders with the template of "
+            "its tokenizer alone, so it has to be trained without further arguments; write a template that needs none "
+            "in data.apply_chat_template_kwargs.chat_template, which is kept with the model"
+        )
     return given.notices
 
 

@@ -85,7 +85,9 @@ class RewardModelConfig(RuleConfig):
     rule_weight: float = key(1.0, "weight of the rule in rows of style both", reader=MIXING)
     model_weight: float = key(1.0, "weight of the model in rows of style both", reader=MIXING)
     launch_reward_fn_async: bool = key(
-        False, "score while other work goes on", inert="every trajectory is scored as soon as it is finished"
+        False,
+        "score while other work goes on",
+        inert="rules score each trajectory as soon as it is finished, and a reward model reads the batch when all are",
     )
 
 

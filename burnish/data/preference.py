@@ -9,25 +9,29 @@ Consumes rows with a better and a worse answer, and optionally a `tools` column 
     messages, otherwise        a whole conversation, which holds its prompt; the prompt column is not read
 
 and ends with a message of the assistant. Both are rendered whole with the tokenizer's own chat template, as they are
-wherever a reward model is asked (`ChatRenderer.whole`).
+wherever a reward model is asked (`ChatRenderer.whole`). Text that is a whole dialogue (`Human: …`, `Assistant: …`) is
+refused: it would be learnt as one message.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from burnish.config.rm import RMDataConfig
 from burnish.data.chat import Message
-from burnish.data.files import Row, lookup, no_column
+from burnish.data.files import Row, lookup
 from burnish.data.sft import messages_of, tools_of
 from burnish.data.supervised import Examples
 from burnish.errors import DataError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+_DIALOGUE = re.compile(r"\s*(Human|Assistant):.*\n\n(Human|Assistant):", re.DOTALL)  # real answers, too, begin so
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,10 @@ class PreferencePair:
     chosen: np.ndarray  # (T,)
     rejected: np.ndarray  # (T',)
     margin: float = 0.0
+
+    @property
+    def ids(self) -> np.ndarray:  # (T+T',)
+        return np.concatenate([self.chosen, self.rejected])
 
     def __len__(self) -> int:
         return len(self.chosen) + len(self.rejected)
@@ -62,12 +70,6 @@ class PreferenceDataset(Examples[PreferencePair]):
                 f"{self._cut} conversations are over data.max_length={config.max_length} and were cut "
                 f"(data.truncation={config.truncation})"
             )
-
-    def check_columns(self, file: str, there: Sequence[str]) -> None:
-        for name in ("chosen_key", "rejected_key", "margin_key"):
-            column = getattr(self.config, name)
-            if column is not None and column not in there and column.split(".")[0] not in there:
-                raise no_column(file, column, there, f"Name the right one in data.{name}")
 
     def example(self, row: Row) -> PreferencePair | None:
         chosen, rejected = (self._ids(row, key) for key in (self.config.chosen_key, self.config.rejected_key))
@@ -97,6 +99,7 @@ class PreferenceDataset(Examples[PreferencePair]):
     def _messages(self, row: Row, key: str) -> list[Message]:
         """The conversation that a side of a row stands for."""
         answer = lookup(row, key)
+        _refuse_dialogue(answer, key)
         messages = [{"role": "assistant", "content": answer}] if isinstance(answer, str) else messages_of(row, key)
         last = messages[-1]
         if last["role"] != "assistant":
@@ -106,11 +109,13 @@ class PreferenceDataset(Examples[PreferencePair]):
         return messages if messages[0]["role"] != "assistant" else [*self._prompt(row, key), *messages]
 
     def _prompt(self, row: Row, key: str) -> list[Message]:
-        if lookup(row, self.config.prompt_key) is None:
+        value = lookup(row, self.config.prompt_key)
+        if value is None:
             raise DataError(
                 f"field '{key}' is an answer alone, and field '{self.config.prompt_key}' (data.prompt_key), which it "
-                "would answer, is missing or null. Dialogues in one text are read by `burnish data make preference`"
+                "would answer, is missing or null"
             )
+        _refuse_dialogue(value, self.config.prompt_key)
         prompt = messages_of(row, self.config.prompt_key)
         if not any(message["content"].strip() for message in prompt):
             raise DataError(f"field '{self.config.prompt_key}': the prompt is empty")
@@ -125,3 +130,11 @@ class PreferenceDataset(Examples[PreferencePair]):
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise DataError(f"{field} is {value!r}, expected a finite number")
         return float(value)
+
+
+def _refuse_dialogue(value: Any, key: str) -> None:
+    if isinstance(value, str) and _DIALOGUE.match(value):
+        raise DataError(
+            f"field '{key}' is a dialogue in one text (Human: and Assistant: turns), and would be read as one message. "
+            "Make rows of such dialogues with `burnish data make preference`"
+        )

@@ -13,9 +13,9 @@ import numpy as np
 
 from burnish.config.sft import SFTDataConfig
 from burnish.data.chat import Message, to_messages, without_nulls
-from burnish.data.files import Row, lookup, no_column
+from burnish.data.files import Row, lookup
 from burnish.data.supervised import Examples
-from burnish.errors import ConfigError, DataError
+from burnish.errors import DataError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -47,18 +47,6 @@ class SFTDataset(Examples[SFTExample]):
     ):
         self.config = config
         super().__init__(files, tokenizer, config, max_samples=max_samples)
-
-    def check_columns(self, file: str, there: Sequence[str]) -> None:
-        config = self.config
-        if bool(config.prompt_key) != bool(config.response_key):
-            raise ConfigError("data.prompt_key and data.response_key go together; set both or neither")
-        wanted = [config.prompt_key, config.response_key] if config.prompt_key else [config.messages_key]
-        for name in wanted:
-            if name not in there and str(name).split(".")[0] not in there:
-                fix = (
-                    "Name the one with conversations in data.messages_key, or set data.prompt_key and data.response_key"
-                )
-                raise no_column(file, str(name), there, fix)
 
     def example(self, row: Row) -> SFTExample | None:
         ids, mask = self.renderer.conversation(self._messages(row), tools_of(row))

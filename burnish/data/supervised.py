@@ -8,11 +8,13 @@ the model holds is the trainer's business: a step has the same examples however 
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence, Sized
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
+
+import numpy as np
 
 from burnish.config.supervised import SupervisedDataConfig
 from burnish.data.chat import ChatRenderer, truncate
-from burnish.data.files import Row, at, columns, read_rows
+from burnish.data.files import Row, at, read_rows
 from burnish.data.order import Order
 from burnish.data.shares import largest_remainder
 from burnish.errors import DataError
@@ -22,7 +24,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Example = TypeVar("Example", bound=Sized)  # its length is a number of tokens
+
+class Tokens(Sized, Protocol):
+    """What every example has: the ids of all its tokens, and their number as its length."""
+
+    @property
+    def ids(self) -> np.ndarray: ...
+
+
+Example = TypeVar("Example", bound=Tokens)
 
 
 class Examples(ABC, Generic[Example]):
@@ -52,7 +62,6 @@ class Examples(ABC, Generic[Example]):
         if 0 <= max_samples < sum(sizes):
             sizes = largest_remainder(sizes, max_samples)
         for file, table, size in zip(files, tables, sizes, strict=True):
-            self.check_columns(str(file), columns(table))
             self._examples += self._made(file, table[:size])
         if emptied := sum(sizes) - len(self._examples):
             self.say(f"{emptied} of {sum(sizes)} {self.emptied} after truncation; left out")
@@ -64,10 +73,6 @@ class Examples(ABC, Generic[Example]):
 
     def __getitem__(self, i: int) -> Example:
         return self._examples[i]
-
-    @abstractmethod
-    def check_columns(self, file: str, there: Sequence[str]) -> None:
-        """DataError where the file lacks a column that is read."""
 
     @abstractmethod
     def example(self, row: Row) -> Example | None:

@@ -64,6 +64,8 @@ def sequence_scores(module: "PreTrainedModel", input_ids: Tensor, attention_mask
     classifier of tokens.
     """
     padding = module.config.get_text_config().pad_token_id
+    if padding is not None and padding < 0:  # some configurations say -1 for none
+        padding = None
     ids = input_ids.masked_fill(attention_mask == 0, padding or 0)
     inputs: dict[str, Tensor | bool] = {"input_ids": ids, "attention_mask": attention_mask}
     if "use_cache" in inspect.signature(module.forward).parameters:  # encoders have none

@@ -188,8 +188,9 @@ def check_tokenizer(folder: Path) -> None:
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):
         raise ModelError(
             f"{folder}: no tokenizer (looked for {', '.join(TOKENIZER_FILES)}); save one with "
-            "tokenizer.save_pretrained, or name a folder that has it in actor_rollout_ref.model.tokenizer_path "
-            "(burnish sft, burnish rm: model.tokenizer_path)"
+            "tokenizer.save_pretrained, or name a folder that has it in the tokenizer_path beside the key that names "
+            "this one (the policy: actor_rollout_ref.model.tokenizer_path; burnish sft, burnish rm: "
+            "model.tokenizer_path)"
         )
 
 

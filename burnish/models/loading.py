@@ -39,6 +39,7 @@ __all__ = [
     "load_reward_model",
     "load_tokenizer",
     "load_value_model",
+    "naming",
     "read_model_facts",
     "resolve_path",
 ]
@@ -91,6 +92,11 @@ def load_causal_lm(
 
     folder = resolve_path(path)
     config = _read_config(folder, model_config)
+    if classifiers := [name for name in config.architectures or [] if CLASSIFIER in name]:
+        raise ModelError(
+            f"{folder}: {', '.join(classifiers)} gives scores (a reward model, or a critic) and cannot write; name the "
+            "folder of a language model, e.g. the one that it was trained from"
+        )
     loaded = _load(AutoModelForCausalLM, folder, config, model_config, _wanted(dtype or model_config.dtype))
     module, missing = loaded.module, loaded.missing
     if missing:
@@ -189,14 +195,19 @@ def load_reward_model(
 
 
 def check_reward_model(model: ModelConfig) -> None:
-    """ModelError for a folder of which its files tell, unloaded and without torch, that it cannot score."""
-    tokenizer = resolve_path(model.tokenizer_path or model.path, weights=False)
-    if not any((tokenizer / name).is_file() for name in TOKENIZER_FILES):
-        raise ModelError(
-            f"{tokenizer}: no tokenizer, and a reward model reads with its own; save the one it was trained with "
-            "there, or name a folder that has it in reward_model.model.tokenizer_path"
-        )
-    folder = resolve_path(model.path, weights=False)
+    """ModelError for `reward_model.model` if its files tell, unloaded and without torch, that it cannot score."""
+    with naming("reward_model.model.tokenizer_path" if model.tokenizer_path else "reward_model.model.path"):
+        tokenizer = resolve_path(model.tokenizer_path or model.path, weights=False)
+        if not any((tokenizer / name).is_file() for name in TOKENIZER_FILES):
+            raise ModelError(
+                f"{tokenizer}: no tokenizer, and a reward model reads with its own; save the one it was trained with "
+                "there, or name a folder that has it in reward_model.model.tokenizer_path"
+            )
+    with naming("reward_model.model.path"):
+        _check_head(resolve_path(model.path, weights=False))
+
+
+def _check_head(folder: Path) -> None:
     config = read_json(folder / "config.json")
     architectures = config.get("architectures") or []
     labels = config.get("num_labels") or len(config.get("id2label") or LABELS_BY_DEFAULT)
@@ -339,6 +350,15 @@ def named(names: list[str]) -> str:
 
 
 @contextmanager
+def naming(key: str) -> Iterator[None]:
+    """What is wrong with a model is told with the key that names it."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"{key}: {error}") from error
+
+
+@contextmanager
 def reading(folder: Path, what: str) -> Iterator[None]:
     """What transformers raises about a folder, as a ModelError that names it."""
     try:
@@ -347,8 +367,9 @@ def reading(folder: Path, what: str) -> Iterator[None]:
         text = str(error).strip()
         if "trust_remote_code" in text:
             text = (
-                "it runs Python code of its own; if you trust it, set actor_rollout_ref.model.trust_remote_code=True "
-                "(burnish sft, burnish rm: model.trust_remote_code=True; commands with flags: --trust-remote-code)"
+                "it runs Python code of its own; if you trust it, set trust_remote_code=True beside the key that names "
+                "it (the policy: actor_rollout_ref.model.trust_remote_code=True; burnish sft, burnish rm: "
+                "model.trust_remote_code=True; commands with flags: --trust-remote-code)"
             )
         if text.startswith("Unrecognized configuration class"):
             text = text.splitlines()[0]  # the rest lists every class that there is

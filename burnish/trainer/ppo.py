@@ -35,9 +35,10 @@ from burnish.trainer.due import is_due
 from burnish.trainer.experience import Experience, drawn_of
 from burnish.trainer.process_reward import reward_tokens
 from burnish.trainer.report import entropy_metrics, sample_rows, variance_metrics
-from burnish.trainer.reward_model import RewardModel, require_asked
+from burnish.trainer.reward_model import RewardModel, check_rows, check_training_rows
 from burnish.trainer.state import changed_keys, check_same_run, key_values, read_state, run_facts, write_state
 from burnish.trainer.validate import Validator
+from burnish.workers.conversations import Conversations
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +79,14 @@ class PPOTrainer:
     def read_rows(self) -> None:
         """The prompts to train and validate on, each row checked, their order, and room for those made on the way."""
         config, check = self.config, getattr(self.reward_fn, "check_row", None)
+        conversations = Conversations(config, self.tokenizer) if config.reward_model.enable else None
         self.train_rows = train_dataset(config.data, self.tokenizer, check)
         self.val_rows = val_dataset(config.data, self.tokenizer, check)
         check_names(self.train_rows.agent_names() | (self.val_rows.agent_names() if self.val_rows else set()), config)
-        if config.reward_model.enable:
-            require_asked(self.train_rows)
+        if conversations is not None:
+            check_training_rows(self.train_rows, conversations, by_outcomes=self.needs.process_reward)
+            if self.val_rows is not None:
+                check_rows(self.val_rows, conversations)
         self.order = make_order(self.train_rows, config.data)
         self.new_prompts = make_buffer(config, self.tokenizer, self.reward_fn)
 
@@ -129,18 +133,27 @@ class PPOTrainer:
         self.models = {name: group for name, group in models.items() if group is not None}  # what a checkpoint holds
         for group in groups.values():
             group.init_model()
-        augmentation = Augmentation(self.new_prompts, self.tracker.event)
         self.experience = Experience(
-            *(self.config, self.train_rows, self.order, self.policy, self.reward_fn, self.needs, self.end),
-            augmentation,
-            RewardModel(self.config.reward_model, judge) if judge else None,
+            config=self.config,
+            dataset=self.train_rows,
+            order=self.order,
+            policy=self.policy,
+            manager=self.reward_fn,
+            needs=self.needs,
+            end=self.end,
+            augmentation=Augmentation(self.new_prompts, self.tracker.event),
+            reward_model=RewardModel(self.config.reward_model, judge) if judge else None,
         )
         self.validator: Validator | None = None
         if self.val_rows is not None:
-            folder = self.tracker.folder
             self.validator = Validator(
-                *(self.config, self.val_rows, self.policy, self.val_reward_fn, self.tokenizer, folder),
-                RewardModel(self.config.reward_model, judge, mixes=False) if judge else None,
+                config=self.config,
+                dataset=self.val_rows,
+                policy=self.policy,
+                manager=self.val_reward_fn,
+                tokenizer=self.tokenizer,
+                folder=self.tracker.folder,
+                reward_model=RewardModel(self.config.reward_model, judge, mixes=False) if judge else None,
             )
 
     def fit(self) -> dict[str, float]:

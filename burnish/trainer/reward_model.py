@@ -14,7 +14,7 @@ style model for the model's. Precomputed `rm_scores` in a batch are used as they
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,12 +24,12 @@ import torch
 from burnish.config.reward import RewardModelConfig
 from burnish.data.custom import CustomDataset
 from burnish.data.dataset import RLDataset
-from burnish.errors import ConfigError
+from burnish.errors import ConfigError, DataError
 from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import ScoreResult
-from burnish.rewards.routing import BOTH, MODEL, style_of
+from burnish.rewards.routing import BOTH, MODEL, misspelt_style, style_of
 from burnish.tracking.timer import timed
-from burnish.workers.conversations import COLUMNS, PROMPT
+from burnish.workers.conversations import COLUMNS, PROMPT, Conversations
 from burnish.workers.reward_model import on_last_token
 
 RM_SCORE, RULE_SCORE = "rm_score", "rule_score"  # in `reward_info`
@@ -90,9 +90,8 @@ class RewardModel:
 
     def __call__(self, batch: DataProto, metrics: dict[str, float]) -> Judgement:
         """Ask about the rows that want it; how many lost their start is added to the metrics."""
-        there = batch.non_tensor_batch.get(RESULT, [None] * len(batch))
         styles = [style_of({"reward_model": of_row}) for of_row in batch.non_tensor_batch["reward_model"]]
-        alone = [i for i, style in enumerate(styles) if style == MODEL and there[i] is None]
+        alone = np.flatnonzero(models_alone(batch)).tolist()
         if PRECOMPUTED in batch.batch:
             given = batch.batch[PRECOMPUTED].sum(-1).tolist()
             return Judgement({row: ScoreResult(given[row]) for row in alone}, frozenset(alone), self.weights)
@@ -106,9 +105,9 @@ class RewardModel:
         if cut and not self.told:
             self.told = True
             log.warning(
-                "%d of %d conversations are longer than the reward model reads (reward_model.max_length, or its "
+                "%d of %d conversations%s are longer than the reward model reads (reward_model.max_length, or its "
                 "context) and lost their start; reward_model/truncated counts them",
-                *(cut, len(asked)),
+                *(cut, len(asked), " of validation" if self.weights is None else ""),
             )
         return Judgement(self._results(batch, asked, answer), frozenset(alone), self.weights)
 
@@ -121,17 +120,22 @@ class RewardModel:
             if problem is None and math.isfinite(score):
                 results[row] = ScoreResult(score, {RM_SCORE: score}, data_source=source)
             else:
-                problem = problem or f"the reward model {self.config.model.path} gave {score}"
+                problem = (
+                    problem or f"the reward model {self.config.model.path} gave {score}: see its weights and dtype"
+                )
                 results[row] = ScoreResult(None, error=problem, data_source=source, index=index)
         return results
 
 
 def offered(batch: DataProto, judgement: Judgement, results: Sequence[ScoreResult]) -> DataProto:
     """The batch as a manager that scores by itself gets it: with `rm_scores` (B, R), 0 in rows that were not asked
-    about, and for the report `rm_score`, None in those."""
+    about, and for the report `rm_score`, None in those and where the model failed."""
     scores = torch.tensor([result.score if result.score is not None else math.nan for result in results])
     batch.batch[PRECOMPUTED] = on_last_token(scores, batch.batch["response_mask"])
-    known = [score if row in judgement.results else None for row, score in enumerate(scores.tolist())]
+    known = [
+        result.score if row in judgement.results and result.error is None else None
+        for row, result in enumerate(results)
+    ]
     batch.non_tensor_batch[RM_SCORE] = object_column(known)
     return batch
 
@@ -142,17 +146,40 @@ def model_metrics(batch: DataProto) -> dict[str, float]:
     return {f"reward_model/score/{how}": float(getattr(np, how)(found)) for how in ("mean", "max", "min") if found}
 
 
-def is_models_alone(reward_model: Mapping[str, Any] | None, result: ScoreResult | None) -> bool:
-    """Whether a sample of a run with a reward model has its score from that alone."""
-    return style_of({"reward_model": reward_model}) == MODEL and result is not None and RM_SCORE in result.info
+def models_alone(batch: DataProto) -> np.ndarray:
+    """(B,) bool, of a batch that is not scored yet: the rows whose score is the model's alone."""
+    columns = batch.non_tensor_batch
+    there = columns.get(RESULT, [None] * len(batch))  # what an agent loop gave stands for the model's
+    pairs = zip(columns["reward_model"], there, strict=True)
+    return np.array([style_of({"reward_model": of_row}) == MODEL and given is None for of_row, given in pairs], bool)
 
 
-def require_asked(rows: RLDataset | CustomDataset) -> None:
-    """ConfigError where no training row would ever ask the model. Rows of a user's class are not known beforehand."""
-    if isinstance(rows, CustomDataset):
-        return
-    if not any(rows.value(i, "reward_model.style") in (MODEL, BOTH) for i in range(len(rows))):
+def check_rows(rows: RLDataset | CustomDataset, conversations: Conversations) -> int:
+    """How many rows ask the model, each checked. Rows of a user's class are not known beforehand: none."""
+    asked = 0
+    for i in range(0 if isinstance(rows, CustomDataset) else len(rows)):
+        section = {"reward_model": rows.value(i, "reward_model")}
+        problem = misspelt_style(section)
+        if style_of(section) in (MODEL, BOTH):
+            asked += 1
+            problem = conversations.problem_with(rows.value(i, PROMPT))
+        if problem:
+            raise DataError(f"{rows.where(i)}: {problem}")
+    return asked
+
+
+def check_training_rows(rows: RLDataset | CustomDataset, conversations: Conversations, *, by_outcomes: bool) -> None:
+    """The same for rows to train on: ConfigError where none would ever ask the model. `by_outcomes`: a process reward
+    model learns from these rows."""
+    if not check_rows(rows, conversations) and not isinstance(rows, CustomDataset):
         raise ConfigError(
             "reward_model.enable=true, but no row of data.train_files asks for the model, so it would score none: set "
             'reward_model.style of the rows to "model" or "both", or leave reward_model.enable out'
         )
+    for i in range(0 if isinstance(rows, CustomDataset) or not by_outcomes else len(rows)):
+        if rows.value(i, "reward_model.style") == MODEL:
+            raise DataError(
+                f"{rows.where(i)}: reward_model.style='model' with a process reward model (PRIME), which learns from "
+                "the outcomes of rules, 0 or 1, and a reward model's score is none: make the style 'both' or 'rule', "
+                "or choose another algorithm.adv_estimator"
+            )

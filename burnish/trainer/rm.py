@@ -17,12 +17,15 @@ from torch import Tensor
 from burnish.algorithms.preference import agreement, bradley_terry
 from burnish.algorithms.tally import Mean, Metrics
 from burnish.config import Loaded, RMConfig
+from burnish.config.model import ModelConfig
+from burnish.data.chat import ChatRenderer, special_ids
 from burnish.data.preference import PreferenceDataset, PreferencePair
 from burnish.engine.batching import MicroBatch
 from burnish.engine.forward import sequence_scores
 from burnish.engine.trainable import Loss
 from burnish.errors import ModelError
-from burnish.models.loading import load_reward_model
+from burnish.models.folder import read_json, resolve_path
+from burnish.models.loading import CLASSIFIER, check_reward_model, load_reward_model, read_model_facts
 from burnish.protocol import DataProto
 from burnish.trainer.objective import TOKENS_PER_PASS, Objective, tensors
 from burnish.trainer.supervised import run
@@ -38,15 +41,11 @@ class Preferences(Objective[RMConfig, PreferencePair]):
 
     def __init__(self, config: RMConfig, tokenizer: "PreTrainedTokenizerBase"):
         super().__init__(config, tokenizer)
-        template = config.data.apply_chat_template_kwargs.get("chat_template") or tokenizer.chat_template
-        if not template:
-            key = "model.tokenizer_path" if config.model.tokenizer_path else "model.path"
-            raise ModelError(
-                f"{key}={config.model.tokenizer_path or config.model.path}: its tokenizer has no chat template, by "
-                "which conversations are shown to a reward model. Name a chat model's tokenizer in "
-                "model.tokenizer_path, or give a template in data.apply_chat_template_kwargs.chat_template"
-            )
-        self.tokenizer.chat_template = template  # kept in checkpoints: whoever asks the model renders as it was taught
+        self.tokenizer.chat_template = _template(config, tokenizer)  # in checkpoints: who asks renders as it was taught
+        self.padding = padding_token(tokenizer, read_model_facts(config.model.path).vocab)
+        self.keeps_padding = _names_padding(config.model)
+        if not self.keeps_padding and self.padding is not None:
+            tokenizer.pad_token = tokenizer.convert_ids_to_tokens(self.padding)
 
     @property
     def micro(self) -> MicroBatch:
@@ -60,9 +59,10 @@ class Preferences(Objective[RMConfig, PreferencePair]):
 
     def load_model(self, device: torch.device) -> "PreTrainedModel":
         model, seed = self.config.model, self.config.trainer.seed
-        return load_reward_model(
-            model.path, model, device, pad_token_id=self.tokenizer.pad_token_id, new_head_seed=seed
-        )
+        module = load_reward_model(model.path, model, device, pad_token_id=self.padding, new_head_seed=seed)
+        if not self.keeps_padding:
+            module.config.get_text_config().pad_token_id = self.padding
+        return module
 
     def collate(self, examples: Sequence[PreferencePair]) -> DataProto:
         return collate(examples)
@@ -88,6 +88,43 @@ class Preferences(Objective[RMConfig, PreferencePair]):
 
     def validation(self, batch: DataProto, figures: Mapping[str, Tensor]) -> Metrics:
         return means(figures)
+
+
+def _template(config: RMConfig, tokenizer: "PreTrainedTokenizerBase") -> str | dict[str, str]:
+    given = config.data.apply_chat_template_kwargs.get("chat_template")
+    if given:
+        return tokenizer.get_chat_template(given)  # some tokenizers have several, by name
+    if not tokenizer.chat_template:
+        key = "model.tokenizer_path" if config.model.tokenizer_path else "model.path"
+        raise ModelError(
+            f"{key}={config.model.tokenizer_path or config.model.path}: its tokenizer has no chat template, by "
+            "which conversations are shown to a reward model. Name a chat model's tokenizer in "
+            "model.tokenizer_path, or give a template in data.apply_chat_template_kwargs.chat_template"
+        )
+    return tokenizer.chat_template
+
+
+def _names_padding(model: ModelConfig) -> bool:
+    """Whether the folder has a head that was taught with a padding token of its own, and so goes on reading where it
+    does; ModelError where the head has several labels."""
+    config = read_json(resolve_path(model.path, weights=False) / "config.json")
+    if not any(CLASSIFIER in name for name in config.get("architectures") or []):
+        return False
+    check_reward_model(model)
+    return (config | config.get("text_config", {})).get("pad_token_id") is not None
+
+
+def padding_token(tokenizer: "PreTrainedTokenizerBase", vocabulary: int) -> int | None:
+    """The id that is to mark padding: the pad token's, unless conversations end with it.
+
+    A classifier of sequences reads at the last token that is not padding. Were that the token that ends an answer, as
+    where it stands in for a missing pad token, no model could tell an answer that ended from one that did not. So
+    another special token takes its place; None where there is no other.
+    """
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    end = ChatRenderer(tokenizer).whole(messages)[-1]
+    choice = (tokenizer.pad_token_id, tokenizer.bos_token_id, *sorted(special_ids(tokenizer)))
+    return next((token for token in choice if token is not None and token != end and token < vocabulary), None)
 
 
 def rewards(module: "PreTrainedModel", rows: DataProto) -> tuple[Tensor, Tensor]:  # (B,) each

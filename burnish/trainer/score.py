@@ -55,7 +55,7 @@ def score(
         batch.non_tensor_batch["score_result"] = object_column(report.results)
         batch = batch[keep]
         batch.batch["token_level_scores"], columns = _answer(manager, batch)
-    elif judgement.results and PRECOMPUTED not in batch.batch:  # the manager finds the model's scores in the batch
+    elif model is not None and PRECOMPUTED not in batch.batch:  # the manager finds the model's scores in the batch
         results = judgement.of_all(len(batch))
         keep, report = _policy(batch, results, config, metrics, needs_groups=needs_groups)
         batch = offered(batch, judgement, report.results)[keep]

@@ -31,12 +31,12 @@ from burnish.errors import ModelError
 from burnish.models.device import pick_device
 from burnish.models.facts import ModelFacts, read_model_facts
 from burnish.models.folder import resolve_path
-from burnish.models.loading import check_reward_model, load_tokenizer
+from burnish.models.loading import check_reward_model, load_tokenizer, naming
 from burnish.rewards.managers import load_manager
 from burnish.rewards.scoring import Scoring
 from burnish.trainer.ppo import PPOTrainer
 from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
-from burnish.workers.conversations import Conversations, other_ids
+from burnish.workers.conversations import other_ids
 from burnish.workers.critic import CriticWorker
 from burnish.workers.process_reward import ProcessRewardWorker
 from burnish.workers.reward_model import RewardModelWorker
@@ -105,22 +105,13 @@ def check(loaded: Loaded[PPOConfig]) -> tuple[int, dict[str, ModelFacts]]:
     config, read_facts = loaded.config, functools.cache(read_model_facts)
     rows, facts = check_files(config, describe), {}
     for key, model in config.models.items():
-        with naming(key):
+        with naming(f"{key}.path"):
             facts[key] = read_facts(model.path)
-            if key == REWARD_MODEL:
-                check_reward_model(model)
+        if key == REWARD_MODEL:
+            check_reward_model(model)
         loaded.notices += check_model(config, key, facts[key])
     loaded.notices += plan_micro_batches(config, facts, device_memory(config.trainer.device))
     return rows, facts
-
-
-@contextmanager
-def naming(key: str) -> Iterator[None]:
-    """What is wrong with a model is told with the key that names it."""
-    try:
-        yield
-    except ModelError as error:
-        raise ModelError(f"{key}.path: {error}") from error
 
 
 def check_reads_policy(key: str, model: ModelConfig, tokenizer: Any) -> None:
@@ -145,12 +136,11 @@ def build(config: PPOConfig) -> PPOTrainer:
     scoring.validate()
     model = config.actor_rollout_ref.model
     for key, wanted in config.models.items():  # weights that are not there are told before the data is read
-        with naming(key):
+        with naming(f"{key}.path"):
             resolve_path(wanted.path)
     tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
     workers: dict[str, type[Worker]] = {}
     if config.reward_model.enable:
-        Conversations(config, tokenizer)  # says what keeps the model from reading what the policy writes
         workers[Role.RewardModel] = RewardModelWorker  # the first to be loaded, so that it is told before the policy is
     workers[Role.ActorRolloutRef] = ActorRolloutRefWorker
     if config.critic.enable:

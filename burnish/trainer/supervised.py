@@ -9,7 +9,6 @@ a step is a pure function of the seed and the step, so a resumed run is the same
 """
 
 import dataclasses
-import json
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -24,20 +23,19 @@ from burnish.data.files import describe
 from burnish.data.supervised import Batches, Example
 from burnish.engine.seeding import seed_torch
 from burnish.engine.trainable import Trainable
-from burnish.errors import BadStepError, CheckpointError, ConfigError
+from burnish.errors import BadStepError, ConfigError, ModelError
 from burnish.models.device import pick_device
 from burnish.models.loading import load_tokenizer, read_model_facts
 from burnish.tracking import RunFolder, Tracker
 from burnish.trainer.checkpoint import CheckpointStore, step_of
 from burnish.trainer.due import is_due
 from burnish.trainer.objective import Config, Objective, tensors
+from burnish.trainer.supervised_state import read_state, write_state
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
-
-STATE = "trainer.json"
 
 
 class SupervisedTrainer(Generic[Config, Example]):
@@ -61,8 +59,12 @@ class SupervisedTrainer(Generic[Config, Example]):
         self.resume_from = self.store.to_resume(trainer.resume_mode, trainer.resume_from_path)
         self.step = 0
         self.bad_steps = 0  # updates in a row that could not be applied
+        self.changed: list[str] = []  # keys, since the checkpoint
         if self.resume_from is not None:
-            self.step, self.bad_steps = step_of(self.resume_from), self._read_bad_steps(self.resume_from)
+            self.step = step_of(self.resume_from)
+            self.bad_steps, self.changed = read_state(
+                self.resume_from, config, command=objective.command, examples=len(train.dataset)
+            )
         self.tracker = Tracker(trainer, folder, total_steps=self.total_steps, config=dataclasses.asdict(config))
 
     def fit(self) -> dict[str, float]:
@@ -88,6 +90,8 @@ class SupervisedTrainer(Generic[Config, Example]):
         else:
             self.tracker.resume(self.step)
             log.info("going on from %s, step %d of %d", self.resume_from, self.step, self.total_steps)
+            for change in self.changed:
+                log.warning("changed since that checkpoint: %s", change)
 
     def load_model(self) -> None:
         """Make the model and its optimiser, as they were in the checkpoint where there is one."""
@@ -132,43 +136,10 @@ class SupervisedTrainer(Generic[Config, Example]):
         def write(folder: Path) -> None:
             self.trainable.save(folder)
             self.objective.tokenizer.save_pretrained(folder)
-            state = {"command": self.objective.command, **self._data_facts(), "bad_steps": self.bad_steps}
-            (folder / STATE).write_text(json.dumps(state, indent=1))
+            command, examples = self.objective.command, len(self.train.dataset)
+            write_state(folder, self.config, command=command, examples=examples, bad_steps=self.bad_steps)
 
         return self.store.save(self.step, write)
-
-    def _read_bad_steps(self, folder: Path) -> int:
-        """From what `save` wrote beside the model; CheckpointError where this run would draw other examples."""
-        facts, command = self._data_facts(), self.objective.command
-        try:
-            state = json.loads((folder / STATE).read_text())
-            theirs = {name: state[name] for name in ("command", *facts, "bad_steps")}
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise CheckpointError(
-                f"{folder} is not a checkpoint of `burnish {command}`: no readable {STATE}"
-            ) from error
-        if theirs["command"] != command:
-            raise CheckpointError(
-                f"{folder} is not a checkpoint of `burnish {command}`, but of `burnish {theirs['command']}`. Give this "
-                "run a trainer.default_local_dir of its own"
-            )
-        for name, value in facts.items():
-            if theirs[name] != value:
-                raise CheckpointError(
-                    f"{folder} was written with {name}={theirs[name]}, this run has {value}: the order of examples "
-                    f"would change. Set it as it was, or start afresh with trainer.resume_mode=disable"
-                )
-        return int(theirs["bad_steps"])
-
-    def _data_facts(self) -> dict[str, int | bool]:
-        """What the batch of a step depends on."""
-        data = self.config.data
-        return {
-            "data.train_batch_size": data.train_batch_size,
-            "data.seed": data.seed,
-            "data.shuffle": data.shuffle,
-            "number of training examples": len(self.train.dataset),
-        }
 
     def _count_bad_steps(self, bad: float) -> None:
         self.bad_steps = self.bad_steps + 1 if bad else 0
@@ -198,6 +169,7 @@ def run(
     validation = None
     if config.data.val_files:
         validation = _batches(objective, config.data.val_files, config.data.val_max_samples)
+    _check_vocabulary(config, training, validation)
     if loaded.flags.plan:
         print(plan(objective, training))
         return
@@ -238,4 +210,18 @@ def _check_context(config: SupervisedConfig) -> None:
         raise ConfigError(
             f"data.max_length={config.data.max_length}, but {config.model.path} has a context of {context} tokens; "
             f"set data.max_length={context} or less"
+        )
+
+
+def _check_vocabulary(config: SupervisedConfig, *parts: Batches[Example] | None) -> None:
+    """The model has an embedding for every token of the examples. Tokenizers may know more tokens than a model does."""
+    model, rows = config.model, read_model_facts(config.model.path).vocab
+    datasets = [part.dataset for part in parts if part is not None]
+    largest = max(int(examples[i].ids.max()) for examples in datasets for i in range(len(examples)))
+    if largest >= rows:
+        key = "model.tokenizer_path" if model.tokenizer_path else "model.path"
+        raise ModelError(
+            f"{key}={model.tokenizer_path or model.path}: its tokenizer gives the examples ids up to {largest}, and "
+            f"the model in model.path={model.path} has a vocabulary of {rows} (vocab_size in config.json). Name the "
+            "tokenizer that belongs to the model in model.tokenizer_path, or a model with these tokens in model.path"
         )

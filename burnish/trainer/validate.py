@@ -22,14 +22,16 @@ from burnish.controller import WorkerGroup
 from burnish.data.collate import collate
 from burnish.data.custom import CustomDataset
 from burnish.data.dataset import RLDataset
-from burnish.protocol import DataProto
+from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import ScoreResult
 from burnish.rollout.base import Sampling
 from burnish.tracking import RunFolder
 from burnish.trainer.experience import training_sampling
 from burnish.trainer.report import sample_rows
-from burnish.trainer.reward_model import RewardModel, is_models_alone
+from burnish.trainer.reward_model import PRECOMPUTED, RewardModel, models_alone
 from burnish.trainer.score import score, scores_at_once
+
+BY_MODEL = "scored_by_model"  # column of a batch: whether the row's score is the reward model's alone
 
 
 class Validator:
@@ -58,6 +60,8 @@ class Validator:
         batches = []
         for prompts in self._prompts():
             answered = prompts.union(self.policy.generate_sequences(prompts, self.sampling, "val", self.at_once))
+            if self.reward_model is not None and PRECOMPUTED not in answered.batch:
+                answered.non_tensor_batch[BY_MODEL] = object_column(models_alone(answered))
             batches.append(
                 score(answered, self.manager, self.config.reward, metrics, needs_groups=False, model=self.reward_model)
             )
@@ -82,13 +86,13 @@ class Validator:
         for batch in batches:
             columns = batch.non_tensor_batch
             placed = batch.batch["token_level_scores"].sum(-1).tolist()
-            results = columns.get("score_result", [None] * len(batch))
-            rows = zip(columns["reward_model"], columns["reward_info"], results, placed, strict=True)
+            nothing = [None] * len(batch)
+            by_model, results = columns.get(BY_MODEL, nothing), columns.get("score_result", nothing)
+            rows = zip(by_model, columns["reward_info"], results, placed, strict=True)
             sources += [str(source) for source in columns["data_source"]]
             uids += columns["uid"].tolist()
-            for of_row, extra, result, score_there in rows:
-                by_model = self.reward_model is not None and is_models_alone(of_row, result)
-                infos.append(extra if by_model else {**extra, "reward": _exact(score_there, result)})
+            for is_models, extra, result, score_there in rows:
+                infos.append(extra if is_models else {**extra, "reward": _exact(score_there, result)})
         names = dict.fromkeys(name for info in infos for name in info if name != "score")
         return validation_metrics(sources, uids, {name: [info.get(name) for info in infos] for name in names})
 

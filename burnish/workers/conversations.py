@@ -4,8 +4,7 @@ Consumes the rollout columns of a batch and its `raw_prompt`; hands on a `Conver
 ways:
 
     as they are   The model has the policy's vocabulary and chat template: the ids of the trajectory itself, with all
-                  its turns. What the template writes after an assistant's turn is added, and the end of the turn too
-                  where the response has none (it ran into its limit).
+                  its turns. Its last turn is closed as the template closes one, whatever the policy ended it with.
     rendered      Otherwise: the messages of the prompt and, as one message of the assistant, the text that the policy
                   wrote, by the model's own template and tokenizer.
 
@@ -13,7 +12,7 @@ So both ways end as the template ends a conversation, which is how `burnish rm` 
 conversation that is too long loses its start.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,8 @@ from burnish.config import PPOConfig
 from burnish.data.chat import ChatRenderer, special_ids, truncate
 from burnish.errors import DataError, ModelError
 from burnish.models.facts import read_model_facts
-from burnish.models.loading import load_tokenizer
+from burnish.models.folder import read_json, resolve_path
+from burnish.models.loading import load_tokenizer, naming
 from burnish.protocol import DataProto
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 MODEL = "reward_model.model"
 COLUMNS = ("input_ids", "attention_mask", "responses", "response_mask")  # that `Conversations.of` reads
 PROMPT = "raw_prompt"
-PROBE = ({"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"})
+QUESTION = {"role": "user", "content": "question"}
+PROBE = {"role": "assistant", "content": "xyzzy"}  # an answer that no template contains
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,11 @@ class Conversations:
     def __init__(self, config: PPOConfig, policy_tokenizer: "PreTrainedTokenizerBase | None" = None):
         model, policy = config.reward_model.model, config.actor_rollout_ref.model
         theirs = policy_tokenizer or load_tokenizer(policy.tokenizer_path or policy.path, policy.trust_remote_code)
-        named = "tokenizer_path" if model.tokenizer_path else "path"
-        self.tokenizer = _tokenizer(named, getattr(model, named), model.trust_remote_code)
+        self.named = f"{MODEL}.tokenizer_path" if model.tokenizer_path else f"{MODEL}.path"
+        with naming(self.named):
+            self.tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
         self.max_length = config.reward_model.max_length or read_model_facts(model.path).context
+        self.tokens: int | None = None  # how many the model knows, told by `expect`
         arguments = config.data.apply_chat_template_kwargs
         template = arguments.get("chat_template") or theirs.chat_template
         self.as_they_are = self.tokenizer.chat_template == template and not other_ids(self.tokenizer, theirs)
@@ -64,14 +67,35 @@ class Conversations:
             )
         # The policy's arguments are for the policy's template.
         self.renderer = ChatRenderer(self.tokenizer, arguments if self.as_they_are else None)
-        self.ends = special_ids(self.tokenizer)
+        self.ends = special_ids(theirs) | _end_ids(policy.path)
         self.closing = self._closing() if self.as_they_are else []
-        self.decoder = theirs if self.as_they_are else _decoder(model.input_tokenizer, model.trust_remote_code, theirs)
+        self.decoder = _decoder(model.input_tokenizer, model.trust_remote_code, theirs)
+
+    def problem_with(self, prompt: Sequence[Mapping[str, Any]]) -> str | None:
+        """Why no answer to these messages could be read, or None."""
+        if self.as_they_are:
+            return None
+        try:
+            self.renderer.text([*map(dict, prompt), PROBE], generation_prompt=False)
+        except DataError as error:
+            return f"the reward model's chat: {error}"
+        return None
+
+    def expect(self, tokens: int) -> None:
+        """Read for a model of so many tokens: ModelError where the tokenizer's ids go beyond them. Added tokens may, if
+        the chat template writes none of them; a conversation with such a token is a problem then."""
+        largest = max(self.tokenizer.vocab_size - 1, *self.renderer.whole([QUESTION, PROBE]))
+        if largest >= tokens:
+            raise ModelError(
+                f"{self.named}: the tokenizer has ids up to {largest}, and the model of {MODEL}.path knows {tokens} "
+                f"tokens; name the tokenizer that it was trained with in {MODEL}.tokenizer_path"
+            )
+        self.tokens = tokens
 
     def of(self, data: DataProto) -> list[Conversation]:
         """One for each row of a batch that has COLUMNS, and PROMPT where `as_they_are` does not hold."""
         read = self._taken if self.as_they_are else self._rendered
-        return [self._cut(read(data, row)) for row in range(len(data))]
+        return [self._checked(self._cut(read(data, row))) for row in range(len(data))]
 
     def _taken(self, data: DataProto, row: int) -> Conversation:
         there = data.batch["attention_mask"][row].bool()  # (P+R,)
@@ -79,31 +103,42 @@ class Conversations:
         sampled = data.batch["response_mask"][row][there[-data.batch["responses"].shape[1] :]]
         if len(sampled) and not bool(sampled[-1]):  # it ends with an observation: no turn of the assistant to close
             return Conversation(ids)
-        closing = self.closing
-        if ids[-1] in self.ends:  # the policy ended its turn; with the template's own token, the rest may follow
-            closing = closing[1:] if closing[:1] == ids[-1:] else []
-        return Conversation(ids + closing)
+        prompt = len(ids) - len(sampled)
+        return Conversation(ids[:prompt] + self._unended(ids[prompt:]) + self.closing)
 
     def _rendered(self, data: DataProto, row: int) -> Conversation:
         sampled = data.batch["response_mask"][row].bool()  # (R,)
-        text = self.decoder.decode(data.batch["responses"][row][sampled].tolist(), skip_special_tokens=True)
+        ids = self._unended(data.batch["responses"][row][sampled].tolist())
+        text = self.decoder.decode(ids, skip_special_tokens=True)
         messages = [*data.non_tensor_batch[PROMPT][row], {"role": "assistant", "content": text}]
         try:
             return Conversation(self.renderer.whole(messages))
         except DataError as error:
             return Conversation([], problem=f"the reward model's chat: {error}")
 
+    def _unended(self, response: list[int]) -> list[int]:
+        """Without the tokens that ended it: by its choice among several, a policy could choose its reward."""
+        count = len(response)
+        while count and response[count - 1] in self.ends:
+            count -= 1
+        return response[:count]
+
     def _cut(self, conversation: Conversation) -> Conversation:
         if self.max_length is None or len(conversation.ids) <= self.max_length:
             return conversation
         return Conversation(truncate(conversation.ids, self.max_length, "left"), is_cut=True)
 
+    def _checked(self, conversation: Conversation) -> Conversation:
+        largest = max(conversation.ids, default=0)
+        if self.tokens is None or largest < self.tokens:
+            return conversation
+        token = self.tokenizer.convert_ids_to_tokens(largest)
+        return Conversation([], problem=f"the reward model has no token {largest} ({token!r}), only {self.tokens}")
+
     def _closing(self) -> list[int]:
-        """The token that ends an assistant's turn, and what the template writes after it; [] where no token does."""
-        text = self.renderer.text(PROBE, generation_prompt=False)
-        ids = self.tokenizer(text.rpartition(PROBE[-1]["content"])[2], add_special_tokens=False)["input_ids"]
-        end = next((i for i, token in enumerate(ids) if token in self.ends), len(ids))
-        return list(ids[end:])
+        """All that the template writes after the text of an assistant's turn."""
+        text = self.renderer.text([QUESTION, PROBE], generation_prompt=False)
+        return list(self.tokenizer(text.rpartition(PROBE["content"])[2], add_special_tokens=False)["input_ids"])
 
 
 def other_ids(reader: "PreTrainedTokenizerBase", policy: "PreTrainedTokenizerBase") -> list[str]:
@@ -121,18 +156,20 @@ def padded(conversations: Sequence[list[int]], device: Any = "cpu") -> tuple[tor
     return input_ids, mask.long()
 
 
-def _tokenizer(name: str, path: str, trust_remote_code: bool) -> "PreTrainedTokenizerBase":
-    try:
-        return load_tokenizer(path, trust_remote_code)
-    except ModelError as error:
-        raise ModelError(f"{MODEL}.{name}: {error}") from error
+def _end_ids(policy: str) -> set[int]:
+    """The tokens that the policy's folder says end a response; not all of them need be special."""
+    folder = resolve_path(policy, weights=False)
+    files = [folder / name for name in ("config.json", "generation_config.json")]
+    listed = [read_json(file).get("eos_token_id") for file in files if file.is_file()]
+    return {number for ids in listed if ids is not None for number in ([ids] if isinstance(ids, int) else ids)}
 
 
 def _decoder(path: str | None, trust_remote_code: bool, theirs: "PreTrainedTokenizerBase") -> "PreTrainedTokenizerBase":
     """What turns responses into text: the policy's tokenizer, or the one that was named."""
     if path is None:
         return theirs
-    tokenizer = _tokenizer("input_tokenizer", path, trust_remote_code)
+    with naming(f"{MODEL}.input_tokenizer"):
+        tokenizer = load_tokenizer(path, trust_remote_code)
     if other := other_ids(tokenizer, theirs):
         raise ModelError(
             f"{MODEL}.input_tokenizer={path}: responses are in the policy's tokens, and it has other ids for "

@@ -11,9 +11,9 @@ from burnish.config import PPOConfig
 from burnish.controller import Dispatch, Worker, register
 from burnish.engine.batching import MicroBatch
 from burnish.engine.forward import sequence_scores
-from burnish.models.loading import load_reward_model
+from burnish.models.loading import load_reward_model, naming
 from burnish.protocol import DataProto
-from burnish.workers.conversations import Conversations, padded
+from burnish.workers.conversations import MODEL, Conversations, padded
 
 
 class RewardModelWorker(Worker):
@@ -26,7 +26,9 @@ class RewardModelWorker(Worker):
     def init_model(self) -> None:
         model = self.config.reward_model.model
         self.conversations = Conversations(self.config)
-        self.module = load_reward_model(model.path, model, self.device).requires_grad_(False).eval()
+        with naming(f"{MODEL}.path"):
+            self.module = load_reward_model(model.path, model, self.device).requires_grad_(False).eval()
+        self.conversations.expect(self.module.get_input_embeddings().weight.shape[0])
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
     def compute_rm_score(self, data: DataProto) -> DataProto:
@@ -38,6 +40,7 @@ class RewardModelWorker(Worker):
         conversations = self.conversations.of(data)
         scores = torch.full((len(data),), torch.nan)  # (B,)
         readable = [row for row, conversation in enumerate(conversations) if conversation.problem is None]
+        readable.sort(key=lambda row: len(conversations[row].ids))  # so that a pass pads little
         for part in self.micro_batch.cut([len(conversations[row].ids) for row in readable]):
             rows = [readable[i] for i in part]
             with torch.no_grad():

@@ -39,6 +39,23 @@ def test_it_needs_a_path(finish):
         finish({"reward_model.enable": True})
 
 
+@pytest.mark.parametrize("name", ["rule_weight", "model_weight"])
+@pytest.mark.parametrize("weight", ["inf", "-inf", "nan"])
+def test_weights_are_finite(finish, name, weight):
+    with pytest.raises(ConfigError, match=rf"reward_model\.{name}=.*(finite|number)"):
+        finish(ON | {f"reward_model.{name}": float(weight)})
+    assert getattr(finish(ON | {f"reward_model.{name}": -0.5})[0].reward_model, name) == -0.5
+
+
+def test_keys_that_are_set_and_not_read_are_told(finish):
+    tokens, checkpointing = "reward_model.forward_max_token_len_per_gpu", f"{KEY}.enable_gradient_checkpointing"
+    told = "\n".join(finish(ON | {tokens: 512, checkpointing: True})[1])
+    assert f"unused: {tokens} (reward_model.use_dynamic_bsz is false" in told
+    assert f"unused: {checkpointing} (the reward model is not trained)" in told
+    read = finish(ON | {tokens: 512, "reward_model.use_dynamic_bsz": True})[1]
+    assert "unused" not in "\n".join(read) and "unused" not in "\n".join(finish(ON)[1])
+
+
 def test_only_its_weights_count(finish):
     without = estimate_memory(finish(BATCH)[0], POLICY, 2)
     memory = estimate_memory(finish(BATCH | ON)[0], POLICY | {KEY: facts(5_000_000, vocab=99_000)}, 2)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from burnish.cli.main import COMMANDS
+from burnish.cli.main import main as burnish
 from burnish.config import RMConfig, check_files, finalise_rm, load_rm
 from burnish.config.key import keys_of
 from burnish.config.sft import SFTConfig
@@ -67,6 +68,10 @@ def test_other_spellings():
         ("data.truncation=start", "data.truncation=start: must be one of error, left, right, middle"),
         ("data.packing=true", "unknown key 'data.packing'"),
         ("data.choosen_key=a", "did you mean 'data.chosen_key'"),
+        (
+            "data.apply_chat_template_kwargs.enable_thinking=false",
+            "data.apply_chat_template_kwargs.enable_thinking: whoever asks a reward model renders with the template",
+        ),
         ("optim.betas=[0.9]", "optim.betas"),
         ("trainer.save_freq=0", "trainer.save_freq=0: every 0 steps is never"),
         ("model.lora_rank=8", "not available yet"),
@@ -78,6 +83,11 @@ def test_mistakes(override, message):
     assert message in str(caught.value)
 
 
+def test_a_chat_template_is_taken():
+    config, _ = finish("data.apply_chat_template_kwargs.chat_template=x")
+    assert config.data.apply_chat_template_kwargs == {"chat_template": "x"}
+
+
 def test_the_columns_of_the_files():
     config, _ = finish("data.val_files=val.parquet")
     assert check_files(config, lambda _: Facts(columns=("chosen", "rejected"))) == 10, "conversations hold their prompt"
@@ -87,6 +97,12 @@ def test_the_columns_of_the_files():
     assert check_files(config, lambda _: Facts(columns=("chosen", "rejected", "extra_info"))) == 10
     with pytest.raises(DataError, match=r"no column 'extra_info.gap' \(data.margin_key\)"):
         check_files(config, lambda _: Facts())
+
+
+def test_its_help_says_what_its_plan_prints(capsys):
+    for command in ("rm", "sft"):
+        assert burnish([command, "--help"]) == 0
+        assert "--plan              print how many examples, tokens and steps" in capsys.readouterr().out
 
 
 def test_the_example_of_its_help_is_right():

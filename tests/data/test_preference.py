@@ -145,9 +145,24 @@ class TestBadRows:
         with pytest.raises(DataError, match=rf"rows\.jsonl, row 1 \(the first is 0\): {message}"):
             pairs(RIGHT, RIGHT | change)
 
-    def test_a_dialogue_in_one_text_is_sent_to_data_make(self, pairs):
-        with pytest.raises(DataError, match="Dialogues in one text are read by `burnish data make preference`"):
-            pairs({"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: a\n\nAssistant: c"})
+    @pytest.mark.parametrize(
+        ("change", "field"),
+        [
+            ({"chosen": "\n\nHuman: a\n\nAssistant: b"}, "chosen"),
+            ({"chosen": "\n\nHuman: a\n\nAssistant: b", "prompt": None}, "chosen"),
+            ({"rejected": "Assistant: b\n\nHuman: no\n\nAssistant: c"}, "rejected"),
+            ({"prompt": "\n\nHuman: a\n\nAssistant:"}, "prompt"),
+        ],
+    )
+    def test_a_dialogue_in_one_text_is_sent_to_data_make(self, pairs, change, field):
+        with pytest.raises(
+            DataError, match=f"row 0 .*field '{field}' is a dialogue in one text .* with `burnish data make preference`"
+        ):
+            pairs(RIGHT | change)
+
+    def test_an_answer_may_begin_like_a_turn(self, pairs):
+        """As some of Anthropic's do."""
+        assert len(pairs(RIGHT | {"chosen": "Human: Can you define that?", "rejected": "Assistant: no\n\nIt is."})) == 1
 
     @pytest.mark.parametrize(
         ("margin", "message"),
@@ -162,14 +177,6 @@ class TestBadRows:
         config.margin_key = "gap"
         with pytest.raises(DataError, match=rf"row 1 .*field 'gap' \(data.margin_key\) {message}"):
             pairs(RIGHT | {"gap": 1}, RIGHT | {"gap": margin})
-
-    @pytest.mark.parametrize(("key", "column"), [("chosen_key", "best"), ("margin_key", "gap")])
-    def test_missing_column(self, pairs, config, key, column):
-        setattr(config, key, column)
-        with pytest.raises(
-            DataError, match=f"no column '{column}'; the columns are prompt, chosen, rejected.*data.{key}"
-        ):
-            pairs(RIGHT)
 
 
 def test_parquet_fills_fields_with_nulls(tmp_path, tokenizer, config):

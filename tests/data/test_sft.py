@@ -8,7 +8,7 @@ from burnish.data.chat import ChatRenderer
 from burnish.data.files import write_parquet
 from burnish.data.sft import SFTDataset
 from burnish.data.supervised import Batches
-from burnish.errors import ConfigError, DataError
+from burnish.errors import DataError
 
 TALK = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
 LONGER = [*TALK, {"role": "user", "content": "+1?"}, {"role": "assistant", "content": "5!"}]
@@ -110,14 +110,6 @@ class TestBadRows:
         config.prompt_key, config.response_key = "q", "a"
         with pytest.raises(DataError, match=rf"row 0 .*field 'a' {message}"):
             SFTDataset([write_jsonl([{"q": "x", "a": answer}])], tokenizer, config)
-
-    def test_missing_column(self, write_jsonl, tokenizer, config):
-        path = write_jsonl([{"question": "x", "answer": "y"}])
-        with pytest.raises(DataError, match="no column 'messages'; the columns are question, answer.*data.prompt_key"):
-            SFTDataset([path], tokenizer, config)
-        config.prompt_key = "question"
-        with pytest.raises(ConfigError, match="data.prompt_key and data.response_key go together"):
-            SFTDataset([path], tokenizer, config)
 
     def test_no_files(self, tokenizer, config):
         with pytest.raises(DataError, match=r"set data\.train_files"):

@@ -153,7 +153,9 @@ def test_a_model_without_token_classification(tmp_path):
 def test_code_that_comes_with_a_model_is_not_run(folder):
     (folder / "modeling_evil.py").write_text("raise SystemExit('ran')")
     edit_json(folder / "config.json", model_type="evil", auto_map={"AutoConfig": "modeling_evil.Evil"})
-    with pytest.raises(ModelError, match=r"runs Python code of its own; .* model\.trust_remote_code=True"):
+    with pytest.raises(
+        ModelError, match=r"runs Python code of its own; .* beside the key .* model\.trust_remote_code=True"
+    ):
         load_causal_lm(folder, ModelConfig())
 
 
@@ -240,6 +242,17 @@ def test_two_labels_are_no_score(write_classifier, auto_class):
         check_reward_model(ModelConfig(path=str(folder)))
 
 
+@CLASSIFIERS
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_reward_model_is_no_policy(write_classifier, tmp_path, auto_class, tied):
+    """With tied embeddings no weight would be missing."""
+    language_model = write_tiny_model(tmp_path / "lm", tie_word_embeddings=tied)
+    folder = write_classifier(auto_class, model=language_model)
+    with pytest.raises(ModelError, match=rf"{folder}: Qwen2For\w+Classification gives scores .* name the folder of a"):
+        load_causal_lm(folder, ModelConfig())
+    assert load_value_model(folder, ModelConfig()).num_labels == 1
+
+
 def test_a_language_model_is_no_reward_model_until_it_is_trained(tiny_model):
     with pytest.raises(ModelError, match=r"Qwen2ForCausalLM.* no head .*no reward model\. Train one .*`burnish rm`"):
         check_reward_model(ModelConfig(path=str(tiny_model)))
@@ -254,8 +267,12 @@ def test_a_reward_model_without_a_tokenizer(write_classifier, tiny_model):
     folder = write_classifier()
     for file in [*folder.glob("tokenizer*"), *folder.glob("*.jinja")]:
         file.unlink()
-    with pytest.raises(ModelError, match=r"no tokenizer, .* reward_model\.model\.tokenizer_path"):
+    with pytest.raises(
+        ModelError, match=r"^reward_model\.model\.path: .*no tokenizer, .*reward_model\.model\.tokenizer_p"
+    ):
         check_reward_model(ModelConfig(path=str(folder)))
+    with pytest.raises(ModelError, match=r"^reward_model\.model\.tokenizer_path: .*\./nowhere"):
+        check_reward_model(ModelConfig(path=str(folder), tokenizer_path="./nowhere"))
     check_reward_model(ModelConfig(path=str(folder), tokenizer_path=str(tiny_model)))
 
 

@@ -4,8 +4,13 @@ import math
 
 import pytest
 import torch
+from transformers import AutoModelForSequenceClassification
 
 from burnish.algorithms import advantages, losses
+from burnish.data.files import write_parquet
+from burnish.data.tasks import arithmetic
+from burnish.models.tiny import byte_tokenizer
+from burnish.trainer.rm_trainer import main as rm
 
 pytestmark = pytest.mark.gpu
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3"]
@@ -72,3 +77,41 @@ def test_every_algorithm_gives_the_figures_of_the_cpu(reward, train, metrics_of,
     for name in compared:
         assert math.isfinite(gpu[name])
         assert gpu[name] == pytest.approx(cpu[name], rel=2e-2, abs=2e-4), name
+
+
+def compare(metrics_of, first, *starts):
+    """The metrics of the first step on both devices."""
+    cpu, gpu = metrics_of("cpu")[0], metrics_of("cuda")[0]
+    compared = [name for name in cpu if name.startswith(starts)]
+    assert first in compared
+    for name in compared:
+        assert gpu[name] == pytest.approx(cpu[name], rel=2e-2, abs=2e-4), name
+
+
+def test_a_reward_model_gives_the_scores_of_the_cpu(train, metrics_of, tiny_model, tmp_path):
+    torch.manual_seed(5)
+    module = AutoModelForSequenceClassification.from_pretrained(tiny_model, num_labels=1)
+    torch.nn.init.normal_(module.score.weight)
+    module.save_pretrained(tmp_path / "judge")
+    byte_tokenizer().save_pretrained(tmp_path / "judge")
+    rows = arithmetic.rows("train", 12, seed=0)
+    for row in rows:
+        row["reward_model"]["style"] = "model"
+    write_parquet(rows, "train.parquet")
+    for device in ("cpu", "cuda"):
+        train(*GRPO, "reward_model.enable=true", f"reward_model.model.path={tmp_path / 'judge'}", "data.val_files=null",
+              "reward_model.micro_batch_size_per_gpu=3", "trainer.total_training_steps=1", f"trainer.device={device}",
+              f"trainer.default_local_dir={device}")  # fmt: skip
+    compare(metrics_of, "reward_model/score/mean", "reward_model/", "critic/score/")
+
+
+def test_a_step_of_rm_gives_the_figures_of_the_cpu(metrics_of, tiny_model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_parquet(
+        [{"prompt": f"{i}+1", "chosen": f"{i + 1}", "rejected": "no " * i} for i in range(1, 9)], "pairs.parquet"
+    )
+    for device in ("cpu", "cuda"):
+        rm(["data.train_files=pairs.parquet", "data.max_length=128", "data.train_batch_size=8",
+            f"model.path={tiny_model}", "trainer.total_training_steps=1", f"trainer.device={device}",
+            f"trainer.default_local_dir={device}"])  # fmt: skip
+    compare(metrics_of, "train/loss", "train/")

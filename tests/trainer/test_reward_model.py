@@ -16,7 +16,7 @@ from burnish.config.load import load_ppo
 from burnish.config.reward import RewardConfig, RewardModelConfig
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
-from burnish.errors import ConfigError, ModelError, RewardError
+from burnish.errors import ConfigError, DataError, ModelError, RewardError
 from burnish.models.tiny import byte_tokenizer, write_tiny_model
 from burnish.protocol import DataProto
 from burnish.rewards.contract import ScoreResult
@@ -24,6 +24,7 @@ from burnish.rewards.managers.naive import NaiveRewardManager
 from burnish.trainer import setup
 from burnish.trainer.reward_model import Judgement, RewardModel
 from burnish.trainer.score import score
+from burnish.workers.reward_model import RewardModelWorker
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=2", "data.val_files=null"]
 WEIGHTS = ["reward_model.rule_weight=0.5", "reward_model.model_weight=2"]
@@ -197,6 +198,12 @@ def test_dynamic_sampling_and_the_overlong_penalty(train, on, metrics_of):
         assert row["score"] == pytest.approx(row["reward_info"]["score"] + row["reward_info"]["overlong_reward"])
 
 
+def test_prime_has_no_use_for_a_models_scores(build_trainer, on):
+    write_rows("train.parquet", ["rule", "model"] * 6)
+    with pytest.raises(DataError, match=r"train\.parquet.*row 1.*PRIME\), which learns from the outcomes of rules"):
+        build_trainer("algorithm.adv_estimator=prime", *GRPO[1:], *on)
+
+
 def test_prime_learns_from_the_rules_outcome(build_trainer, on, reward):
     reward("return float(len(set(solution_str)) % 2)")
     write_rows("train.parquet", ["rule", "both"] * 6)
@@ -284,6 +291,37 @@ def test_one_source_with_both_kinds_keeps_them_apart(train, on, metrics_of):
     source = "burnish/arithmetic"
     assert line[f"val-core/{source}/reward/mean@1"] == np.mean([rows[0]["score"], rows[2]["score"]])
     assert line[f"val-aux/{source}/rm_score/mean@1"] == pytest.approx(np.mean([rows[1]["score"], rows[3]["score"]]))
+
+
+def test_a_failure_makes_no_reward_of_a_models_row(train, on, metrics_of, monkeypatch):
+    """It counts as 0 where that was asked for, and as no rule's score."""
+    plain = RewardModelWorker.compute_rm_score
+
+    def fails_once(self, data):
+        answer = plain(self, data)
+        answer.non_tensor_batch["rm_problem"][0] = "broken"
+        return answer
+
+    fails_once.__dict__.update(plain.__dict__)
+    monkeypatch.setattr(RewardModelWorker, "compute_rm_score", fails_once)
+    write_rows("test.parquet", ["model"] * 4, "test", sources=("chat",))
+    train(*GRPO[:2], *on, "trainer.val_only=true", "reward.on_error=zero", "reward.max_failure_ratio=1")
+    rows = [json.loads(line) for line in Path("run/validation/0.jsonl").read_text().splitlines()]
+    line = metrics_of("run")[-1]
+    assert line["val-core/chat/rm_score/mean@1"] == pytest.approx(np.mean([row["score"] for row in rows[1:]]))
+    assert line["val-failures/reward"] == 1 and not [name for name in line if "chat/reward" in name]
+
+
+def test_a_manager_of_ones_own_reports_a_models_rows_alike(train, on, metrics_of):
+    Path("manager.py").write_text(OWN_MANAGER)
+    write_rows("test.parquet", ["rule", "model", "rule", "model"], "test", sources=("burnish/arithmetic", "chat"))
+    train(*GRPO[:2], *on, "trainer.val_only=true", "reward_model.reward_manager=manager.py:Mine")
+    rows = [json.loads(line) for line in Path("run/validation/0.jsonl").read_text().splitlines()]
+    line = metrics_of("run")[-1]
+    said = [row["reward_info"]["rm_score"] for row in rows]
+    assert line["val-core/burnish/arithmetic/reward/mean@1"] == 1 and said[0] is said[2] is None
+    assert line["val-core/chat/rm_score/mean@1"] == pytest.approx(np.mean([said[1], said[3]]))
+    assert not [name for name in line if "chat/reward" in name]
 
 
 # What fails, and what is told
@@ -394,6 +432,50 @@ def test_a_manager_of_ones_own_never_sees_a_failure(scored):
     assert "rm_scores" not in batch.batch and "rm_score" not in batch.non_tensor_batch
 
 
+def test_a_manager_of_ones_own_finds_scores_in_every_batch(scored):
+    batch, _, asked = scored(["rule", "rule"], [], manager=Own())
+    assert asked == [] and not batch.batch["token_level_scores"].any()
+    assert [info["rm_score"] for info in batch.non_tensor_batch["reward_info"]] == [None, None]
+
+
+def test_a_failure_that_counts_as_0_is_no_score_of_the_model(scored):
+    batch, _, _ = scored(["model", "model"], [math.nan, 3.0], manager=Own(), on_error="zero")
+    assert batch.batch["token_level_scores"].sum(-1).tolist() == [0, 3]
+    assert [info["rm_score"] for info in batch.non_tensor_batch["reward_info"]] == [None, 3.0]
+
+
+@pytest.mark.parametrize("style", ["model", "both"])
+def test_a_function_of_ones_own_does_not_stand_for_a_model(build_trainer, on, style):
+    write_rows("train.parquet", ["rule", style] * 6)
+    with pytest.raises(DataError, match=rf"row 1.*style='{style}' asks for a reward model, and there is none: set rew"):
+        build_trainer(*GRPO)
+
+
+@pytest.mark.parametrize(("style", "meant"), [("Model", "model"), ("both ", "both"), ("models", "model")])
+@pytest.mark.parametrize("manager", [[], ["reward_model.reward_manager=manager.py:Mine"]])
+def test_a_misspelt_style_is_no_rule(build_trainer, on, style, meant, manager):
+    Path("manager.py").write_text(OWN_MANAGER)
+    write_rows("train.parquet", ["model", style] * 6)
+    with pytest.raises(DataError, match=rf"row 1.*reward_model\.style='{style}': did you mean '{meant}'"):
+        build_trainer(*GRPO, *on, *manager)
+
+
+@pytest.mark.parametrize("file", ["train", "test"])
+def test_a_prompt_that_cannot_be_rendered_is_told_before_models_load(build_trainer, on, judge, tmp_path, file):
+    picky = shutil.copytree(judge, tmp_path / "picky")
+    byte_tokenizer(
+        SAYS.replace("{{ m", "{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ m")
+    ).save_pretrained(picky)
+    rows = arithmetic.rows(file, 4, seed=0)
+    for row, style in zip(rows, ("rule", "model", "rule", "both"), strict=True):
+        row["reward_model"]["style"] = style
+    for row in (rows[0], rows[3]):  # the first is scored by rule alone
+        row["prompt"] = [{"role": "system", "content": "Be brief."}, *row["prompt"]]
+    write_parquet(rows, f"{file}.parquet")
+    with pytest.raises(DataError, match=rf"{file}\.parquet.*row 3.*the reward model's chat: .*no system"):
+        build_trainer(*GRPO[:2], *on, f"reward_model.model.path={picky}", "data.max_prompt_length=64")
+
+
 def test_nobody_asks_the_model(build_trainer, on):
     write_rows("train.parquet", ["rule"] * 12)
     with pytest.raises(ConfigError, match='set reward_model.style of the rows to "model" or "both"'):
@@ -426,6 +508,8 @@ def prepared(job, on):
 def test_what_is_wrong_with_the_model_is_told_with_its_key(prepared, tiny_model, tmp_path):
     with pytest.raises(ModelError, match=r"^reward_model\.model\.path: .*\./no/such"):
         prepared("reward_model.model.path=./no/such")
+    with pytest.raises(ModelError, match=r"^reward_model\.model\.tokenizer_path: .*\./no/such"):
+        prepared("reward_model.model.tokenizer_path=./no/such")
     with pytest.raises(ModelError, match=r"^reward_model\.model\.path: .*no reward model. Train one"):
         prepared(f"reward_model.model.path={tiny_model}")
     torch.manual_seed(0)

@@ -17,7 +17,8 @@ from burnish.data.tasks import arithmetic
 from burnish.engine.forward import sequence_scores
 from burnish.errors import BadStepError, CheckpointError, ConfigError, DataError, ModelError
 from burnish.models.loading import load_reward_model, load_value_model
-from burnish.models.tiny import write_tiny_model
+from burnish.models.tiny import EOS, START, byte_tokenizer, write_tiny_model
+from burnish.trainer.rm import padding_token
 from burnish.trainer.rm_trainer import main
 from burnish.trainer.sft_trainer import main as sft
 
@@ -200,6 +201,16 @@ def test_a_checkpoint_that_does_not_fit_is_refused(rm, world, tmp_path, monkeypa
         sft([*files, f"trainer.default_local_dir={folder}"])
 
 
+def test_a_resumed_run_that_would_learn_something_else_is_refused_or_told(rm, caplog):
+    rm("trainer.total_training_steps=1")
+    with pytest.raises(CheckpointError, match=r"written with data.chosen_key=chosen, this run has rejected"):
+        rm("data.chosen_key=rejected", "data.rejected_key=chosen")
+    with pytest.raises(CheckpointError, match=r"written with data.margin_key=None, this run has gap"):
+        rm("data.margin_key=gap")
+    rm("optim.lr=0.5", "trainer.total_training_steps=2")
+    assert "changed since that checkpoint: optim.lr: 0.01 → 0.5" in caplog.text
+
+
 def test_a_run_of_bad_steps_stops(rm):
     with pytest.raises(BadStepError, match=r"in 2 updates in a row, up to step \d+. Lower optim.lr"):
         rm("optim.lr=1e30", "trainer.max_bad_steps=2", "trainer.total_training_steps=20")
@@ -232,12 +243,77 @@ def test_a_tokenizer_without_a_chat_template_is_refused_unless_one_is_given(rm, 
     assert AutoTokenizer.from_pretrained(folder / "global_step_4").chat_template
 
 
-def test_two_labels_are_refused(rm, world, tmp_path):
+def test_two_labels_are_refused_before_the_rows_are_read(rm, world, tmp_path, monkeypatch):
     two = AutoModelForSequenceClassification.from_pretrained(world / "model", num_labels=2)
     two.save_pretrained(tmp_path / "two")
     AutoTokenizer.from_pretrained(world / "model").save_pretrained(tmp_path / "two")
+    monkeypatch.setattr("burnish.trainer.rm.PreferenceDataset", None)
     with pytest.raises(ModelError, match="the classifier has 2 labels, a reward model has 1"):
         rm(f"model.path={tmp_path / 'two'}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(rm, world, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(world / "model")
+    tokenizer.add_tokens(["grass"])
+    write_tiny_model(tmp_path / "more")
+    tokenizer.save_pretrained(tmp_path / "more")
+    with pytest.raises(ModelError, match=r"model.tokenizer_path=.*more: .* ids up to 259, .* a vocabulary of 259 "):
+        rm(f"model.tokenizer_path={tmp_path / 'more'}")
+    assert not (tmp_path / "run").exists()
+
+
+class TestPadding:
+    """Where a model has no pad token of its own: end-of-sequence, which ends every answer, must not become it."""
+
+    @pytest.fixture(params=[None, 1], ids=["no pad token", "the end token as pad token"])
+    def without(self, request, tmp_path):
+        folder = write_tiny_model(tmp_path / "without", context=256, pad_token_id=request.param)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer.pad_token = tokenizer.decode([request.param]) if request.param else None
+        tokenizer.save_pretrained(folder)
+        return folder
+
+    def test_the_end_of_an_answer_is_read_and_transformers_reads_the_same(self, rm, without, tmp_path):
+        write_parquet(ROWS[:3], tmp_path / "val.parquet")
+        folder, metrics = rm(f"model.path={without}", f"data.val_files={tmp_path / 'val.parquet'}")
+        model, tokenizer = loaded(folder / "global_step_4")
+        padding = model.config.pad_token_id
+        assert padding == tokenizer.pad_token_id and padding != tokenizer.eos_token_id == 1
+        with torch.no_grad():
+            ended, cut = (model(**tokenizer([f"<|start|>a{end}"], return_tensors="pt")).logits for end in (EOS, ""))
+        assert abs(ended.item() - cut.item()) > 1e-4
+        talks = [
+            [{"role": "user", "content": p}, {"role": "assistant", "content": a}]
+            for p, c, r in PAIRS[:3]
+            for a in (c, r)
+        ]
+        texts = [tokenizer.apply_chat_template(talk, tokenize=False) for talk in talks]
+        with torch.no_grad():
+            chosen, rejected = (
+                model(**tokenizer(texts, padding=True, return_tensors="pt")).logits.view(-1, 2).unbind(-1)
+            )
+        assert metrics[-1]["val/reward_chosen"] == pytest.approx(chosen.mean().item(), abs=1e-5)
+        assert metrics[-1]["val/reward_rejected"] == pytest.approx(rejected.mean().item(), abs=1e-5)
+
+    def test_a_head_that_is_there_keeps_its_padding_token(self, rm, world, tmp_path):
+        other = AutoModelForSequenceClassification.from_pretrained(world / "model", num_labels=1, pad_token_id=9)
+        other.save_pretrained(tmp_path / "nine")
+        AutoTokenizer.from_pretrained(world / "model").save_pretrained(tmp_path / "nine")
+        folder, _ = rm(f"model.path={tmp_path / 'nine'}", "trainer.total_training_steps=1")
+        model, tokenizer = loaded(folder / "global_step_1")
+        assert model.config.pad_token_id == 9 and tokenizer.pad_token_id == 0
+
+    def test_what_takes_its_place(self):
+        tokenizer = byte_tokenizer()
+        assert padding_token(tokenizer, 259) == tokenizer.pad_token_id == 0
+        tokenizer.pad_token = EOS
+        assert padding_token(tokenizer, 259) == 0, "a special token, though no longer the pad token"
+        tokenizer.bos_token = START
+        assert padding_token(tokenizer, 259) == 2
+        assert padding_token(tokenizer, 2) == 0, "the model has no embedding of the other"
+        tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+        assert padding_token(tokenizer, 259) == 1, "nothing ends with it"
 
 
 def first_lines(split, count):
@@ -266,9 +342,9 @@ def test_the_embedded_model_learns_to_prefer_right_sums(tmp_path):
         f"model.path={NANO}",
         "model.enable_gradient_checkpointing=false",
         "optim.lr=1e-3",
-        "optim.lr_warmup_steps=40",
+        "optim.lr_warmup_steps=30",
         "optim.lr_scheduler_type=cosine",
-        "trainer.total_training_steps=200",
+        "trainer.total_training_steps=150",
         "trainer.device=cpu",
         "trainer.logger=jsonl",
         f"trainer.default_local_dir={tmp_path / 'run'}",
@@ -276,5 +352,5 @@ def test_the_embedded_model_learns_to_prefer_right_sums(tmp_path):
     assert burnish(["rm", *job]) == 0
     *_, last = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
     assert last["val/accuracy"] >= 0.95
-    model, tokenizer = loaded(tmp_path / "run" / "global_step_200")
+    model, tokenizer = loaded(tmp_path / "run" / "global_step_150")
     assert reward(model, tokenizer, "347+586=?", "7+6+0=3,1") > reward(model, tokenizer, "347+586=?", "7+6+0=5,1")

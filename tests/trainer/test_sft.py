@@ -14,7 +14,7 @@ from burnish.data.chat import ChatRenderer
 from burnish.data.files import write_parquet
 from burnish.data.sft import SFTDataset
 from burnish.engine.forward import log_probs
-from burnish.errors import BadStepError, CheckpointError, ConfigError
+from burnish.errors import BadStepError, CheckpointError, ConfigError, ModelError
 from burnish.models.tiny import write_tiny_model
 from burnish.trainer.sft import collate
 from burnish.trainer.sft_trainer import main
@@ -192,6 +192,53 @@ def test_a_checkpoint_that_does_not_fit_is_refused(sft, tmp_path, monkeypatch):
     state.write_text("[]".ljust(state.stat().st_size))
     with pytest.raises(CheckpointError, match=r"global_step_1 is not a checkpoint of `burnish sft`: .* trainer.json"):
         sft("trainer.resume_mode=resume_path", f"trainer.resume_from_path={folder / 'global_step_1'}", out="run")
+
+
+@pytest.mark.parametrize("change", ["data.max_length=127", "data.truncation=right", "data.messages_key=talk"])
+def test_a_run_that_resumes_keeps_its_examples(sft, tmp_path, change):
+    write_parquet([{"messages": c, "talk": c[:2]} for c in CONVERSATIONS], tmp_path / "both.parquet")
+    rows = f"data.train_files={tmp_path / 'both.parquet'}"
+    sft(rows, "trainer.total_training_steps=1")
+    key, value = change.split("=")
+    with pytest.raises(CheckpointError, match=rf"written with {key}=.*, this run has {value}: it would go on with"):
+        sft(rows, change)
+
+
+def test_keys_that_changed_since_the_checkpoint_are_told(sft, caplog):
+    sft("trainer.total_training_steps=2", "optim.lr=0.01")
+    assert "changed since" not in caplog.text
+    sft("trainer.total_training_steps=3", "optim.lr=0.5", "data.packing=false")
+    told = [record.getMessage() for record in caplog.records if "changed since" in record.getMessage()]
+    assert told == [
+        "changed since that checkpoint: data.packing: True → False",
+        "changed since that checkpoint: optim.lr: 0.01 → 0.5",
+        "changed since that checkpoint: trainer.total_training_steps: 2 → 3",
+    ]
+
+
+def test_a_checkpoint_from_before_keys_were_kept_is_resumed(sft):
+    def make_old(step, **facts):
+        path = folder / f"global_step_{step}" / "trainer.json"
+        old = {"data.train_batch_size": 3, "data.seed": 1, "data.shuffle": True, "number of training examples": 7}
+        path.write_text(json.dumps(old | {"bad_steps": 0} | facts).ljust(path.stat().st_size))
+
+    folder, _ = sft("trainer.total_training_steps=1")
+    make_old(1)
+    _, metrics = sft("trainer.total_training_steps=2")
+    assert [step["training/global_step"] for step in metrics] == [1, 2]
+    make_old(2, **{"data.seed": 2})
+    with pytest.raises(CheckpointError, match=r"written with data.seed=2, this run has 1"):
+        sft("trainer.total_training_steps=3")
+
+
+def test_tokens_that_the_model_does_not_know_are_named(sft, tmp_path, monkeypatch):
+    write_tiny_model(tmp_path / "few", context=256, vocab_size=100)
+    monkeypatch.setattr("burnish.trainer.sft.load_causal_lm", None)
+    with pytest.raises(
+        ModelError, match=r"model.path=.*few: its tokenizer gives the examples ids up to \d+, .* a vocabulary of 100 "
+    ):
+        sft(f"model.path={tmp_path / 'few'}")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_of_bad_steps_stops(sft):

@@ -22,7 +22,7 @@ from burnish.data.chat import ChatRenderer
 from burnish.errors import ModelError
 from burnish.models.tiny import CHAT_TEMPLATE, byte_tokenizer, write_tiny_model
 from burnish.protocol import DataProto
-from burnish.workers.conversations import Conversations
+from burnish.workers.conversations import Conversations, padded
 from burnish.workers.reward_model import RewardModelWorker
 from burnish.workers.trajectories import to_batch
 
@@ -30,6 +30,7 @@ KINDS = {"sequences": AutoModelForSequenceClassification, "tokens": AutoModelFor
 CUTS = [{}, {"micro_batch_size_per_gpu": 1}, {"micro_batch_size_per_gpu": 2},
         {"use_dynamic_bsz": True, "forward_max_token_len_per_gpu": 90}]  # fmt: skip
 LINES = "{% for m in messages %}{{ m['role'] + ' says ' + m['content'] + '<end>\\n' }}{% endfor %}{% if add_generation_prompt %}assistant says {% endif %}"  # noqa: E501
+SAYS_ALL = LINES.replace("<end>", "<|end|>")
 TRAILING = CHAT_TEMPLATE.replace("'<|end|>' }}", "'<|end|>\\n' }}")  # a newline after each turn
 CHATS = [
     ([{"role": "user", "content": "What is 2+3?"}], "It is 5."),
@@ -60,8 +61,8 @@ def write_reward_model(tmp_path):
     def write(tokenizer=None, kind="sequences", labels=1, name="rm", **overrides):
         tokenizer = tokenizer or byte_tokenizer()
         language_model = write_tiny_model(
-            tmp_path / f"{name}-lm", hidden_size=24, layers=1, seed=7, vocab_size=len(tokenizer),
-            pad_token_id=tokenizer.pad_token_id, **overrides,
+            tmp_path / f"{name}-lm", hidden_size=24, layers=1, seed=7,
+            **{"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id} | overrides,
         )  # fmt: skip
         torch.manual_seed(5)
         module = KINDS[kind].from_pretrained(language_model, num_labels=labels)
@@ -103,11 +104,12 @@ def worker(configured):
 
 
 def rollouts(tokenizer, chats=CHATS, end=True):
-    """What the policy answered, as a batch holds it."""
+    """What the policy answered, as a batch holds it, with the end of text, another token, or none at the end."""
     renderer = ChatRenderer(tokenizer)
     trajectories = []
     for prompt, answer in chats:
-        response = tokenizer(answer)["input_ids"] + [tokenizer.eos_token_id] * end
+        ending = [] if end is False else [tokenizer.eos_token_id if end is True else end]
+        response = tokenizer(answer)["input_ids"] + ending
         output = AgentLoopOutput(renderer.prompt_ids(prompt), response, [1] * len(response), [-1.0] * len(response))
         trajectories.append(Trajectory({}, output, answer))
     batch = to_batch(trajectories, tokenizer.pad_token_id)
@@ -163,6 +165,49 @@ def test_what_the_template_writes_after_a_turn_is_read_too(worker, write_reward_
     assert group.worker.conversations.as_they_are
     batch = rollouts(tokenizer, end=end)
     assert scores_of(group.compute_rm_score(batch)) == pytest.approx(plain_scores(path), abs=1e-5)
+
+
+@pytest.mark.parametrize("template", [LINES.replace("<end>", ""), LINES.replace("<end>", " </answer><end>")])
+def test_a_turn_is_closed_as_the_template_closes_it(worker, write_reward_model, tmp_path, template):
+    """With no special token at all, as with more than one."""
+    tokenizer = byte_tokenizer(template)
+    policy, path = write_tiny_model(tmp_path / "policy", chat_template=template), write_reward_model(tokenizer)
+    group = worker(path, policy)
+    assert group.worker.conversations.as_they_are
+    for end in (True, False):
+        found = scores_of(group.compute_rm_score(rollouts(tokenizer, end=end)))
+        assert found == pytest.approx(plain_scores(path), abs=1e-5)
+
+
+@pytest.mark.parametrize("template", [TRAILING, SAYS_ALL])
+@pytest.mark.parametrize("special", [True, False])
+def test_the_token_that_ends_a_turn_is_no_way_to_a_higher_score(
+    worker, write_reward_model, tmp_path, special, template
+):
+    """A policy may stop with any token that its generation_config.json lists, special or not."""
+    tokenizer = byte_tokenizer(TRAILING)
+    other = tokenizer.convert_tokens_to_ids("<|pad|>" if special else "~")
+    policy = write_tiny_model(tmp_path / "policy", chat_template=TRAILING)
+    edit_json(policy / "generation_config.json", eos_token_id=[tokenizer.eos_token_id, other])
+    path = write_reward_model(byte_tokenizer(template))
+    group = worker(path, policy)
+    assert group.worker.conversations.as_they_are == (template == TRAILING)
+    expected = plain_scores(path)
+    for end in (tokenizer.eos_token_id, other):
+        batch = rollouts(tokenizer, end=end)
+        assert scores_of(group.compute_rm_score(batch)) == pytest.approx(expected, abs=1e-5)
+
+
+def test_an_end_is_taken_off_the_response_alone(configured, write_reward_model, tmp_path):
+    """An empty answer to a prompt that ends with a special token."""
+    template = CHAT_TEMPLATE.replace("assistant\\n", "assistant<|end|>")
+    assert template != CHAT_TEMPLATE
+    tokenizer = byte_tokenizer(template)
+    policy = write_tiny_model(tmp_path / "policy", chat_template=template)
+    read = Conversations(configured(write_reward_model(tokenizer), policy))
+    batch = rollouts(tokenizer, [(CHATS[0][0], "")])
+    prompt = ChatRenderer(tokenizer).prompt_ids(CHATS[0][0])
+    assert prompt[-1] == tokenizer.eos_token_id and read.of(batch)[0].ids == prompt + read.closing
 
 
 def test_another_template_of_the_same_vocabulary_is_rendered(worker, write_reward_model):
@@ -246,12 +291,46 @@ def test_a_folder_without_a_padding_token_is_scored_as_alone(worker, write_rewar
     tokenizer = byte_tokenizer()
     tokenizer.pad_token = tokenizer.eos_token
     path = write_reward_model(tokenizer)
-    edit_json(path / "config.json", pad_token_id=None)
-    found = scores_of(worker(path).compute_rm_score(rollouts(byte_tokenizer())))
-    assert found == pytest.approx(plain_scores(path), abs=1e-5)
+    for nothing in (None, -1):
+        edit_json(path / "config.json", pad_token_id=nothing)
+        found = scores_of(worker(path).compute_rm_score(rollouts(byte_tokenizer())))
+        assert found == pytest.approx(plain_scores(path), abs=1e-5)
     edit_json(path / "config.json", pad_token_id=tokenizer.eos_token_id)
     other = scores_of(worker(path).compute_rm_score(rollouts(byte_tokenizer())))
     assert other == pytest.approx(plain_scores(path), abs=1e-5) and other != pytest.approx(found, abs=1e-3)
+
+
+def test_ids_that_the_model_does_not_have(worker, write_reward_model, configured):
+    tokenizer = byte_tokenizer(TRAILING)
+    tokenizer.add_tokens(["<far>"])  # nobody enlarged the model
+    path = write_reward_model(tokenizer, vocab_size=len(tokenizer) - 1)
+    chats = [CHATS[0], ([{"role": "user", "content": "go <far>"}], "where?")]
+    answer = worker(path).compute_rm_score(rollouts(byte_tokenizer(), chats))
+    assert answer.non_tensor_batch["rm_problem"].tolist() == [
+        None, f"the reward model has no token {len(tokenizer) - 1} ('<far>'), only {len(tokenizer) - 1}"
+    ]  # fmt: skip
+    small = write_reward_model(byte_tokenizer(TRAILING), name="small", vocab_size=100)
+    with pytest.raises(
+        ModelError, match=r"^reward_model\.model\.path: .* ids up to 25\d, .* knows 100 tokens; name the"
+    ):
+        worker(small)
+
+
+def test_what_is_wrong_with_the_folder_is_told_with_its_key(worker, tiny_model):
+    with pytest.raises(ModelError, match=r"^reward_model\.model\.path: .*no reward model"):
+        worker(tiny_model)
+
+
+def test_a_pass_pads_little(worker, write_reward_model, monkeypatch):
+    widths, plain = [], padded
+    monkeypatch.setattr(
+        "burnish.workers.reward_model.padded", lambda ids, device: widths.append(sorted(map(len, ids))) or plain(ids)
+    )
+    path = write_reward_model()
+    found = scores_of(worker(path, micro_batch_size_per_gpu=2).compute_rm_score(rollouts(byte_tokenizer())))
+    assert found == pytest.approx(plain_scores(path), abs=1e-5)
+    lengths = [length for of_pass in widths for length in of_pass]
+    assert lengths == sorted(lengths) and len(widths) == 3
 
 
 def test_nan_and_what_cannot_be_rendered_are_told_by_row(worker, write_reward_model):
@@ -313,11 +392,17 @@ def test_neither_needs_a_template_where_both_have_none(worker, write_reward_mode
 
 def test_responses_are_decoded_with_the_policys_tokens(configured, write_reward_model, tiny_model, tmp_path):
     path = write_reward_model(word_tokenizer())
-    assert Conversations(configured(path, input_tokenizer=str(tiny_model))).decoder.get_vocab()
+    copied = shutil.copytree(tiny_model, tmp_path / "copied")
+    decoder = Conversations(configured(path, input_tokenizer=str(copied))).decoder
+    assert decoder.name_or_path == str(copied) and decoder.decode([decoder.eos_token_id]) == "<|end|>"
     word_tokenizer().save_pretrained(tmp_path / "other")
     shutil.copy(tiny_model / "config.json", tmp_path / "other")
     with pytest.raises(ModelError, match=r"input_tokenizer=.*/other: .* other ids for \d+ of them, such as .*leave it"):
         Conversations(configured(path, input_tokenizer=str(tmp_path / "other")))
+    same = write_reward_model(name="same")
+    assert Conversations(configured(same)).as_they_are
+    with pytest.raises(ModelError, match="input_tokenizer=.*/other: "):  # not needed there, and not left unread
+        Conversations(configured(same, input_tokenizer=str(tmp_path / "other")))
     for name in ("input_tokenizer", "tokenizer_path"):
         with pytest.raises(ModelError, match=rf"^reward_model\.model\.{name}: .*\./nowhere"):
             Conversations(configured(path, **{name: "./nowhere"}))

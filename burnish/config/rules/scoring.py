@@ -1,5 +1,7 @@
 """How responses are scored: limits that follow the manager, the place where programs run, the reward model's keys."""
 
+import math
+
 from burnish.config.evaluation import EvalConfig
 from burnish.config.ppo import PPOConfig
 from burnish.config.reward import FUSION, LOCAL, RewardConfig, SandboxConfig
@@ -65,6 +67,13 @@ def _reward_model(config: PPOConfig, given: Given) -> None:
             "reward_model.enable=true needs reward_model.model.path: a folder with a sequence or token classifier of "
             "one label, as `burnish rm` writes it"
         )
+    for name in ("rule_weight", "model_weight"):
+        if not math.isfinite(getattr(section, name)):
+            raise ConfigError(f"reward_model.{name}={getattr(section, name)}: a weight is finite")
+    given.unused("the reward model is not trained", "reward_model.model.enable_gradient_checkpointing")
+    if not section.use_dynamic_bsz:
+        reason = "reward_model.use_dynamic_bsz is false, so passes are cut by reward_model.micro_batch_size_per_gpu"
+        given.unused(reason, "reward_model.forward_max_token_len_per_gpu")
     if section.use_dynamic_bsz and section.micro_batch_size_per_gpu is not None:
         given.say(
             "no effect: reward_model.micro_batch_size_per_gpu (use_dynamic_bsz cuts micro-batches by tokens, "
