@@ -36,7 +36,7 @@ def data_metrics(
 
     batch: token_level_scores, token_level_rewards, advantages, returns, response_mask (B, R), attention_mask (B, P+R),
     and values (B, R) where there is a critic. The other arrays are (B,). Without `accuracy` (the reward function's
-    `acc`), scores that are all 0 or 1 stand for it.
+    `acc`, NaN for samples that have none), scores that are all 0 or 1 stand for it.
     """
     mask = batch["response_mask"].bool()
     prompt, response = lengths(batch)
@@ -44,7 +44,8 @@ def data_metrics(
     scores = masked_sum(batch["token_level_scores"], mask, dim=-1)[present]
     rewards = masked_sum(batch["token_level_rewards"], mask, dim=-1)[present]
     if accuracy is not None:
-        accuracy = np.asarray(accuracy)[present.numpy(force=True)]
+        accuracy = np.asarray(accuracy, dtype=float)[present.numpy(force=True)]
+        accuracy = accuracy[~np.isnan(accuracy)]
     elif bool(((scores == 0) | (scores == 1)).all()):
         accuracy = scores.numpy(force=True)
     return {

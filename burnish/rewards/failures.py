@@ -110,7 +110,7 @@ def _too_many_failed(
     at_the_end = f"{failed} of {total} samples could not be scored"
     return RewardError(
         f"{so_far if scored < total else at_the_end}, more than reward.max_failure_ratio={max_failure_ratio:g} allows. "
-        f"Mend the reward function, or raise the ratio to go on without them\n{describe_causes(results, uids)}"
+        f"Mend what failed, or raise the ratio to go on without them\n{describe_causes(results, uids)}"
     )
 
 

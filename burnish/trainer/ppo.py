@@ -280,13 +280,13 @@ class PPOTrainer:
         if self.needs.groups and not self.told_of_no_signal and not bool(batch.batch["advantages"].any()):
             self.told_of_no_signal = True
             log.warning("step %d: no prompt has answers of different reward, so there is nothing to learn", self.step)
-        accuracy = [info.get("acc") for info in batch.non_tensor_batch["reward_info"]]
-        is_number = all(isinstance(value, int | float) for value in accuracy)
+        given = [info.get("acc") for info in batch.non_tensor_batch["reward_info"]]
+        accuracy = [value if isinstance(value, int | float) else math.nan for value in given]  # some rows may have none
         return data_metrics(
             batch.batch,
             max_prompt_length=self.config.data.max_prompt_length,
             max_response_length=self.config.data.max_response_length,
-            accuracy=accuracy if is_number else None,
+            accuracy=None if np.isnan(accuracy).all() else accuracy,
             num_turns=batch.non_tensor_batch["num_turns"].tolist(),
             tool_call_counts=batch.non_tensor_batch["num_tool_calls"].tolist(),
         ) | entropy_metrics(batch)

@@ -26,7 +26,8 @@ from burnish.algorithms.overlong import overlong_penalty
 from burnish.config import PPOConfig
 from burnish.config.algorithm import OverlongBufferConfig
 from burnish.config.reward import RewardConfig
-from burnish.errors import RewardError
+from burnish.config.user_code import user_traceback
+from burnish.errors import RewardError, UserError
 from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import NEW_PROMPTS, ScoreResult, plain, proposed_by
 from burnish.rewards.failures import FailureReport, apply_policy, describe_causes
@@ -157,7 +158,13 @@ def _with_baselines(
 
 def _answer(manager: Any, batch: DataProto) -> tuple[torch.Tensor, dict[str, Any]]:
     """The rewards (B, R), and what else is known of the samples by name. A manager may be a user's: all is checked."""
-    answer, name = manager(batch, return_dict=True), type(manager).__name__
+    name = type(manager).__name__
+    try:
+        answer = manager(batch, return_dict=True)
+    except UserError:
+        raise
+    except Exception as error:  # a user's class may raise anything
+        raise RewardError(f"the reward manager {name} failed\n{user_traceback()}") from error
     if not isinstance(answer, Mapping) or "reward_tensor" not in answer:
         found = f"a dict with {list(answer)}" if isinstance(answer, Mapping) else f"a {type(answer).__name__}"
         raise RewardError(

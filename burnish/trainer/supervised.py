@@ -176,7 +176,9 @@ def run(
     print(explain(config, loaded.explicit))
     with RunFolder(config.trainer.default_local_dir) as folder:
         folder.write_recipe(loaded.given)
-        SupervisedTrainer(objective, training, validation, folder).fit()
+        trainer = SupervisedTrainer(objective, training, validation, folder)
+        trainer.fit()
+        log.info("done, %d steps; the newest checkpoint is %s", trainer.step, trainer.store.latest())
 
 
 def plan(objective: Objective[Config, Example], training: Batches[Example]) -> str:

@@ -60,6 +60,11 @@ def test_accuracy_is_the_reward_functions_own_where_it_gives_one():
     assert (got["accuracy"], got["reward/mean"]) == (0.5, 3.0)
 
 
+def test_accuracy_is_of_the_samples_that_have_one():
+    got = data_metrics(small_batch(), max_prompt_length=2, max_response_length=3, accuracy=[float("nan"), 1])
+    assert got["accuracy"] == 1
+
+
 def test_accuracy_is_over_the_responses_that_scores_are_over():
     attention = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])  # the second was aborted
     mask = attention[:, 2:]

@@ -424,6 +424,15 @@ def test_precomputed_scores_are_used_as_they_are(scored):
     assert asked == [] and torch.equal(batch.batch["token_level_scores"], given)
 
 
+def test_a_manager_of_ones_own_that_fails_is_told_as_the_users(scored):
+    class Failing(Own):
+        def __call__(self, data, return_dict=False):
+            raise KeyError("lost")
+
+    with pytest.raises(RewardError, match=r"(?s)the reward manager Failing failed.*KeyError: 'lost'"):
+        scored(["rule", "rule"], [], manager=Failing())
+
+
 def test_a_manager_of_ones_own_never_sees_a_failure(scored):
     batch, metrics, _ = scored(["rule", "model", "both"], [math.nan, 3.0], manager=Own())
     assert batch.non_tensor_batch["uid"].tolist() == [0, 2] and metrics["failures/reward"] == 1
@@ -444,10 +453,11 @@ def test_a_failure_that_counts_as_0_is_no_score_of_the_model(scored):
     assert [info["rm_score"] for info in batch.non_tensor_batch["reward_info"]] == [None, 3.0]
 
 
-@pytest.mark.parametrize("style", ["model", "both"])
-def test_a_function_of_ones_own_does_not_stand_for_a_model(build_trainer, on, style):
-    write_rows("train.parquet", ["rule", style] * 6)
-    with pytest.raises(DataError, match=rf"row 1.*style='{style}' asks for a reward model, and there is none: set rew"):
+def test_a_function_of_ones_own_scores_rows_alone_but_is_no_half(build_trainer, on):
+    write_rows("train.parquet", ["rule", "model"] * 6)
+    build_trainer(*GRPO).close()
+    write_rows("train.parquet", ["rule", "both"] * 6)
+    with pytest.raises(DataError, match=r"row 1.*style='both' asks for a reward model, and there is none: set rew"):
         build_trainer(*GRPO)
 
 
