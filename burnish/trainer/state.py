@@ -47,9 +47,9 @@ def changed_keys(theirs: Mapping[str, Any], config: PPOConfig) -> list[str]:
     return [f"{name}: {theirs[name]} → {value}" for name, value in ours.items() if theirs.get(name, value) != value]
 
 
-def key_values(config: PPOConfig) -> dict[str, Any]:
-    """Every key with its value, as it reads back from JSON."""
-    values: dict[str, Any] = json.loads(json.dumps({name: read(config, name) for name in keys_of(PPOConfig)}))
+def key_values(config: Any) -> dict[str, Any]:
+    """Every key of a command's configuration with its value, as it reads back from JSON."""
+    values: dict[str, Any] = json.loads(json.dumps({name: read(config, name) for name in keys_of(type(config))}))
     return values
 
 

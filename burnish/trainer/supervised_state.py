@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from burnish.config.key import keys_of, read
 from burnish.config.supervised import SupervisedConfig
 from burnish.errors import CheckpointError
+from burnish.trainer.state import key_values
 
 FILE = "trainer.json"
 EXAMPLES = "number of training examples"
@@ -28,7 +28,7 @@ FREE = {
 
 def write_state(folder: Path, config: SupervisedConfig, *, command: str, examples: int, bad_steps: int) -> None:
     """Into a checkpoint of `burnish <command>`, which has that many training examples."""
-    state = {"command": command, EXAMPLES: examples, "bad_steps": bad_steps, "config": _key_values(config)}
+    state = {"command": command, EXAMPLES: examples, "bad_steps": bad_steps, "config": key_values(config)}
     (folder / FILE).write_text(json.dumps(state, indent=1))
 
 
@@ -48,7 +48,7 @@ def read_state(folder: Path, config: SupervisedConfig, *, command: str, examples
             f"{folder} is not a checkpoint of `burnish {command}`, but of `burnish {writer}`. Give this run a "
             "trainer.default_local_dir of its own"
         )
-    ours = {EXAMPLES: examples} | _key_values(config)
+    ours = {EXAMPLES: examples} | key_values(config)
     changed = {name: value for name, value in ours.items() if theirs.get(name, value) != value}
     for name, value in changed.items():
         if name == EXAMPLES or (name.startswith("data.") and name not in FREE):
@@ -57,9 +57,3 @@ def read_state(folder: Path, config: SupervisedConfig, *, command: str, examples
                 "examples. Set it as it was, or start afresh with trainer.resume_mode=disable"
             )
     return bad_steps, [f"{name}: {theirs[name]} → {value}" for name, value in changed.items()]
-
-
-def _key_values(config: SupervisedConfig) -> dict[str, Any]:
-    """Every key with its value, as it reads back from JSON."""
-    values: dict[str, Any] = json.loads(json.dumps({name: read(config, name) for name in keys_of(type(config))}))
-    return values
