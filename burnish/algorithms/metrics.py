@@ -44,8 +44,8 @@ def data_metrics(
     scores = masked_sum(batch["token_level_scores"], mask, dim=-1)[present]
     rewards = masked_sum(batch["token_level_rewards"], mask, dim=-1)[present]
     if accuracy is not None:
-        accuracy = np.asarray(accuracy, dtype=float)[present.numpy(force=True)]
-        accuracy = accuracy[~np.isnan(accuracy)]
+        known = np.asarray(accuracy, dtype=float)[present.numpy(force=True)]
+        accuracy = known[~np.isnan(known)]
     elif bool(((scores == 0) | (scores == 1)).all()):
         accuracy = scores.numpy(force=True)
     return {
