@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from burnish.sandbox.child import Supervisor
 from burnish.sandbox.jail.wire import pack_limits, sealed_file, unpack_outcome
 from burnish.sandbox.program import Limits, Outcome, Program
-from burnish.sandbox.refusal import how_to_permit
+from burnish.sandbox.refusal import how_to_permit, how_to_repair
 
 logger = logging.getLogger(__name__)
 
@@ -46,51 +46,57 @@ class LocalSandbox:
         self._allow_unsafe = allow_unsafe
         self._supervisors: dict[bool, Supervisor] = {}  # isolated or not
         self._starting = threading.Lock()
-        self._refusal: str | None = None
+        weakref.finalize(self, _close_all, self._supervisors)
+        self._refusal: Outcome | None = None
         self._probed = False
 
     async def run(self, program: Program, limits: Limits) -> Outcome:
-        isolated = not self._allow_unsafe or await self._refused() is None
-        return await self._run(program, limits, isolated)
+        failure = await self._failure() if self._allow_unsafe else None
+        if failure is not None and not failure.refused:
+            return failure
+        return await self._run(program, limits, isolated=failure is None)
 
     async def why_not(self) -> str | None:
-        reason = await self._refused()
-        if reason is None or (self._allow_unsafe and sys.platform == "linux"):
+        failure = await self._failure()
+        if failure is None or (failure.refused and self._allow_unsafe and sys.platform == "linux"):
             return None
-        return how_to_permit(reason)
+        return how_to_permit(failure.reason) if failure.refused else how_to_repair(failure.reason)
 
     def close(self) -> None:
         """End the supervisors with all programs. Otherwise that happens when the sandbox is no longer in use."""
         with self._starting:
-            for supervisor in self._supervisors.values():
-                supervisor.close()
-            self._supervisors.clear()
+            _close_all(self._supervisors)
 
-    async def _refused(self) -> str | None:
-        """Why this machine permits no isolation, found out once by a program that looks around."""
-        refusal = None
+    async def _failure(self) -> Outcome | None:
+        """Why programs cannot be isolated, found out by one that looks around: once, unless it is a passing fault."""
+        failure = None
         for _ in range(TRIES):
             if self._probed:
                 return self._refusal
-            refusal = await self._probe()
-            if refusal is None:
+            failure = await self._probe()
+            if failure is None:
                 break
             await asyncio.sleep(RETRY_SECONDS)
+        if failure is not None and not failure.refused:
+            return failure
         if not self._probed:  # as several may have asked at once
-            self._probed, self._refusal = True, refusal
-            if refusal is not None and self._allow_unsafe:
-                logger.warning("model-written programs run WITHOUT isolation, under limits alone: %s", refusal)
+            self._probed, self._refusal = True, failure
+            if failure is not None and self._allow_unsafe:
+                logger.warning("model-written programs run WITHOUT isolation, under limits alone: %s", failure.reason)
         return self._refusal
 
-    async def _probe(self) -> str | None:
+    async def _probe(self) -> Outcome | None:
         outcome = await self._run(Program(PROBE), PROBE_LIMITS, isolated=True)
+        if outcome.status == "failed":
+            return outcome
         if outcome.succeeded and outcome.stdout == "isolated\n":
             return None
-        return outcome.reason or (outcome.stderr.strip() or outcome.status).splitlines()[-1]
+        reason = (outcome.stderr.strip() or f"a small program ended as {outcome.status}").splitlines()[-1]
+        return Outcome("failed", reason=reason, refused=reason.startswith("AssertionError"))
 
     async def _run(self, program: Program, limits: Limits, isolated: bool) -> Outcome:
         if sys.platform != "linux":
-            return Outcome("failed", reason=f"it needs Linux, and this is {sys.platform}")
+            return Outcome("failed", reason=f"it needs Linux, and this is {sys.platform}", refused=True)
         try:
             with socket_pair() as (ours, theirs):
                 await self._send(program, limits, theirs, isolated)
@@ -114,9 +120,16 @@ class LocalSandbox:
         with self._starting:
             found = self._supervisors.get(isolated)
             if found is None or not found.usable:
+                if found is not None:
+                    found.close()
                 found = self._supervisors[isolated] = Supervisor(isolated)
-                weakref.finalize(self, found.close)
             return found
+
+
+def _close_all(supervisors: dict[bool, Supervisor]) -> None:
+    for supervisor in supervisors.values():
+        supervisor.close()
+    supervisors.clear()
 
 
 @contextmanager

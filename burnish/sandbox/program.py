@@ -21,6 +21,15 @@ class Limits:
     output_bytes: int = 2**20  # of standard output and standard error, each
     disk_mb: int = 64  # in its private folder
 
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds < float("inf"):
+            raise ValueError(f"seconds={self.seconds}: a program needs a number of seconds above 0")
+        for name in ("memory_mb", "processes", "disk_mb"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: a program needs at least 1")
+        if self.output_bytes < 0:
+            raise ValueError(f"output_bytes={self.output_bytes}: it cannot be negative")
+
 
 @dataclass(frozen=True)
 class Program:
@@ -40,6 +49,7 @@ class Outcome:
     stderr: str = ""
     seconds: float = 0.0  # of its limit that it used
     reason: str = ""  # of `failed`: what went wrong, for people
+    refused: bool = False  # of `failed`: this machine permits no isolation
 
     @property
     def succeeded(self) -> bool:

@@ -1,6 +1,8 @@
-"""What to tell someone whose machine permits no isolation: what was refused, and every way out."""
+"""What to tell someone whose machine permits no isolation: what was refused, and every way out.
+What to tell someone whose machine permits it, where programs cannot be run all the same."""
 
 import os
+import sys
 
 FIXES = """\
   - an ordinary user: sysctl kernel.unprivileged_userns_clone=1 (Debian), \
@@ -20,6 +22,15 @@ def how_to_permit(reason: str) -> str:
     found = [f"{path.removeprefix('/proc/sys/').replace('/', '.')}={value}" for path, value in _set_switches().items()]
     seen = f" ({', '.join(found)} is set here)" if found else ""
     return f"this machine does not let programs be isolated: {reason}{seen}. Ways out:\n{FIXES}"
+
+
+def how_to_repair(reason: str) -> str:
+    """Nobody has refused anything."""
+    advice = "This may pass: try again"
+    if os.geteuid() == 0:  # then programs are `nobody`
+        advice += f". Everyone must be able to read the Python that runs here: chmod -R a+rX {sys.prefix}"
+        advice += ", and chmod a+x the folders above it"
+    return f"programs cannot be run in the sandbox: {reason}. {advice}"
 
 
 def _set_switches() -> dict[str, str]:

@@ -123,20 +123,65 @@ try:
     for i in range(10**6): open(f'f{i}', 'w').close()
 except OSError: print(i)
 """, ("finished", "timeout"), lambda outcome: outcome.status == "timeout" or int(outcome.stdout) < 10000),
-    "endless output": Hostile("while True: print('x' * 9999)", ("output",)),
+    "endless output": Hostile("while True: print('x' * 9999)", ("output",), limits=SLOW),
     "endless errors": Hostile("""
 import sys
 while True: sys.stderr.write('x' * 9999)
-""", ("output",)),
+""", ("output",), limits=SLOW),
     "output by many": Hostile("""
 import os
 for _ in range(4): os.fork()
 while True: print('x' * 9999)
-""", ("output",)),
+""", ("output",), limits=SLOW),
     "endless sleep": stuck("""
 import time
 time.sleep(999)
 """),
+    "memory in sockets and pipes": Hostile(ATTEMPT + """
+import ctypes, socket
+pair = socket.socketpair()
+attempt('larger', lambda: pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**22))
+class Piece(ctypes.Structure): _fields_ = (('base', ctypes.c_char_p), ('length', ctypes.c_size_t))
+if ctypes.CDLL(None).vmsplice(os.pipe()[1], ctypes.byref(Piece(b'x' * 4096, 4096)), 1, 0) != -1: print('vmsplice')
+attempt('many', lambda: [os.dup(0) for _ in range(64)])
+""", ENDED, harmless),
+    "memory that takes long to count": Hostile("""
+import mmap, os, time
+with open('f', 'wb') as f: f.write(b'x' * (12 << 20))
+f = open('f', 'r+b')
+for _ in range(20):
+    if not os.fork():
+        maps = [mmap.mmap(f.fileno(), 0) for _ in range(15)]
+        for one in maps:
+            for i in range(0, len(one), 4096): one[i]
+        time.sleep(9)
+time.sleep(9)
+""", ("timeout",), limits=STUCK),
+    "children too short to be seen": stuck("""
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+def fork():
+    try: return os.fork()
+    except OSError: return 1
+for _ in range(16):
+    if not fork():
+        while True: time.sleep(1e-6)
+for _ in range(8):
+    if not fork():
+        while True:
+            if not fork():
+                end = time.perf_counter() + 0.001
+                while time.perf_counter() < end: pass
+                os._exit(0)
+time.sleep(99)
+"""),
+    "what a user has only so much of": Hostile(CALL + """
+timers = [ctypes.c_void_p() for _ in range(300)]
+if not any(libc.timer_create(1, None, ctypes.byref(timer)) for timer in timers): print('timers')
+call('inotify_init1', 0)
+call('syncfs', 0)
+call('syscall', 206 if os.uname().machine == 'x86_64' else 0, 1, ctypes.byref(ctypes.c_void_p()))
+""", ENDED, harmless),
     "endless loop": stuck("while True: pass"),
     "endless loop in children": stuck("""
 import os, time
@@ -194,6 +239,7 @@ for folder in ('/', '/usr', '/etc/alternatives', libraries):
     if os.path.exists(folder) and not os.statvfs(folder).f_flag & os.ST_RDONLY: print(folder, 'is writable')
 attempt('unlink', lambda: os.unlink(sys.executable))
 attempt('chmod', lambda: os.chmod('/usr/bin', 0o777))
+for name in ('null', 'zero', 'urandom'): attempt(name, lambda: os.utime('/dev/' + name))
 """, ENDED, harmless),
     "writing to its temporary folders": Hostile("""
 for folder in ('/tmp', '/dev/shm', '.'): open(folder + '/' + MARK, 'w')

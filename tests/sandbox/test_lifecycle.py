@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from burnish.sandbox import Limits, Program
+from burnish.sandbox import Limits, Outcome, Program
 from burnish.sandbox.local import LocalSandbox
 from tests.sandbox.conftest import MARK, children, marked_processes, supervisor_pid
 
@@ -107,8 +107,29 @@ def test_after_its_supervisor_died_a_sandbox_goes_on(sandbox):
     first = supervisor_pid(sandbox)
     os.kill(first, signal.SIGKILL)
     assert wait_for(lambda: not alive(first))
+    before = len(os.listdir("/proc/self/fd"))
     assert asyncio.run(sandbox.run(Program("print(2)"), LONG)).stdout == "2\n"
+    assert len(os.listdir("/proc/self/fd")) == before
     sandbox.close()
+
+
+def test_programs_that_cannot_be_set_up_disturb_no_other(sandbox):
+    """Their first process may be gone before what it said is read."""
+
+    async def run_all() -> list[Outcome]:
+        limits = [Limits(disk_mb=2**57), Limits()] * 12
+        return await asyncio.gather(*(sandbox.run(Program("print(1)"), each) for each in limits))
+
+    outcomes = asyncio.run(run_all())
+    assert {(outcome.status, outcome.refused) for outcome in outcomes[::2]} == {("failed", True)}
+    assert all("mount /sandbox" in outcome.reason for outcome in outcomes[::2])
+    assert {outcome.stdout for outcome in outcomes[1::2]} == {"1\n"}
+
+
+def test_few_open_files_are_enough_for_one_program_at_a_time():
+    source = "from burnish.sandbox import run_python; print(run_python('print(1)').stdout)"
+    command = ["/bin/sh", "-c", 'ulimit -n 64; exec "$@"', "sh", sys.executable, "-c", source]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60).stdout == "1\n\n"
 
 
 def test_a_sandbox_that_nobody_uses_any_more_ends_its_supervisor(sandbox):

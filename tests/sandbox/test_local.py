@@ -1,12 +1,16 @@
 """What an honest program can rely on."""
 
 import asyncio
+import signal
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from burnish.sandbox import Limits, Program, run_python
+from burnish.sandbox.local import LocalSandbox
+from tests.sandbox.conftest import MARK, supervisor_pid
 
 
 def test_a_program_reads_and_writes(run):
@@ -93,12 +97,89 @@ def test_what_children_compute_counts(run):
     outcome = run(
         "import os\nif os.fork():\n    os.wait()\nelse:\n    import time\n    while time.process_time() < 0.5: pass"
     )
-    assert outcome.succeeded and outcome.seconds > 0.5
+    assert outcome.succeeded and outcome.seconds > 0.45  # the kernel counts them in hundredths
 
 
 def test_children_that_share_memory_do_not_count_it_twice(run):
     source = "import os, time\nx = b'x' * 2**26\nfor _ in range(7): os.fork() or (time.sleep(0.5), os._exit(0))\n"
     assert run(source + "for _ in range(7): os.wait()", memory_mb=256).succeeded
+
+
+def test_what_a_child_borrows_from_its_parent_does_not_count_twice(run):
+    """Until it becomes another program, a child of `subprocess` has its parent's memory."""
+    source = "import subprocess\nx = b'x' * (90 << 20)\nfor _ in range(60): subprocess.run(['/bin/true'])"
+    assert run(source, memory_mb=128).status == "finished"
+
+
+def test_an_alarm_rings_though_our_caller_has_blocked_it(run):
+    source = "import signal, time\nsignal.alarm(1)\ntime.sleep(9)"
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+    ignored = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    fresh = LocalSandbox()
+    outcome = asyncio.run(fresh.run(Program(source), Limits()))
+    signal.signal(signal.SIGALRM, ignored)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    fresh.close()
+    assert outcome.exit_code == -signal.SIGALRM
+
+
+def test_programs_share_the_cores_with_their_supervisor_whatever_session_they_open(sandbox):
+    """Where the kernel gives each session its share, many sessions would leave the supervisor none."""
+    group = Path(f"/proc/{supervisor_pid(sandbox)}/autogroup")
+    if not group.exists():
+        pytest.skip("this kernel has no groups of sessions")
+    source = (
+        f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {WAIT!r}, {MARK!r}], start_new_session=True)"
+    )
+
+    async def groups() -> set[str]:
+        task = asyncio.create_task(sandbox.run(Program(source), Limits()))
+        while not (found := [path for path in Path("/proc").glob("[0-9]*/cmdline") if marked(path)]):
+            assert not task.done(), task.result()
+            await asyncio.sleep(0.01)
+        seen = {(path.parent / "autogroup").read_text() for path in found}
+        task.cancel()
+        return seen
+
+    assert asyncio.run(groups()) == {group.read_text()}
+
+
+WAIT = "import time; time.sleep(60)"
+
+
+def marked(path: Path) -> bool:
+    try:
+        return f"{WAIT}\0{MARK}" in path.read_text()
+    except OSError:
+        return False
+
+
+def test_honest_children_do_not_time_out_in_a_crowd(sandbox):
+    """What they wait for a core is not theirs, also where they are too short to be looked at often."""
+    chain = """
+import os, time
+for _ in range(12):
+    if not os.fork():
+        while time.process_time() < 0.025: pass
+        os._exit(0)
+    os.wait()
+"""
+
+    async def run_all() -> list:
+        honest = [sandbox.run(Program(chain), Limits(seconds=1.5)) for _ in range(3)]
+        crowd = [sandbox.run(Program("while True: pass"), Limits(seconds=0.3)) for _ in range(16)]
+        return await asyncio.gather(*honest, *crowd)
+
+    outcomes = asyncio.run(run_all())
+    assert [outcome.status for outcome in outcomes[:3]] == ["finished"] * 3, outcomes[:3]
+
+
+@pytest.mark.parametrize(
+    "limits", [{"seconds": 0}, {"seconds": float("nan")}, {"memory_mb": 0}, {"disk_mb": 0}, {"output_bytes": -1}]
+)
+def test_limits_that_are_none_are_refused(limits):
+    with pytest.raises(ValueError, match=f"{next(iter(limits))}="):
+        Limits(**limits)
 
 
 def test_64_at_a_time_stay_correct(sandbox):

@@ -4,6 +4,7 @@ Each case is a Python of its own that first forbids itself what such a machine f
 """
 
 import asyncio
+import errno
 import json
 import os
 import subprocess
@@ -26,7 +27,7 @@ logging.basicConfig(format="%(message)s")
 steps = [seccomp._step(seccomp.LOAD, seccomp.CALL)]
 for name in sys.argv[1].split():
     number = seccomp.REFUSED[name][list(seccomp.ARCHITECTURES).index(linux.MACHINE)]
-    steps += [seccomp._step(seccomp.JUMP_EQUAL, number, otherwise=1), seccomp._refuse(1)]
+    steps += [seccomp._step(seccomp.JUMP_EQUAL, number, otherwise=1), seccomp._refuse(int(sys.argv[2]))]
 linux.prctl("no new rights", linux.PR_SET_NO_NEW_PRIVS, 1)
 seccomp.install(b"".join([*steps, seccomp._step(seccomp.RETURN, seccomp.ALLOW)]))
 """
@@ -55,8 +56,11 @@ asyncio.run(main())
 """
 
 
-def run_where(forbidden: str, body: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", HEAD + body, forbidden]
+def run_where(
+    forbidden: str, body: str, stdin: str = "", number: int = errno.EPERM, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """`number`: of the error that what is forbidden gets."""
+    command = [sys.executable, "-c", HEAD + body, forbidden, str(number)]
     done = subprocess.run(
         command, input=stdin, capture_output=True, text=True, env={**os.environ, **environment}, timeout=60
     )
@@ -92,6 +96,7 @@ UNDER_LIMITS = {
     "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass": ["timeout", None, ""],
     "import os\nos.kill(os.getppid(), 9)\nwhile True: pass": ["finished", -9, ""],
     "import os, time\nif not os.fork():\n    os.setsid()\n    os.fork()\n    time.sleep(99)": ["finished", 0, ""],
+    "import os\nfor _ in range(1500): os.mkdir('inner'); os.chdir('inner')": ["finished", 0, ""],
     "import os\nos.makedirs('a/b')\nopen('a/b/c', 'w')\nos.chmod('a/b', 0)\nos.chmod('a', 0)": ["finished", 0, ""],
 }  # fmt: skip
 
@@ -102,6 +107,40 @@ def test_allowed_explicitly_programs_run_under_limits_alone(tmp_path):
     assert why is None and outcomes == list(UNDER_LIMITS.values())
     assert left == [] and list(tmp_path.iterdir()) == []
     assert done.stderr.count("WITHOUT isolation") == 1
+
+
+FAULTY = """
+async def main():
+    sandbox = LocalSandbox(allow_unsafe=True)
+    outcome = await sandbox.run(Program("print(1)"), Limits())
+    print(json.dumps([outcome.status, outcome.reason, outcome.refused, sandbox._probed, list(sandbox._supervisors)]))
+    print(json.dumps(await sandbox.why_not()))
+asyncio.run(main())
+"""
+
+
+def test_a_fault_that_may_pass_is_no_refusal():
+    """Where unsafe programs are allowed, a moment without descriptors must not make them so."""
+    done = run_where("mount", FAULTY, number=errno.EMFILE)
+    found, why = map(json.loads, done.stdout.splitlines())
+    assert found == ["failed", "mount /: Too many open files", False, False, [True]]
+    assert "mount /: Too many open files" in why and "try again" in why and "sysctl" not in why
+    assert "WITHOUT isolation" not in done.stderr
+
+
+def test_after_a_fault_that_passed_programs_are_isolated(sandbox, monkeypatch):
+    lenient = LocalSandbox(allow_unsafe=True)
+    with monkeypatch.context() as short:
+        short.setattr("burnish.sandbox.local.sealed_file", no_more_files)
+        outcome = asyncio.run(lenient.run(Program("print(1)"), Limits()))
+    assert outcome.status == "failed" and "Too many open files" in outcome.reason
+    outcome = asyncio.run(lenient.run(Program("import os; print(os.getuid())"), Limits()))
+    assert outcome.stdout == "1000\n" and list(lenient._supervisors) == [True]
+    lenient.close()
+
+
+def no_more_files(*_: object) -> int:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def test_where_isolation_is_possible_allowing_less_changes_nothing(sandbox):

@@ -1,19 +1,28 @@
 """The filter's decisions, for both architectures: it is run here by a small interpreter of its instructions."""
 
 import errno
+import re
+import socket
 import struct
+from pathlib import Path
 
 import pytest
 
 from burnish.sandbox.jail import linux, seccomp
 
 ALLOWED, KILLED = "allowed", "killed"
+HEADERS = {
+    "x86_64": ["/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm/unistd_64.h"],
+    "aarch64": ["/usr/include/asm-generic/unistd.h"],
+}
 
 
-def decision(machine: str, call: int, first_argument: int = 0, architecture: int | None = None) -> str | int:
+def decision(
+    machine: str, call: int, first_argument: int = 0, architecture: int | None = None, third: int = 0
+) -> str | int:
     """`allowed`, `killed` or the errno that the call gets."""
     audit = seccomp.ARCHITECTURES[machine] if architecture is None else architecture
-    seen = struct.pack("<IIQQ", call, audit, 0, first_argument)
+    seen = struct.pack("<IIQQQQ", call, audit, 0, first_argument, 0, third)
     program = list(struct.iter_unpack("HBBI", seccomp.build(machine)))
     register = at = 0
     while True:
@@ -56,6 +65,10 @@ CASES = [  # name, (x86_64, aarch64), first argument, decision
     ("a pair of sockets", seccomp.SOCKETPAIR, 1, ALLOWED),
     ("its own limits", seccomp.PRLIMIT, 0, ALLOWED),
     ("another's limits", seccomp.PRLIMIT, 1, errno.EPERM),
+    ("sync", (162, 81), 0, errno.EPERM),
+    ("vmsplice", (278, 75), 0, errno.EPERM),
+    ("io_setup", (206, 0), 0, errno.EPERM),
+    ("setsid, which says that it worked", seccomp.SETSID, 0, 0),
     ("a call that is newer than the table", (seccomp.NEWEST + 1,) * 2, 0, errno.ENOSYS),
     ("a call of the x32 kind", (0x40000000,) * 2, 0, errno.ENOSYS),
 ]
@@ -75,7 +88,29 @@ def test_every_call_of_the_table_is_refused_and_no_other_by_its_number(machine):
     by_argument = {table[column] for table in (seccomp.SOCKET, seccomp.SOCKETPAIR)}  # family 0 is none
     for call in range(seccomp.NEWEST + 1):
         expected = errno.EPERM if call in refused | by_argument else ALLOWED
-        assert decision(machine, call) == (errno.ENOSYS if call == seccomp.CLONE3[column] else expected), call
+        expected = {seccomp.CLONE3[column]: errno.ENOSYS, seccomp.SETSID[column]: 0}.get(call, expected)
+        assert decision(machine, call) == expected, call
+
+
+@pytest.mark.parametrize("column", range(2), ids=seccomp.ARCHITECTURES)
+def test_sockets_hold_no_more_than_usual(column):
+    machine, call = list(seccomp.ARCHITECTURES)[column], seccomp.SETSOCKOPT[column]
+    assert decision(machine, call, third=socket.SO_SNDBUF) == errno.EPERM
+    assert decision(machine, call, third=socket.SO_REUSEADDR) == ALLOWED
+
+
+@pytest.mark.parametrize(("machine", "headers"), HEADERS.items(), ids=HEADERS)
+def test_the_numbers_are_those_of_the_kernels_headers(machine, headers):
+    installed = [path for path in map(Path, headers) if path.exists()]
+    if not installed:
+        pytest.skip("the kernel's headers are not installed")
+    pattern = re.compile(r"^#define __NR(?:3264)?_(\w+) (\d+)$", re.MULTILINE)
+    numbers = {name: int(number) for name, number in pattern.findall(installed[0].read_text())}
+    named = {name: getattr(seccomp, name.upper()) for name in ("clone", "clone3", "socket", "socketpair", "setsockopt")}
+    named |= {"setsid": seccomp.SETSID, "prlimit64": seccomp.PRLIMIT, **seccomp.REFUSED}
+    column = list(seccomp.ARCHITECTURES).index(machine)
+    ours = {name: pair[column] for name, pair in named.items() if name in numbers}
+    assert len(ours) > 80 and ours == {name: numbers[name] for name in ours}
 
 
 def test_calls_of_another_architecture_end_the_program():

@@ -1,14 +1,16 @@
 """What a tree of processes is seen to use."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from burnish.sandbox.jail.usage import Usage
+from burnish.sandbox.jail.usage import TICKS, Usage, _Process, _Task, check_readable, waited
 
 #: Waits for a line before it leaves. Its children: one that takes memory, one that computes, one with threads.
 TREE = """
@@ -16,7 +18,7 @@ import os, sys, threading, time
 def child(work):
     if not os.fork():
         work()
-        print("ready", flush=True)
+        os.write(1, b"ready\\n")
         sys.stdin.read()
         os._exit(0)
 def compute():
@@ -46,7 +48,7 @@ def usage() -> Iterator[Usage]:
 
 
 def test_the_whole_tree_counts_but_for_its_first_process(usage):
-    usage.look()
+    usage.look(time.monotonic())
     assert len(usage.processes()) == 4 and usage.processes()[0] == usage.first
     assert usage.tasks == 6  # three processes, three more threads
     assert 2**26 < usage.memory < 2**28
@@ -54,38 +56,85 @@ def test_the_whole_tree_counts_but_for_its_first_process(usage):
 
 
 def test_memory_that_is_shared_is_shared_out(usage):
-    usage.look()
+    usage.look(time.monotonic())
     assert 2**26 <= usage.exact_memory() < usage.memory
 
 
 def test_what_has_ended_still_counts(usage):
-    usage.look()
+    usage.look(time.monotonic())
     before = usage.computed
     usage.first = usage.processes()[1]  # it has no children
-    usage.look()
+    usage.look(time.monotonic())
     assert usage.tasks == 0 and usage.computed == before > 0
 
 
 def test_a_tree_that_is_gone_uses_nothing(usage):
     gone = Usage(usage.proc, 2**30)
-    gone.look()
+    gone.look(time.monotonic())
     assert (gone.tasks, gone.memory, gone.computed, gone.processes()) == (0, 0, 0.0, [])
 
 
 @pytest.mark.parametrize(
-    ("computed", "queued", "elapsed", "waited"),
+    ("computed", "queued", "passed", "expected"),
     [
         (1.0, 0.0, 5.0, 0.0),  # it had a core whenever it wanted one
         (1.0, 3.0, 4.0, 3.0),  # one task that always wanted one
         (1.0, 1.0, 4.0, 1.0),  # one task that slept for half of the time
         (2.0, 6.0, 2.0, 1.5),  # four tasks on one core: three quarters of what they asked for
         (0.0, 0.0, 1.0, 0.0),
+        (1.0, -0.5, 1.0, -0.5),  # half a second had been said too much
+        (1.0, -5.0, 1.0, -1.0),  # by five tasks, in one second
     ],
 )
-def test_waiting_for_a_busy_core(computed, queued, elapsed, waited):
-    usage = Usage(0, 0)
-    usage.computed, usage.queued = computed, queued
-    assert usage.waited(elapsed) == waited
+def test_waiting_for_a_busy_core(computed, queued, passed, expected):
+    assert waited(passed, computed, queued) == expected
+
+
+#: Of one process: state, seconds computed, seconds queued, when it started; at one look after another, at 0, 1, 2 … s.
+READY, ASLEEP = "R", "S"
+WAITS = {
+    "a wait that still goes on": ([(READY, 0.1, 0.0, 0), (READY, 0.1, 0.0, 0), (READY, 0.1, 0.0, 0)], 2.0),
+    "a wait that is over": ([(READY, 0.1, 0.0, 0), (READY, 0.1, 0.0, 0), (ASLEEP, 0.2, 1.5, 0)], 1.5),
+    "sleep that looked like waiting": ([(READY, 0.1, 0.0, 0), (READY, 0.2, 0.0, 0), (ASLEEP, 0.2, 0.0, 0)], 0.0),
+    "a new process that waits": ([None, (READY, 0.0, 0.0, 0.5)], 0.5),
+    "an ended process that had waited": ([(READY, 0.1, 0.0, 0), (READY, 0.1, 0.0, 0), None], 1.0 + 10 / 11),
+}
+
+
+@pytest.mark.parametrize(("looks", "expected"), WAITS.values(), ids=WAITS)
+def test_waiting_is_seen_while_it_goes_on(looks, expected, monkeypatch, tmp_path):
+    usage = Usage(os.open(tmp_path, os.O_RDONLY), 1)
+    for second, look in enumerate(looks):
+        monkeypatch.setattr(time, "clock_gettime", lambda clock, second=second: float(second))
+        write_tree(tmp_path, look)
+        usage.look(float(second))
+    os.close(usage.proc)
+    assert usage.waited == pytest.approx(expected, abs=0.02)
+
+
+def write_tree(proc: Path, child: tuple[str, float, float, float] | None) -> None:
+    """As /proc would show it: process 1 with the child 2, or alone."""
+    shutil.rmtree(proc / "1", ignore_errors=True)
+    shutil.rmtree(proc / "2", ignore_errors=True)
+    for pid, (state, computed, queued, start) in {1: ("S", 0.0, 0.0, 0), 2: child}.items() if child else {}.items():
+        folder = proc / str(pid) / "task" / str(pid)
+        folder.mkdir(parents=True)
+        words = ["0"] * 22
+        words[0], words[17], words[19] = state, "1", str(int(start * TICKS))
+        (proc / str(pid) / "stat").write_text(f"{pid} (a name) {' '.join(words)}")
+        (folder / "children").write_text("2" if pid == 1 else "")
+        (folder / "schedstat").write_text(f"{int(computed * 1e9)} {int(queued * 1e9)} 1")
+
+
+def test_waiting_counts_for_what_was_not_seen(usage, monkeypatch):
+    """Of what is seen, each second of computing has waited for three: so has what a parent was told of its children."""
+    monkeypatch.setattr(Usage, "_schedule", lambda self, process, task, passed: _Task(1.0, 3.0))
+    usage.look(0.0)
+    task = _Process(2, usage.first, [b"S"] + [b"0"] * 30, [2], 1.0, 4.0, 0)
+    monkeypatch.setattr(Usage, "_walk", lambda self: [task])
+    usage.computed, usage.waited, usage._alive, usage._seen = 1.0, 0.0, {2: _Task(1.0, 3.0)}, _Task(1.0, 3.0)
+    usage.look(100.0)
+    assert usage.computed == 5.0 and usage.waited == pytest.approx(12.0)
 
 
 def test_waiting_is_seen_where_there_is_some():
@@ -96,11 +145,51 @@ def test_waiting_is_seen_where_there_is_some():
     proc = os.open("/proc", os.O_RDONLY)
     usage = Usage(proc, os.getpid())
     begin = time.monotonic()
-    while usage.queued < 0.2 and time.monotonic() - begin < 30:
+    usage.look(begin)
+    usage.waited = 0.0  # there was no look before
+    while usage.waited < 0.2 and time.monotonic() - begin < 30:
         time.sleep(0.05)
-        usage.look()
+        usage.look(time.monotonic())
     for process in both:
         process.kill()
         process.wait()
     os.close(proc)
-    assert usage.queued >= 0.2 and usage.waited(1.0) > 0
+    assert usage.waited >= 0.2
+
+
+def test_one_address_space_counts_once(usage):
+    """As a child that vfork has made has its parent's."""
+    source = """
+import ctypes, mmap, os, sys
+kept = b"x" * 2**26
+libc = ctypes.CDLL(None)
+stack = mmap.mmap(-1, 2**20)
+top = ctypes.addressof(ctypes.c_char.from_buffer(stack)) + 2**20
+libc.clone(ctypes.cast(libc.pause, ctypes.c_void_p), ctypes.c_void_p(top), 0x100 | 17, None)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    tree = subprocess.Popen([sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert tree.stdin is not None and tree.stdout is not None and tree.stdout.readline() == b"ready\n"
+    both = Usage(usage.proc, os.getpid())
+    mine = {process.pid: process.parent for process in both._walk()}
+    child_pid = next(pid for pid, parent in mine.items() if parent == tree.pid)
+    alone = both._proportional(tree.pid)
+    both._walk = lambda: [both._process(pid) for pid in (tree.pid, child_pid)]  # type: ignore[method-assign]
+    both.look(0.0)
+    assert both.memory > 2 * 2**26 and both.exact_memory() < 1.2 * alone
+    os.kill(child_pid, 9)
+    tree.communicate()
+
+
+def test_a_kernel_that_does_not_tell_is_refused(tmp_path):
+    folder = tmp_path / str(os.getpid()) / "task" / str(os.getpid())
+    folder.mkdir(parents=True)
+    (folder / "schedstat").write_text("0 0 0\n")
+    proc = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(OSError, match="CONFIG_SCHED_INFO"):
+        check_readable(proc)
+    (folder / "schedstat").write_text("1 0 1\n")
+    with pytest.raises(OSError, match="CONFIG_PROC_CHILDREN"):
+        check_readable(proc)
+    os.close(proc)

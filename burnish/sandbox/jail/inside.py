@@ -2,8 +2,9 @@
 
 The first process is the parent of all orphans of the tree, and dies with the supervisor. Isolated, it is number 1 of a
 process namespace: nothing in there can signal it, and the kernel ends all the others with it. It tells the supervisor
-on `channel`, a line of JSON each: {"started"}, then {"exit_code"}; or {"failed": why}. Then it waits to be ended, so
-that the supervisor can still see what the program, now a zombie, has used.
+on `channel`, a line of JSON each: {"exit_code", "ended": when}, or {"failed": why, "refused": for good}. Then it waits
+to be ended, so that the supervisor can still see what the program, now a zombie, has used. The program's own process
+says {"started": when} before it becomes the program.
 
 The program is a fresh Python: the memory it was forked from, which is the supervisor's, is gone when it starts.
 """
@@ -13,15 +14,18 @@ import os
 import resource
 import signal
 import socket
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
 from burnish.sandbox.jail import linux, seccomp, users, view
 from burnish.sandbox.program import Limits
 
-NICENESS = 5  # training and the supervisor go first
+NICENESS = 19  # the supervisor and training go first
 SPARE_ADDRESSES = 2**30  # bytes; what a process reserves is more than what it uses, and use is what is limited
-OPEN_FILES = 128
+OPEN_FILES = 64  # each can be a socket that holds 200 kB, which no other limit sees
+PENDING_SIGNALS = 256  # and timers
 NAME = "main.py"
 
 
@@ -53,9 +57,9 @@ def isolated(job: Job, channel: socket.socket, alone: bool) -> NoReturn:
         socket.sethostname("sandbox")
         linux.drop_capabilities()
         linux.prctl("no new rights", linux.PR_SET_NO_NEW_PRIVS, 1)
-        _start_and_wait(job, channel)
     except BaseException as error:  # noqa: BLE001  this process ends here, and its supervisor must know why
-        _fail(channel, error)
+        _fail(channel, error, refused=linux.refuses(error))
+    _start_and_wait(job, channel)
 
 
 def unsafe(job: Job, channel: socket.socket) -> NoReturn:
@@ -66,9 +70,9 @@ def unsafe(job: Job, channel: socket.socket) -> NoReturn:
         linux.prctl("adopt orphans", linux.PR_SET_CHILD_SUBREAPER, 1)
         if job.uid is not None:
             users.become(job.uid)
-        _start_and_wait(job, channel)
     except BaseException as error:  # noqa: BLE001  as above
         _fail(channel, error)
+    _start_and_wait(job, channel)
 
 
 def _files(limits: Limits) -> int:
@@ -76,21 +80,29 @@ def _files(limits: Limits) -> int:
 
 
 def _keep_only(job: Job, channel: socket.socket) -> None:
-    """Leave behind the supervisor's signals, session and open files."""
+    """Leave behind the supervisor's signals, process group and open files. Not its session: many kernels give each one
+    an equal share of the cores, and then niceness would count for nothing between the supervisor and its programs."""
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    os.setsid()
+    for number in signal.valid_signals():
+        with suppress(OSError):  # two cannot be ignored
+            signal.signal(number, signal.SIG_DFL)
+    os.setpgid(0, 0)
     kept = sorted({job.source, job.stdin, job.stdout, job.stderr, channel.fileno()})
     for below, above in zip([-1, *kept], [*kept, os.sysconf("SC_OPEN_MAX")], strict=True):
         os.closerange(below + 1, above)
 
 
 def _start_and_wait(job: Job, channel: socket.socket) -> NoReturn:
-    os.chdir(job.folder)
-    _copy_source(job)
-    linux.prctl("die with the supervisor", linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-    _tell(channel, started=True)  # fails where the supervisor died before the line above
+    try:
+        os.chdir(job.folder)
+        _copy_source(job)
+        linux.prctl("die with the supervisor", linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+        _wait(_started(job, channel), channel)
+    except BaseException as error:  # noqa: BLE001  as in `isolated`
+        _fail(channel, error)
+
+
+def _started(job: Job, channel: socket.socket) -> int:
     program = os.fork()
     if program == 0:
         try:
@@ -99,11 +111,16 @@ def _start_and_wait(job: Job, channel: socket.socket) -> NoReturn:
             _fail(channel, error)
     for descriptor in (job.source, job.stdin, job.stdout, job.stderr):
         os.close(descriptor)
+    return program
+
+
+def _wait(program: int, channel: socket.socket) -> NoReturn:
     while True:
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         assert ended is not None
         if ended.si_pid == program:
-            _tell(channel, exit_code=ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+            exit_code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+            _tell(channel, exit_code=exit_code, ended=time.monotonic())
             channel.recv(1)  # until this process is killed
         os.waitpid(ended.si_pid, 0)
 
@@ -115,7 +132,8 @@ def _copy_source(job: Job) -> None:
 
 def _become_program(job: Job, channel: socket.socket) -> NoReturn:
     linux.prctl("die with the first process", linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.setsid()
+    _tell(channel, started=time.monotonic())  # fails where the supervisor died before its own death was a signal
+    os.setpgid(0, 0)
     os.nice(NICENESS)
     for place, descriptor in enumerate((job.stdin, job.stdout, job.stderr)):
         os.dup2(descriptor, place)
@@ -150,6 +168,7 @@ def _limit(limits: Limits, processes: int) -> None:
         resource.RLIMIT_CORE: 1,  # with 0, a program of the system that collects crashes would still be started
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_SIGPENDING: PENDING_SIGNALS,
     }.items():
         hard = resource.getrlimit(what)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
@@ -160,8 +179,8 @@ def _tell(channel: socket.socket, **facts: object) -> None:
     channel.sendall(json.dumps(facts).encode() + b"\n")
 
 
-def _fail(channel: socket.socket, error: BaseException) -> NoReturn:
+def _fail(channel: socket.socket, error: BaseException, refused: bool = False) -> NoReturn:
     try:
-        _tell(channel, failed=linux.said(error))
+        _tell(channel, failed=linux.said(error), refused=refused)
     finally:
         os._exit(1)

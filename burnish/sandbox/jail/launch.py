@@ -15,6 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from burnish.sandbox.jail import inside, linux, seccomp, users, view
+from burnish.sandbox.jail.usage import check_readable
 from burnish.sandbox.jail.wire import Setting
 from burnish.sandbox.program import Limits
 
@@ -55,6 +56,7 @@ class Jail:
         self.proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
         if linux.MACHINE not in seccomp.ARCHITECTURES:
             raise OSError(0, f"seccomp: there is no filter for {linux.MACHINE}, only for x86_64 and aarch64")
+        check_readable(self.proc)
         self._seccomp = seccomp.build()
         self._executable = setting.executable
         users.own_mounts()

@@ -1,6 +1,7 @@
 """The Linux system calls that Python lacks, through ctypes. All raise OSError that names the call."""
 
 import ctypes
+import errno
 import os
 import platform
 import signal
@@ -39,7 +40,13 @@ PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE = 47, 2
 CAP_DAC_OVERRIDE = 1
 
 #: Of the calls that have no function in libc.
-NUMBERS = {"x86_64": {"clone": 56, "pivot_root": 155}, "aarch64": {"clone": 220, "pivot_root": 41}}
+NUMBERS = {
+    "x86_64": {"clone": 56, "pivot_root": 155, "kcmp": 312},
+    "aarch64": {"clone": 220, "pivot_root": 41, "kcmp": 272},
+}
+KCMP_VM = 1
+#: Of errors that say that a machine does not permit something; others pass. 0 is our own.
+LASTING = (0, errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EINVAL, errno.ENOSPC, errno.EUSERS)
 MACHINE = platform.machine()
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -56,6 +63,11 @@ def said(error: BaseException) -> str:
         return repr(error)
     text = error.strerror or str(error)
     return f"{error.filename}: {text}" if error.filename else text
+
+
+def refuses(error: BaseException) -> bool:
+    """Whether it says that this machine permits no isolation, now or later."""
+    return isinstance(error, OSError) and error.errno in LASTING
 
 
 def _checked(what: str, result: int) -> int:
@@ -86,6 +98,12 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str =
 def pivot_root(new: str, old: str) -> None:
     number = ctypes.c_long(NUMBERS[MACHINE]["pivot_root"])
     _checked("pivot_root", _libc.syscall(number, new.encode(), old.encode()))
+
+
+def same_memory(pid: int, other: int) -> bool:
+    """Whether two processes have one address space, as after vfork. False: not, or the kernel does not say."""
+    words = (NUMBERS.get(MACHINE, {}).get("kcmp", -1), pid, other, KCMP_VM, 0, 0)
+    return _libc.syscall(*map(ctypes.c_long, words)) == 0
 
 
 def chroot(folder: str) -> None:

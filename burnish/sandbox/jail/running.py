@@ -11,12 +11,11 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 from burnish.sandbox.jail.launch import Launcher, Tree
-from burnish.sandbox.jail.usage import Usage
+from burnish.sandbox.jail.usage import Usage, kills_for_memory
 from burnish.sandbox.jail.wire import pack_outcome
 from burnish.sandbox.program import Limits, Status
 
@@ -24,6 +23,7 @@ SETUP_SECONDS = 60.0
 PATIENCE = 10  # times its seconds of the clock for a program, and more where programs share cores
 CORES = len(os.sched_getaffinity(0))
 LONGEST_PAUSE, SHORTEST_PAUSE = 0.1, 0.01  # seconds between two looks
+COSTLY_PAUSE, EXACT_PAUSE = 0.2, 1.0  # at most, between looks that take us long, plain and exact
 FILL_RATE = 4 * 2**30  # bytes of memory that a program can take in a second on one core
 CHUNK = 2**16
 
@@ -59,11 +59,14 @@ class Running:
         self.next_look = time.monotonic() + SETUP_SECONDS
         self.begin: float | None = None  # of its clock
         self.verdict: Status | None = None  # ours, where we ended it
-        self.reason = ""
+        self.reason, self.refused = "", False  # as in Outcome
         self.spent = 0.0  # of its seconds
         self.exit_code: int | None = None
         self._heard = b""
         self._cost = 0.0  # seconds of the last look
+        self._next_exact_look = 0.0
+        self._gone = False
+        self._killed_before = kills_for_memory(launcher.proc)
 
     def watch(self, selector: selectors.BaseSelector) -> None:
         """From now on call us when there is something to read. `selector`'s data are functions to call."""
@@ -73,24 +76,27 @@ class Running:
         selector.register(self.tree.channel, selectors.EVENT_READ, self._hear)
         selector.register(self.caller, selectors.EVENT_READ, self._hung_up)
 
-    def end(self, verdict: Status, reason: str = "") -> None:
+    def end(self, verdict: Status, reason: str = "", refused: bool = False) -> None:
         """End the tree, unless that is under way. What it had written stays."""
         if self.verdict is None and self.exit_code is None:
-            self.verdict, self.reason = verdict, reason
-            self.launcher.end(self.tree)
+            self.verdict, self.reason, self.refused = verdict, reason, refused
+            self._end_tree()
 
     def check(self, now: float, crowd: int) -> None:
         """Look at what it uses, if it is time to, and end it where that is too much. `crowd`: programs running."""
-        if now < self.next_look or self.verdict is not None or self.exit_code is not None:
+        if now < self.next_look:
             return
         if self.begin is None:
             self.end("failed", f"it was not set up within {SETUP_SECONDS:g} s")
             return
-        elapsed = self._look(now)
+        computing = time.thread_time()
+        elapsed = self._look(now, now)
+        self._cost = time.thread_time() - computing
+        self.next_look = now + self._pause()
         seconds, most = self.limits.seconds, self.limits.memory_mb * 2**20
         if self.spent >= seconds:
             self.end("timeout")
-        elif self.usage.memory > most and self.usage.exact_memory() > most:
+        elif self.usage.memory > most and self._exact_memory(now) > most:
             self.end("memory")
         elif self.usage.tasks > self.limits.processes:  # where the kernel does not count them for us
             self.end("finished")
@@ -98,11 +104,10 @@ class Running:
         elif elapsed >= seconds * (PATIENCE + 2 * crowd / CORES) + SETUP_SECONDS:
             given = f"{elapsed:.0f} s gave it {self.usage.computed:.1f} s of a core"
             self.end("failed", f"the machine is too busy: {given}. Run fewer programs at a time")
-        self.next_look = now + self._pause()
 
-    def reaped(self, out_of_memory: Callable[[], bool]) -> bytes:
-        """The first process is gone, and the tree with it: tidy up. The answer. `out_of_memory()`: the kernel has
-        killed someone lately, because the machine had no memory left."""
+    def reaped(self) -> bytes:
+        """The first process is gone, and the tree with it: tidy up. The answer."""
+        self._gone = True
         self._hear()
         for output in self.outputs:
             output.take()
@@ -110,18 +115,20 @@ class Running:
         self._forget(self.tree.channel)
         self._forget(self.caller)
         self.launcher.cleaned(self.tree)
-        status, exit_code = self._outcome(out_of_memory)
-        facts = {"status": status, "exit_code": exit_code, "reason": self.reason, "seconds": self.spent}
+        status, exit_code = self._outcome()
+        why = {"reason": self.reason, "refused": self.refused}
+        facts = {"status": status, "exit_code": exit_code, "seconds": self.spent, **why}
         return pack_outcome(facts, *(bytes(output.content[: output.limit]) for output in self.outputs))
 
-    def _outcome(self, out_of_memory: Callable[[], bool]) -> tuple[Status, int | None]:
+    def _outcome(self) -> tuple[Status, int | None]:
         if self.verdict is None and any(output.too_much for output in self.outputs):
             self.verdict = "output"
         if self.verdict is not None:
             return self.verdict, self.exit_code if self.verdict == "finished" else None
         if self.exit_code == -signal.SIGKILL and self.usage.computed >= self.limits.seconds:
             return "timeout", None  # the kernel was quicker than we
-        if self.exit_code in (None, -signal.SIGKILL) and out_of_memory():
+        killed = self.exit_code in (None, -signal.SIGKILL)
+        if killed and kills_for_memory(self.launcher.proc) > self._killed_before:
             self.reason = "the machine ran out of memory, and it was killed for that"
             return "failed", None
         if self.exit_code is None and self.launcher.isolated:
@@ -157,32 +164,47 @@ class Running:
         for line in lines:
             facts = json.loads(line)
             if "failed" in facts:
-                self.end("failed", facts["failed"])
+                self.end("failed", facts["failed"], facts["refused"])
             elif "exit_code" in facts:
-                self._look(time.monotonic())
+                self._look(time.monotonic(), facts["ended"])
                 self.exit_code = facts["exit_code"]
-                self.launcher.end(self.tree)
+                self._end_tree()
             else:
-                self.begin = time.monotonic()
-                self.next_look = self.begin + self._pause()
+                self.begin = facts["started"]
+                self.usage.look(time.monotonic())
+                self.next_look = time.monotonic() + self._pause()
 
     def _forget(self, watched: int | socket.socket) -> None:
         with suppress(KeyError):
             self._selector.unregister(watched)
 
-    def _look(self, now: float) -> float:
-        """What it has used of its seconds. The seconds since it began."""
+    def _end_tree(self) -> None:
+        self.next_look = float("inf")
+        if not self._gone:  # otherwise its number may be someone else's by now
+            self.launcher.end(self.tree)
+
+    def _look(self, now: float, until: float) -> float:
+        """What it has used of its seconds `until` then. The seconds since it began."""
         assert self.begin is not None
-        self.usage.look()
-        self._cost = time.monotonic() - now
-        elapsed = now - self.begin
-        self.spent = max(elapsed - self.usage.waited(elapsed), self.usage.computed)
+        self.usage.look(now)
+        elapsed = until - self.begin
+        self.spent = max(elapsed - self.usage.waited, self.usage.computed)
         return elapsed
 
+    def _exact_memory(self, now: float) -> int:
+        """Nothing, while the last time that this was asked was too short ago for what it costs."""
+        if now < self._next_exact_look:
+            return 0
+        computing = time.thread_time()
+        memory = self.usage.exact_memory()
+        self._next_exact_look = now + min(10 * (time.thread_time() - computing), EXACT_PAUSE)
+        return memory
+
     def _pause(self) -> float:
-        """Until something could be used up; but we do not spend more than a tenth of our time on looking."""
+        """Until something could be used up. Where a look takes us long we wait longer for memory, but not for seconds,
+        which run out at a moment that is known."""
         cores = min(max(self.usage.tasks, 1), CORES)
         memory = (self.limits.memory_mb * 2**20 - self.usage.memory) / (FILL_RATE * cores)
         computing = (self.limits.seconds - self.usage.computed) / cores
-        soonest = min(memory, computing, self.limits.seconds - self.spent)
-        return max(min(soonest, LONGEST_PAUSE), SHORTEST_PAUSE, 10 * self._cost)
+        soonest = max(min(memory, LONGEST_PAUSE), min(10 * self._cost, COSTLY_PAUSE))
+        return max(min(soonest, computing, self.limits.seconds - self.spent), SHORTEST_PAUSE)

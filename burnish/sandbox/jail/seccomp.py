@@ -2,7 +2,8 @@
 
 What is refused reaches beyond the program's own processes, opens a way to more rights or to rarely used corners of the
 kernel, or holds memory that no limit sees. It gets EPERM, as if it lacked the right. Calls newer than the table, and
-clone3, whose flags a filter cannot read, do not exist (ENOSYS); calls of another architecture end the program.
+clone3, whose flags a filter cannot read, do not exist (ENOSYS); calls of another architecture end the program. setsid
+says that it worked and does nothing: many kernels give each session a share of the cores of its own.
 """
 
 import ctypes
@@ -42,15 +43,20 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "clock_adjtime": (305, 266), "adjtimex": (159, 171), "iopl": (172, None), "ioperm": (173, None),
     # memory that is in nobody's address space
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "semget": (64, 190),
-    "msgget": (68, 186), "mq_open": (240, 180),
+    "msgget": (68, 186), "mq_open": (240, 180), "vmsplice": (278, 75),
+    # what all programs of a user have only so much of, and what all programs wait for
+    "io_setup": (206, 0), "inotify_init": (253, None), "inotify_init1": (294, 26), "sync": (162, 81),
+    "syncfs": (306, 267),
     # being last in the queue for a core, whose waiting is not counted
     "setpriority": (141, 140), "sched_setscheduler": (144, 119), "sched_setparam": (142, 118),
     "sched_setattr": (314, 274), "sched_setaffinity": (203, 122), "ioprio_set": (251, 30),
 }  # fmt: skip
 CLONE, CLONE3, SOCKET, SOCKETPAIR, PRLIMIT = (56, 220), (435, 435), (41, 198), (53, 199), (302, 261)
+SETSOCKOPT, SETSID = (54, 208), (112, 157)
 
 LOAD, JUMP_EQUAL, JUMP_GREATER, JUMP_ANY_BIT, RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
-CALL, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16  # offsets in what a filter sees; the low half on these machines
+#: Offsets in what a filter sees; of arguments, the low half on these machines.
+CALL, ARCHITECTURE, FIRST_ARGUMENT, THIRD_ARGUMENT = 0, 4, 16, 32
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 SECCOMP_MODE_FILTER = 2
 
@@ -63,6 +69,7 @@ def build(machine: str = MACHINE) -> bytes:
         _step(LOAD, CALL), _step(JUMP_GREATER, NEWEST, otherwise=1), _refuse(errno.ENOSYS),
     ]  # fmt: skip
     program += [_step(JUMP_EQUAL, CLONE3[column], otherwise=1), _refuse(errno.ENOSYS)]
+    program += [_step(JUMP_EQUAL, SETSID[column], otherwise=1), _refuse(0)]
     for numbers in REFUSED.values():
         number = numbers[column]
         if number is not None:
@@ -71,6 +78,8 @@ def build(machine: str = MACHINE) -> bytes:
     for number in (SOCKET[column], SOCKETPAIR[column]):
         program += _by_argument(number, _step(JUMP_EQUAL, socket.AF_UNIX, then=1))
     program += _by_argument(PRLIMIT[column], _step(JUMP_EQUAL, 0, then=1))  # its own limits, no other process's
+    larger_buffers = _step(JUMP_EQUAL, socket.SO_SNDBUF, otherwise=1)  # memory that no limit sees
+    program += _by_argument(SETSOCKOPT[column], larger_buffers, THIRD_ARGUMENT)
     return b"".join([*program, _step(RETURN, ALLOW)])
 
 
@@ -82,10 +91,10 @@ def install(program: bytes) -> None:
     prctl("seccomp", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(pointer))
 
 
-def _by_argument(call: int, refuse_unless_jump: bytes) -> list[bytes]:
-    """Refuse `call` by its first argument: the given step goes on to the refusal, or jumps over it."""
+def _by_argument(call: int, refuse_unless_jump: bytes, argument: int = FIRST_ARGUMENT) -> list[bytes]:
+    """Refuse `call` by one of its arguments: the given step goes on to the refusal, or jumps over it."""
     return [
-        _step(JUMP_EQUAL, call, otherwise=4), _step(LOAD, FIRST_ARGUMENT), refuse_unless_jump,
+        _step(JUMP_EQUAL, call, otherwise=4), _step(LOAD, argument), refuse_unless_jump,
         _refuse(errno.EPERM), _step(RETURN, ALLOW),
     ]  # fmt: skip
 

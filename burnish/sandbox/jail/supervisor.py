@@ -8,6 +8,7 @@ It leaves when its parent does, which ends all programs: its socket ends, or its
 that the parent started hold that socket open.
 """
 
+import errno
 import os
 import resource
 import selectors
@@ -17,16 +18,20 @@ import sys
 import time
 from contextlib import suppress
 from functools import partial
+from typing import TypeAlias
 
 from burnish.sandbox.jail.launch import Jail, Launcher
-from burnish.sandbox.jail.linux import said
+from burnish.sandbox.jail.linux import refuses, said
 from burnish.sandbox.jail.running import Running
 from burnish.sandbox.jail.unsafe import Unsafe
 from burnish.sandbox.jail.wire import DESCRIPTORS, LIMITS, Setting, pack_outcome, unpack_limits
 
 OPEN_FILES = 4096  # at most; every new process closes all numbers below this
 FILES_OF_ONE, FILES_OF_OURS = 8, 64  # descriptors while a program is started, and those that are always open
+LOOKING_SECONDS = 0.05  # of computing, until what programs say is heard again
 ORPHAN_SECONDS = 5.0  # between two looks at the parent's id
+
+Failure: TypeAlias = dict[str, object]
 
 
 def main(argument: str) -> None:
@@ -35,24 +40,24 @@ def main(argument: str) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, OPEN_FILES), most))
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # of our parent's too, programs would inherit what is blocked
     os.umask(0o022)  # what is made for programs must be theirs to read
-    launcher: Launcher | str
+    launcher: Launcher | Failure
     try:
         launcher = Jail(setting) if setting.isolated else Unsafe(setting)
-    except OSError as error:
-        launcher = said(error)
+    except Exception as error:  # noqa: BLE001  whatever it is, whoever sends us programs is told
+        launcher = _failure(error)
     Supervisor(control, launcher, setting.parent).serve()
 
 
 class Supervisor:
-    """`launcher` is a text where programs cannot be launched: why not."""
+    """Where programs cannot be launched, `launcher` is what everyone is told."""
 
-    def __init__(self, control: socket.socket, launcher: Launcher | str, parent: int):
+    def __init__(self, control: socket.socket, launcher: Launcher | Failure, parent: int):
         self._control, self._launcher, self._parent = control, launcher, parent
-        self._places = (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_OF_OURS) // FILES_OF_ONE
+        self._places = max((resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_OF_OURS) // FILES_OF_ONE, 1)
         self._running: dict[int, Running] = {}  # by their first process
         self._selector = selectors.DefaultSelector()
-        self._out_of_memory = _kills_for_memory(launcher.proc) if not isinstance(launcher, str) else 0
         control.setblocking(False)
         self._wake_at_child_ends()
 
@@ -62,10 +67,16 @@ class Supervisor:
             for key, _ in self._selector.select(self._pause()):
                 key.data()
             self._reap()
-            now = time.monotonic()
-            for running in self._running.values():
-                running.check(now, len(self._running))
+            self._look()
         self._leave()
+
+    def _look(self) -> None:
+        """At the programs whose time it is, the most overdue first; but not for so long that others must wait."""
+        end = time.thread_time() + LOOKING_SECONDS
+        for running in sorted(self._running.values(), key=lambda running: running.next_look):
+            if time.thread_time() > end:
+                return
+            running.check(time.monotonic(), len(self._running))
 
     def _pause(self) -> float:
         next_look = min((running.next_look for running in self._running.values()), default=float("inf"))
@@ -86,24 +97,28 @@ class Supervisor:
             return
         if not message:
             self._leave()
-        caller, source, stdin = descriptors
-        self._begin(message, socket.socket(fileno=caller), source, stdin)
+        if descriptors:
+            self._begin(message, socket.socket(fileno=descriptors[0]), descriptors[1:])
+        for descriptor in descriptors[1:]:
+            os.close(descriptor)
 
-    def _begin(self, message: bytes, caller: socket.socket, source: int, stdin: int) -> None:
+    def _begin(self, message: bytes, caller: socket.socket, files: list[int]) -> None:
         caller.setblocking(False)
+        if isinstance(self._launcher, dict):
+            self._answer(caller, pack_outcome(self._launcher, b"", b""))
+            if not self._launcher["refused"]:
+                self._leave()  # another supervisor may have more luck
+            return
         try:
-            if isinstance(self._launcher, str):
-                raise OSError(0, self._launcher)
+            if len(files) < DESCRIPTORS - 1:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             limits = unpack_limits(message)
-            tree = self._launcher.start(limits, source, stdin)
+            tree = self._launcher.start(limits, *files)
             running = Running(limits, caller, self._launcher, tree)
             running.watch(self._selector)
             self._running[tree.first] = running
         except OSError as error:
-            self._answer(caller, pack_outcome({"status": "failed", "reason": said(error)}, b"", b""))
-        finally:
-            os.close(source)
-            os.close(stdin)
+            self._answer(caller, pack_outcome(_failure(error), b"", b""))
 
     def _reap(self) -> None:
         while True:
@@ -115,13 +130,7 @@ class Supervisor:
                 return
             if pid in self._running:
                 running = self._running.pop(pid)
-                self._answer(running.caller, running.reaped(self._is_out_of_memory))
-
-    def _is_out_of_memory(self) -> bool:
-        """Whether the kernel has killed anything for want of memory since this was last asked."""
-        assert not isinstance(self._launcher, str)
-        before, self._out_of_memory = self._out_of_memory, _kills_for_memory(self._launcher.proc)
-        return self._out_of_memory > before
+                self._answer(running.caller, running.reaped())
 
     def _answer(self, caller: socket.socket, answer: bytes | memoryview) -> None:
         """Send what can be sent now, and the rest when the caller takes it."""
@@ -153,11 +162,10 @@ class Supervisor:
             with suppress(ChildProcessError):
                 pid = os.wait()[0]
                 if pid in self._running:
-                    self._running.pop(pid).reaped(bool)
+                    self._running.pop(pid).reaped()
         sys.exit()
 
 
-def _kills_for_memory(proc: int) -> int:
-    descriptor = os.open("vmstat", os.O_RDONLY, dir_fd=proc)
-    with open(descriptor, "rb") as file:
-        return next((int(line.split()[1]) for line in file if line.startswith(b"oom_kill ")), 0)
+def _failure(error: BaseException) -> Failure:
+    """What an Outcome says of it."""
+    return {"status": "failed", "reason": said(error), "refused": refuses(error)}

@@ -1,6 +1,6 @@
 """Process trees under limits alone, for machines that permit no isolation and users who accept that.
 
-They share this machine with everyone, but for their session, environment and temporary folder; where the kernel takes
+They share this machine with everyone, but for their environment and temporary folder; where the kernel takes
 a seccomp filter from anyone, they have that too, and so no network. Those of root each become someone whom nobody else
 is, so that the kernel counts their processes, and keep the right to root's files. They are ended process by process:
 those that leave their parents are adopted, by the tree's first process or by the supervisor.
@@ -8,15 +8,15 @@ those that leave their parents are adopted, by the tree's first process or by th
 
 import itertools
 import os
-import shutil
 import signal
+import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from burnish.sandbox.jail import inside, linux, seccomp, users
 from burnish.sandbox.jail.launch import Tree, start_tree
-from burnish.sandbox.jail.usage import Usage
+from burnish.sandbox.jail.usage import Usage, check_readable
 from burnish.sandbox.jail.wire import Setting
 from burnish.sandbox.program import Limits
 
@@ -26,6 +26,7 @@ class Unsafe:
 
     def __init__(self, setting: Setting):
         self.proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+        check_readable(self.proc)
         self._executable = setting.executable
         self._seccomp = _accepted_filter()
         self._ids = itertools.cycle(users.spare_ids() or [None])
@@ -94,10 +95,35 @@ def _signal(pids: Iterable[int], number: int) -> None:
 
 
 def _remove(folder: str) -> None:
-    """Also what its owner may not read."""
-    for path, names, _ in os.walk(folder):
-        for name in names:  # listed after this
-            inner = os.path.join(path, name)
-            if not os.path.islink(inner):
-                os.chmod(inner, 0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+    """Also what its owner may not read, and folders in folders without end: none is entered before it lies on top."""
+    try:
+        top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fresh = (f"{tempfile.gettempprefix()}-{os.getpid()}-{number}" for number in itertools.count())
+            while names := os.listdir(top):
+                for name in names:
+                    _unlink(name, top, top, fresh)
+        finally:
+            os.close(top)
+        os.rmdir(folder)
+    except OSError as error:
+        print(f"the sandbox could not remove {folder}: {linux.said(error)}", file=sys.stderr)
+
+
+def _unlink(name: str, folder: int, top: int, fresh: Iterator[str]) -> None:
+    """A file, or a folder in `top`. A folder elsewhere is moved to `top`, under a name that nobody has there."""
+    try:
+        os.unlink(name, dir_fd=folder)
+        return
+    except (IsADirectoryError, PermissionError):
+        os.chmod(name, 0o700, dir_fd=folder)
+    if folder != top:
+        os.rename(name, next(fresh), src_dir_fd=folder, dst_dir_fd=top)
+        return
+    inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
+    try:
+        for each in os.listdir(inner):
+            _unlink(each, inner, top, fresh)
+    finally:
+        os.close(inner)
+    os.rmdir(name, dir_fd=top)

@@ -1,14 +1,35 @@
 """What a program's whole tree uses, read from /proc outside of it: processor seconds, waiting, memory, processes.
 
 A look at a tree costs three small reads for each process. What has ended since the last look counts with what was last
-seen of it, or with what its parent was told when it waited for it, whichever is more.
+seen of it, or with what its parent was told when it waited for it, whichever is more; and what was not seen is taken to
+have waited for its seconds as what was seen did.
 """
 
 import os
+import time
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from burnish.sandbox.jail.linux import same_memory
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class _Task(NamedTuple):
+    """What one thread has had so far, in seconds."""
+
+    computed: float = 0.0
+    queued: float = 0.0  # ready to run while others had the core
+    ready: bool = False  # to run, now
+
+    def less(self, other: "_Task") -> "_Task":
+        return _Task(self.computed - other.computed, self.queued - other.queued)
+
+    @property
+    def waiting(self) -> float:
+        """How much of the time it is likely to wait, after it was seen."""
+        return self.queued / (self.computed + self.queued) if self.ready and self.queued else 0.0
 
 
 @dataclass
@@ -20,36 +41,36 @@ class Usage:
     tasks: int = 0  # processes and threads alive
     memory: int = 0  # bytes; counts shared pages once for each process
     computed: float = 0.0  # seconds on a core
-    queued: float = 0.0  # seconds ready to run while others had the core, added up over all tasks
-    _alive: dict[int, tuple[float, float]] = field(default_factory=dict)  # task → (computed, queued)
-    _ended: tuple[float, float] = (0.0, 0.0)
+    waited: float = 0.0  # seconds of the clock in which the tree waited for a busy core
+    _looked: float = 0.0
+    _alive: dict[int, _Task] = field(default_factory=dict)
+    _seen: _Task = field(default_factory=_Task)  # of all tasks, also those that have ended
 
-    def look(self) -> None:
-        alive: dict[int, tuple[float, float]] = {}
-        self.memory, told = 0, 0.0
+    def look(self, now: float) -> None:
+        """`now`: by the clock."""
+        alive: dict[int, _Task] = {}
+        self.memory, told, passed = 0, 0.0, now - self._looked
         for process in self._walk():
             told += process.computed_by_ended_children
             if process.pid != self.first:
                 told += process.computed
                 self.memory += process.memory
-                alive.update((task, self._schedule(process.pid, task)) for task in process.tasks)
-        for task in self._alive.keys() - alive.keys():
-            self._ended = _sum(self._ended, self._alive[task])
-        self._alive, self.tasks = alive, len(alive)
-        seen = self._ended
-        for values in alive.values():
-            seen = _sum(seen, values)
-        self.computed, self.queued = max(self.computed, told, seen[0]), seen[1]
-
-    def waited(self, elapsed: float) -> float:
-        """How much of `elapsed` seconds the tree spent waiting for a busy core: exact for one task. For several, the
-        share of the time they asked for that they did not get."""
-        asked = self.computed + self.queued
-        return min(self.queued, elapsed * self.queued / asked) if asked else 0.0
+                alive.update((task, self._schedule(process, task, passed)) for task in process.tasks)
+        more = [task.less(self._alive.get(number, _Task())) for number, task in alive.items()]
+        computed, queued = sum(task.computed for task in more), sum(task.queued for task in more)
+        self._seen = _Task(self._seen.computed + computed, self._seen.queued + queued)
+        before, self.computed = self.computed, max(self.computed, told, self._seen.computed)
+        unseen = max(self.computed - before - computed, 0.0)
+        if self._seen.computed:
+            queued += unseen * max(self._seen.queued, 0.0) / self._seen.computed
+        queued += passed * sum(self._alive[number].waiting for number in self._alive.keys() - alive.keys())
+        self.waited = max(self.waited + waited(passed, computed + unseen, queued), 0.0)
+        self._alive, self.tasks, self._looked = alive, len(alive), now
 
     def exact_memory(self) -> int:
         """With shared pages shared out among the processes; slow."""
-        return sum(self._proportional(pid) for pid in self.processes() if pid != self.first)
+        processes = [process for process in self._walk() if process.pid != self.first]
+        return sum(self._proportional(one.pid) for one in processes if not same_memory(one.pid, one.parent))
 
     def processes(self) -> list[int]:
         """The ids of the tree, parents before their children, `first` included."""
@@ -72,16 +93,16 @@ class Usage:
         return list(found.values())
 
     def _children(self, pid: int, task: int) -> list[int]:
-        return [int(word) for word in self._read(f"{pid}/task/{task}/children").split()]
+        return [int(word) for word in read(self.proc, f"{pid}/task/{task}/children").split()]
 
     def _process(self, pid: int) -> "_Process | None":
-        text = self._read(f"{pid}/stat")
-        if not text:
+        words = _stat(read(self.proc, f"{pid}/stat"))
+        if not words:
             return None
-        words = text.rpartition(b")")[2].split()  # a name may hold anything, also spaces and brackets
         computed, by_children = int(words[11]) + int(words[12]), int(words[13]) + int(words[14])
         tasks = self._tasks(pid) if int(words[17]) != 1 else [pid]
-        return _Process(pid, tasks, computed / TICKS, by_children / TICKS, int(words[21]) * PAGE)
+        memory = int(words[21]) * PAGE
+        return _Process(pid, int(words[1]), words, tasks, computed / TICKS, by_children / TICKS, memory)
 
     def _tasks(self, pid: int) -> list[int]:
         try:
@@ -95,39 +116,78 @@ class Usage:
         finally:
             os.close(folder)
 
-    def _schedule(self, pid: int, task: int) -> tuple[float, float]:
-        words = self._read(f"{pid}/task/{task}/schedstat").split()
-        return (int(words[0]) / 1e9, int(words[1]) / 1e9) if len(words) >= 2 else (0.0, 0.0)
+    def _schedule(self, process: "_Process", task: int, passed: float) -> _Task:
+        """The kernel adds waiting up only when it is over. So a task that is ready now counts as waiting for as long
+        as it has not run: since the last look, `passed` seconds ago, or its start. Where it slept meanwhile that is too
+        much, until the next look."""
+        words = read(self.proc, f"{process.pid}/task/{task}/schedstat").split()
+        found = _Task(int(words[0]) / 1e9, int(words[1]) / 1e9) if len(words) >= 2 else _Task()
+        stat = process.stat if process.tasks == [task] else _stat(read(self.proc, f"{process.pid}/task/{task}/stat"))
+        if not stat or stat[0] != b"R":
+            return found
+        last = self._alive.get(task)
+        if last is not None and last.computed == found.computed:
+            return _Task(found.computed, max(last.queued + passed, found.queued), ready=True)
+        since = min(passed, time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / TICKS)
+        had = found.less(last or _Task())
+        waits = max(since - had.computed - max(had.queued, 0.0), 0.0)
+        return _Task(found.computed, found.queued + waits, ready=True)
 
     def _proportional(self, pid: int) -> int:
-        for line in self._read(f"{pid}/smaps_rollup").splitlines():
+        for line in read(self.proc, f"{pid}/smaps_rollup").splitlines():
             if line.startswith(b"Pss:"):
                 return int(line.split()[1]) * 1024
         process = self._process(pid)  # it has just ended, or we may not know more
         return process.memory if process else 0
 
-    def _read(self, path: str) -> bytes:
-        """Empty: the process is gone, or this cannot be read of it."""
-        try:
-            descriptor = os.open(path, os.O_RDONLY, dir_fd=self.proc)
-        except OSError:
-            return b""
-        try:
-            return os.read(descriptor, 2**16)
-        except OSError:
-            return b""
-        finally:
-            os.close(descriptor)
-
 
 @dataclass(frozen=True)
 class _Process:
     pid: int
+    parent: int
+    stat: list[bytes]
     tasks: list[int]
     computed: float
     computed_by_ended_children: float
     memory: int
 
 
-def _sum(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
-    return a[0] + b[0], a[1] + b[1]
+def waited(passed: float, computed: float, queued: float) -> float:
+    """How much of the `passed` seconds a tree waited whose tasks computed and queued for so many: exact for one task.
+    For several, the share of the time they asked for that they did not get. Below 0: so much less than was said."""
+    return min(queued, passed * queued / (computed + queued)) if queued > 0 else max(queued, -passed)
+
+
+def check_readable(proc: int) -> None:
+    """OSError: this kernel does not tell what a look needs, and nothing would be counted."""
+    own = f"{os.getpid()}/task/{os.getpid()}"
+    if not read(proc, f"{own}/schedstat").rpartition(b" ")[0].strip(b"0 "):
+        raise OSError(0, "read /proc/PID/schedstat: this kernel does not say who waits for a core (CONFIG_SCHED_INFO)")
+    try:
+        os.stat(f"{own}/children", dir_fd=proc)
+    except FileNotFoundError:
+        raise OSError(0, "read /proc/PID/task/PID/children: it is missing (CONFIG_PROC_CHILDREN)") from None
+
+
+def kills_for_memory(proc: int) -> int:
+    """How many processes the kernel has killed so far because the machine had no memory left."""
+    lines = read(proc, "vmstat").splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith(b"oom_kill ")), 0)
+
+
+def read(proc: int, path: str) -> bytes:
+    """Empty: the process is gone, or this cannot be read of it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY, dir_fd=proc)
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, 2**16)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+def _stat(text: bytes) -> list[bytes]:
+    return text.rpartition(b")")[2].split()  # a name may hold anything, also spaces and brackets

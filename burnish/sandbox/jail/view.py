@@ -19,7 +19,7 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 #: Of a Python installation. Not the whole folder: it can be someone's home.
 OF_PYTHON = ("bin", "lib", "lib64", "pyvenv.cfg", "share/zoneinfo")
 PRIVATE = "/sandbox"
-STAGING = "/tmp"  # the new root is built over it; what it hides was opened before
+STAGING = os.path.realpath("/tmp")  # the new root is built over it; what it hides was opened before
 USERS = {
     "/etc/passwd": "sandbox:x:1000:1000::/sandbox:/bin/sh\n",
     "/etc/group": "sandbox:x:1000:\n",
@@ -42,9 +42,9 @@ def enter(python_folders: tuple[str, ...]) -> None:
     for path, source in sources.items():
         _show(path, source)
     _hide_editable_projects(python_folders)
-    _make_read_only()
     for path, source in devices.items():
         _show(path, source)
+    _make_read_only()
     for path, text in USERS.items():
         with open(_parents_made(path), "w") as file:
             file.write(text)
@@ -113,12 +113,14 @@ def _make_read_only() -> None:
     """All that is mounted in the new root. The kernel lets a mount lose none of its restrictions, so they are kept."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         mounts = [line.split(" ")[:6] for line in file]
+    devices = [STAGING + path for path in DEVICES]  # which can still be written to, but have no other times or rights
     parents = {number: parent for number, parent, *_ in mounts}
     root = [number for number, _, _, _, path, _ in mounts if path == STAGING][-1]  # older ones lie below it
     for number, _, _, _, path, options in mounts:
         if number != root and _is_below(number, root, parents):
             kept = sum(OPTIONS.get(word, 0) for word in options.split(","))
-            linux.mount("none", _unescaped(path), None, linux.MS_REMOUNT | linux.MS_BIND | kept | READ_ONLY)
+            lost = READ_ONLY if _unescaped(path) not in devices else linux.MS_RDONLY | linux.MS_NOSUID
+            linux.mount("none", _unescaped(path), None, linux.MS_REMOUNT | linux.MS_BIND | kept | lost)
 
 
 def _is_below(number: str, root: str, parents: dict[str, str]) -> bool:
