@@ -95,7 +95,7 @@ class Report:
 
     def _allowed(self) -> str:
         allowed = self.facts.allowed
-        return f"allowed: {allowed.largest:g} and {allowed.mean:g}" if allowed.largest else "must be 0"
+        return f"allowed: {allowed.largest:g} and {allowed.mean:g}"
 
     def _next(self) -> list[str]:
         folder = quote(str(self.request.out))

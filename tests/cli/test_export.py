@@ -21,7 +21,7 @@ def test_an_export_from_the_command_line(tiny_model, tmp_path, monkeypatch, caps
     assert main(["export", str(tiny_model), "--out", "my model", "--dtype", "bf16", "--max-shard-size", "50KB"]) == 0
     out, told = capsys.readouterr()
     assert "exported my model\n" in out and "Qwen2ForCausalLM, 41,408 parameters, bfloat16" in out
-    assert "max difference 0, mean 0 (must be 0)" in out and "from the source in float32: max 0.0" in out
+    assert "(allowed: 0.01 and 0.001)" in out and "from the source in float32: max 0.0" in out
     assert out.endswith("next:\n  burnish chat 'my model'\n  burnish serve 'my model'\n")
     assert told.splitlines()[-1] == "burnish: reading the export again"
     module = AutoModelForCausalLM.from_pretrained("my model")
