@@ -48,8 +48,8 @@ class Difference:
     largest: float
 
 
-# Equal weights are proven bit by bit; what they say may still differ a little, since some processors round a sum by where
-# its numbers lie in memory. This share of what rounding to the type may do is allowed for that.
+# Equal weights are proven bit by bit; what they say may still differ a little, since some processors round a sum by
+# where its numbers lie in memory. This share of what rounding to the type may do is allowed for that.
 SAME_SUMS = 0.01
 # How far the rounding of weights to a type may take what the model says. On a GPU, whose sums may be rounded in another
 # order, also how far two runs may be apart.
