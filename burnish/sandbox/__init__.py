@@ -6,6 +6,8 @@
     refusal.py    what to tell someone whose machine permits no isolation
     fusion.py     programs on a SandboxFusion server
     harness/      a program that runs tests of a solution, which can neither read nor forge them
+
+`open_sandbox` makes the one that a configuration asks for; `run_python` is for reward functions of one's own.
 """
 
 import functools
