@@ -242,7 +242,8 @@ attempt('chmod', lambda: os.chmod('/usr/bin', 0o777))
 for name in ('null', 'zero', 'urandom'): attempt(name, lambda: os.utime('/dev/' + name))
 """, ENDED, harmless),
     "writing to its temporary folders": Hostile("""
-for folder in ('/tmp', '/dev/shm', '.'): open(folder + '/' + MARK, 'w')
+import tempfile
+for folder in (tempfile.gettempdir(), '/dev/shm', '.'): open(folder + '/' + MARK, 'w')
 """, ENDED, harmless),
     "reading what is secret": Hostile(ATTEMPT + """
 for path in SECRETS: attempt(path, lambda: open(path).read())

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from burnish.sandbox import Limits, Program, run_python
+from burnish.sandbox.child import python_folders
 from burnish.sandbox.local import LocalSandbox
 from tests.sandbox.conftest import MARK, supervisor_pid
 
@@ -84,8 +85,13 @@ zoneinfo.ZoneInfo("Europe/Zurich")
 
 
 def test_programs_do_not_meet(run):
-    assert run("open('/tmp/note', 'w').write('x')").succeeded
-    assert run("import os; print(os.listdir('/tmp'), os.listdir('/dev/shm'))").stdout == "['main.py'] ['main.py']\n"
+    assert run("open('note', 'w').write('x')").succeeded
+    assert run("import os; print(os.listdir(), os.listdir('/dev/shm'))").stdout == "['main.py'] ['main.py']\n"
+
+
+def test_tmp_is_the_programs_own_folder_unless_python_lies_there(run):
+    lies_there = any(folder.startswith("/tmp/") for folder in python_folders())
+    assert run("open('/tmp/note', 'w').write('x'); print(open('note').read())").succeeded == (not lies_there)
 
 
 def test_sets_have_the_same_order_in_every_run(run):
