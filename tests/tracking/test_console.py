@@ -2,6 +2,7 @@
 
 import io
 import re
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -144,7 +145,7 @@ def test_the_progress_line_ends_with_the_run(tmp_path):
 
 def test_time_left_follows_the_pace(monkeypatch):
     now = 100.0
-    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
     pace = Pace(total=10)
     pace.reached(0, {})
     assert pace.left() is None
@@ -159,7 +160,7 @@ def test_time_left_follows_the_pace(monkeypatch):
 
 def test_the_time_in_all_counts_from_the_start_of_the_run(monkeypatch):
     now = 100.0
-    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
     pace = Pace(total=2)
     now = 130.0  # loading the model, and the first step
     pace.reached(1, {"timing_s/step": 10.0})

@@ -1,6 +1,7 @@
 """Progress of counted work: lines where there is no terminal, a bar where there is one."""
 
 import io
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -12,7 +13,7 @@ from burnish.tracking.progress import Progress
 @pytest.fixture
 def clock(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))  # not for event loops that run
     return now
 
 
