@@ -12,10 +12,9 @@ the same call, so that a baseline runs beside the samples it is for.
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from burnish.agents.base import AgentLoopOutput, find_loop
 from burnish.agents.server import ServerManager
@@ -23,11 +22,10 @@ from burnish.agents.user_loops import SECTION, user_loops
 from burnish.config import PPOConfig
 from burnish.data.chat import ChatRenderer, to_messages
 from burnish.errors import AgentError, DeadlineError, UserError
-from burnish.rollout.base import Completion, RolloutEngine, Sampling
+from burnish.rollout.base import Completion, RolloutEngine, Sampling, run_to_end
 
 GREEDY = "greedy"  # the column of rows that are answered greedily whatever the call's sampling is
 
-T = TypeVar("T")
 Score = Callable[[dict[str, Any], AgentLoopOutput, str], Awaitable[Any]]
 
 
@@ -151,16 +149,6 @@ class TrajectoryRunner:
         reason = "length" if cut is not output else completions[-1].finish_reason if completions else None
         cut.extra_fields.setdefault("finish_reason", reason)
         return cut
-
-
-def run_to_end(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine; in a thread of its own where an event loop already runs in this one."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(asyncio.run, work).result()
 
 
 def _greedy(sampling: Sampling) -> Sampling:

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from burnish.config.rollout import RolloutConfig
     from burnish.rollout.base import RolloutEngine
 
-ENGINES = {"hf": "burnish.rollout.hf:HFEngine"}
+ENGINES = {"native": "burnish.rollout.native.engine:NativeEngine", "hf": "burnish.rollout.hf:HFEngine"}
 LATER = {
-    "native": "the native rollout engine",
     "vllm": "the vllm rollout engine, which needs the package vllm (pip install 'burnish[vllm]')",
     "sglang": "the sglang rollout engine, which needs the package sglang (pip install 'burnish[sglang]')",
 }

@@ -11,12 +11,14 @@ Agents write against `RolloutEngine.generate` and know nothing about the engine 
 Imports no torch, so configuration checks may use it.
 """
 
+import asyncio
 import difflib
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from burnish.errors import ConfigError
 
 FinishReason = Literal["stop", "length", "abort"]
 OnToken = Callable[[int, float], None]  # a sampled token id and its log-prob
+T = TypeVar("T")
 LEAST_TEMPERATURE = 1e-3  # but for 0: logits divided by less leave the range of float32
 
 
@@ -127,6 +130,18 @@ class RolloutEngine(ABC):
         `on_token` is called for every token as it is sampled, the last one included, in the loop that awaits.
         """
 
+    def run(self, requests: Sequence[tuple[Sequence[int], Sampling]]) -> list[Completion]:
+        """A batch of prompts, each with its sampling, for callers that await nothing; completions in the same order."""
+
+        async def all_of_them() -> list[Completion]:
+            calls = [
+                self.generate(prompt_ids, sampling, request_id=f"run/{i}", order=(i,))
+                for i, (prompt_ids, sampling) in enumerate(requests)
+            ]
+            return list(await asyncio.gather(*calls))
+
+        return run_to_end(all_of_them())
+
     def prompt_problem(self, prompt_ids: Sequence[int]) -> str | None:
         """Why `generate` cannot go on from a prompt, if so."""
         if len(prompt_ids) == 0:
@@ -164,8 +179,18 @@ class RolloutEngine(ABC):
         """
 
     @abstractmethod
-    def stats(self) -> dict[str, int]:
+    def stats(self) -> dict[str, float]:
         """Counters since the engine was made."""
+
+
+def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine; in a thread of its own where an event loop already runs in this one."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(asyncio.run, work).result()
 
 
 def request_seed(seed: int, namespace: str, uid: int, sample: int, turn: int) -> int:

@@ -39,15 +39,18 @@ class Request:
     def accept(self, token_id: int, log_prob: float, version: int) -> None:
         self.token_ids.append(token_id)
         self.log_probs.append(log_prob)
+        stop = self.noticed(token_id, log_prob)
+        if stop is not None:
+            self.finish("stop", stop, version)
+        elif len(self.token_ids) >= self.limit:
+            self.finish("length", None, version)
+
+    def noticed(self, token_id: int, log_prob: float) -> str | int | None:
+        """Tell the caller of a token; what it ends the request by, if it does."""
         if self.on_token is not None:
             self.on_token(token_id, log_prob)
         found = self.matcher.push(token_id) if self.matcher else None
-        if token_id in self.stop_ids:
-            self.finish("stop", token_id, version)
-        elif found is not None:
-            self.finish("stop", found, version)
-        elif len(self.token_ids) >= self.limit:
-            self.finish("length", None, version)
+        return token_id if token_id in self.stop_ids else found
 
     def finish(self, reason: FinishReason, stop: str | int | None, version: int) -> None:
         self.future.set_result(Completion(self.token_ids, self.log_probs, reason, stop, version))

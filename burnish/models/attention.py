@@ -1,0 +1,179 @@
+"""The one attention function that burnish registers with transformers, and the context that tells it where tokens lie.
+
+A module whose implementation is `burnish_sdpa` (or another in PLAIN) attends as that implementation does, until a
+forward call brings a `PagedPass` as the keyword argument `paged`. Then the call's tokens are one packed line of many
+sequences: keys and values go into the layer's pool, and each token attends to what its own sequence has there. The
+context travels with the call, through the model's own keyword arguments, so nothing global is switched.
+
+`layers_of` tries a module with two tokens and tells what each layer keeps per token, or why it cannot be paged.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from burnish.errors import NotAvailable
+from burnish.ops.paged_attention import LayerKV, Paged, paged_attention, store
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+PREFIX = "burnish_"
+PLAIN = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
+ORDINARY = (DynamicLayer, DynamicSlidingWindowLayer)  # keys and values per token, and nothing else
+BY_LENGTH = ("dynamic", "longrope")  # rotary frequencies that depend on the longest sequence of a batch
+EXTRAS = ("s_aux", "position_bias", "head_mask")  # what attention may depend on besides queries, keys and values
+INSTEAD = "Use a decoder with transformers' attention interface and an ordinary key-value cache"
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """What one layer keeps for each token."""
+
+    heads: int
+    head_size: int
+
+
+@dataclass(frozen=True)
+class PagedPass:
+    """One forward pass over a packed line of tokens."""
+
+    kv: Sequence[LayerKV]  # by layer
+    where: Paged
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A forward pass that only looks: what each layer hands to the attention function."""
+
+    layers: list[tuple[int, LayerShape]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def use_paging(module: "PreTrainedModel") -> None:
+    """Let `module` take paged passes. What it computes without one does not change.
+
+    sdpa leaves out soft-capped scores without a word, which eager has.
+    """
+    own = module.config.get_text_config()._attn_implementation
+    if own.startswith(PREFIX):
+        return
+    if getattr(module.config.get_text_config(), "attn_logit_softcapping", None) is not None:
+        own = "eager"
+    if own not in PLAIN:
+        raise NotAvailable(f"rollout with attn_implementation={own}", f"Choose one of {', '.join(PLAIN)}")
+    module.set_attn_implementation(PREFIX + own)
+
+
+def layers_of(module: "PreTrainedModel") -> list[LayerShape]:
+    """What each layer keeps per token; NotAvailable for a model that cannot be paged, which names its kind."""
+    if problem := _kind_problem(module):
+        raise NotAvailable(f"rollout with {type(module).__name__}: {problem}", INSTEAD)
+    use_paging(module)
+    trial = Trial()
+    ids = torch.zeros(1, 2, dtype=torch.long, device=next(module.parameters()).device)
+    with torch.no_grad():
+        module(**line_inputs(ids[0], torch.arange(2, device=ids.device)), paged=trial)
+    seen = [index for index, _ in trial.layers]
+    if not seen:
+        trial.problems.append("no layer calls the attention interface with the arguments of its forward pass")
+    elif sorted(seen) != list(range(len(seen))):
+        trial.problems.append("layers share keys and values, or call attention several times")
+    if trial.problems:
+        raise NotAvailable(f"rollout with {type(module).__name__}: {trial.problems[0]}", INSTEAD)
+    return [shape for _, shape in sorted(trial.layers, key=lambda layer: layer[0])]
+
+
+def line_inputs(ids: Tensor, positions: Tensor) -> dict[str, Any]:
+    """Arguments of a module's forward for a packed line (T,). A mask of four dimensions is taken as it is."""
+    mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=ids.device)
+    return {"input_ids": ids[None], "position_ids": positions[None], "attention_mask": mask, "use_cache": False}
+
+
+def _kind_problem(module: "PreTrainedModel") -> str | None:
+    config = module.config.get_text_config()
+    if module.config.is_encoder_decoder:
+        return "it has an encoder"
+    layers = DynamicCache(config=config).layers
+    if other := sorted({type(layer).__name__ for layer in layers if type(layer) not in ORDINARY}):
+        return f"its cache has {', '.join(other)}, not keys and values per token"
+    if not getattr(module, "_supports_attention_backend", False):
+        return "its attention is its own, not transformers' attention interface"
+    by_length = [kind for kind in _rope_types(getattr(config, "rope_parameters", None)) if kind in BY_LENGTH]
+    for kind in by_length:
+        return f"its rotary frequencies ({kind}) depend on the longest sequence of a batch"
+    return None
+
+
+def _rope_types(parameters: Any) -> Iterator[str]:
+    """Also where each kind of layer has its own."""
+    for name, value in parameters.items() if isinstance(parameters, dict) else ():
+        if name == "rope_type":
+            yield value
+        else:
+            yield from _rope_types(value)
+
+
+def _attention(plain: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    def forward(
+        module: nn.Module,
+        query: Tensor,  # (1, H, T, D)
+        key: Tensor,  # (1, Hkv, T, D)
+        value: Tensor,
+        attention_mask: Tensor | None,
+        paged: PagedPass | Trial | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        if paged is None:
+            return _plain_function(plain, module)(module, query, key, value, attention_mask, **kwargs)
+        if isinstance(paged, Trial):
+            return _note(paged, module, query, key, value, kwargs), None
+        kv = paged.kv[module.layer_idx]  # type: ignore[call-overload]
+        store(kv, paged.where.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
+        scale = kwargs.get("scaling")
+        attended = paged_attention(
+            query[0].transpose(0, 1),
+            kv,
+            paged.where,
+            scale=query.shape[-1] ** -0.5 if scale is None else scale,
+            window=kwargs.get("sliding_window"),
+            softcap=kwargs.get("softcap"),
+        )
+        return attended[None], None  # (1, T, H, D)
+
+    return forward
+
+
+def _plain_function(name: str, module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    if name == "eager":  # transformers registers none: each model's file has its own
+        own: Callable = sys.modules[type(module).__module__].eager_attention_forward
+        return own
+    return ALL_ATTENTION_FUNCTIONS[name]
+
+
+def _note(
+    trial: Trial, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, arguments: dict[str, Any]
+) -> Tensor:
+    trial.layers.append((getattr(module, "layer_idx", -1), LayerShape(key.shape[1], key.shape[-1])))
+    if key.shape[-1] != value.shape[-1]:
+        trial.problems.append(
+            f"keys and values differ in size ({key.shape[-1]}, {value.shape[-1]}), as in multi-head latent attention"
+        )
+    if arguments.get("is_causal", True) is False or not getattr(module, "is_causal", True):
+        trial.problems.append("its attention is not causal")
+    trial.problems.extend(f"its attention has {name}" for name in EXTRAS if arguments.get(name) is not None)
+    repeated = value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
+    return repeated.transpose(1, 2).contiguous()  # (1, T, H, D): any figures of the right shape
+
+
+for _name in PLAIN:
+    AttentionInterface.register(PREFIX + _name, _attention(_name))
+    AttentionMaskInterface.register(PREFIX + _name, ALL_MASK_ATTENTION_FUNCTIONS[_name])

@@ -1,0 +1,1 @@
+"""Triton kernels; imported where a tensor lies on a GPU."""

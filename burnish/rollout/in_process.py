@@ -1,0 +1,197 @@
+"""What the engines have in common that run a transformers module in this process: `hf` and `native`.
+
+Requests come in by `generate`, which checks them and waits. One driver task per event loop makes them go on; it is
+started by the first request and ends when none is left, so nothing bound to an event loop outlives it. A driver waits
+with `_settle` until no coroutine adds another request: what is batched with what then depends on the requests and not
+on how fast anything was.
+"""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from burnish.config.rollout import RolloutConfig
+from burnish.errors import BurnishError, ConfigError, NotAvailable, RolloutError
+from burnish.rollout.base import Completion, OnToken, RolloutEngine, Sampling
+from burnish.rollout.request import Request
+from burnish.rollout.stops import StopMatcher
+
+SETTLE_PASSES = 16  # passes of the event loop without a new request before work starts
+
+
+class InProcessEngine(RolloutEngine):
+    """Generates with `module`, whose weights it shares: an optimiser step is seen by what is generated next."""
+
+    name: str
+
+    def __init__(self, module: nn.Module, tokenizer: Any, max_model_len: int | None = None):
+        self.module = module
+        self.tokenizer = tokenizer
+        self.context = _context(module, max_model_len)
+        self.vocabulary = int(module.get_input_embeddings().num_embeddings)  # type: ignore[operator]
+        self.version = 0
+        self._eos_ids = _eos_ids(module, tokenizer)
+        self._asleep = False
+        self._active: dict[str, Request] = {}  # whose callers wait
+        self._arrived = 0  # requests so far
+        self._driver: asyncio.Task[None] | None = None
+
+    @classmethod
+    def check_dtype(cls, module: nn.Module, config: RolloutConfig) -> None:
+        own = str(next(module.parameters()).dtype).removeprefix("torch.")
+        if config.dtype not in ("auto", own):
+            raise ConfigError(
+                f"actor_rollout_ref.rollout.dtype={config.dtype}: the {cls.name} engine generates with the trained "
+                f"weights, which are {own}; leave it at auto, or set actor_rollout_ref.model.dtype"
+            )
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        request_id: str,
+        images: Sequence[Any] | None = None,
+        order: tuple[int, ...] = (),
+        on_token: OnToken | None = None,
+    ) -> Completion:
+        if images:
+            raise NotAvailable(f"images in a rollout request (request {request_id})")
+        if self._asleep:
+            raise RolloutError(f"request {request_id}: the engine sleeps; call wake() before generating")
+        self._ensure_driver()
+        if request_id in self._active and not self._active[request_id].done:
+            raise RolloutError(f"request {request_id} is already running; request ids must differ")
+        problem = self.prompt_problem(prompt_ids)
+        if problem is not None:
+            raise RolloutError(f"request {request_id}: {problem}")
+        room = self.context - len(prompt_ids)
+        request = Request(
+            request_id=request_id,
+            prompt_ids=prompt_ids,
+            sampling=sampling,
+            limit=min(sampling.max_tokens or room, room),
+            stop_ids=frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self._eos_ids),
+            matcher=StopMatcher(self.tokenizer, sampling.stop) if sampling.stop else None,
+            future=asyncio.get_running_loop().create_future(),
+            order=order,
+            on_token=on_token,
+        )
+        self._active[request_id] = request
+        self._arrived += 1
+        self._enter(request)
+        try:
+            return await request.future
+        finally:
+            if self._active.get(request_id) is request:
+                del self._active[request_id]
+            self._leave(request)
+
+    @abstractmethod
+    def _enter(self, request: Request) -> None:
+        """A request has come."""
+
+    @abstractmethod
+    def _leave(self, request: Request) -> None:
+        """A request's caller goes: it has its answer, or wants none any more."""
+
+    @abstractmethod
+    async def _drive(self) -> None:
+        """Answer what has come, until nothing is left."""
+
+    @abstractmethod
+    def _abandon(self) -> None:
+        """Forget what an event loop left behind that ended before its requests did."""
+
+    def _ensure_driver(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._driver is not None and self._driver.get_loop() is not loop:
+            if not self._driver.done() and self._driver.get_loop().is_running():
+                raise RolloutError(
+                    f"the {self.name} engine is in use by another event loop; give each loop its own engine"
+                )
+            self._driver, self._active = None, {}
+            self._abandon()
+        if self._driver is None or self._driver.done():
+            self._driver = loop.create_task(self._drive(), name=f"{self.name}-rollout-driver")
+            # What ends the driver itself is an interrupt, which rises from the loop too: asyncio need not tell it.
+            self._driver.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def _settle(self) -> None:
+        """Yield until no coroutine adds a request any more."""
+        quiet, seen = 0, -1
+        while quiet < SETTLE_PASSES:
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if self._arrived == seen else 0
+            seen = self._arrived
+
+    def _refuse_while_running(self, what: str) -> None:
+        if any(not request.done for request in self._active.values()):
+            raise RolloutError(f"{what} while requests are running; abort them first")
+
+    def _take_over(self, weights: Mapping[str, Tensor] | None) -> None:
+        """Copy named tensors that are not the module's own memory into it, and see that they arrived."""
+        own = self.module.state_dict(keep_vars=True)
+        with torch.no_grad():
+            for name, tensor in (weights or {}).items():
+                if name not in own:
+                    raise RolloutError(f"published weight {name!r} is not part of {type(self.module).__name__}")
+                if own[name].data_ptr() != tensor.data_ptr():
+                    own[name].copy_(tensor)
+                    if _checksum(own[name]) != _checksum(tensor.to(own[name].dtype)):
+                        raise RolloutError(f"published weight {name!r} did not arrive: checksums differ after the copy")
+
+    def _fail(self, requests: Sequence[Request], error: Exception) -> None:
+        """Every caller of a broken step gets its own error, with the cause."""
+        for request in requests:
+            if not request.done:
+                failure = error
+                if not isinstance(error, BurnishError):
+                    failure = RolloutError(f"request {request.request_id}: {type(error).__name__}: {error}")
+                    failure.__cause__ = error
+                request.future.set_exception(failure)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        if training:
+            module.train()
+
+
+def _checksum(tensor: Tensor) -> int:
+    """The sum of the raw bytes' words, the same on every device."""
+    raw = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    return int(raw.long().sum()) if len(raw) % 4 else int(raw.view(torch.int32).long().sum())
+
+
+def _context(module: nn.Module, max_model_len: int | None) -> int:
+    config = module.config.get_text_config()  # type: ignore[union-attr, operator]
+    own: int | None = getattr(config, "max_position_embeddings", None)
+    limit = max_model_len or own
+    if limit is None:
+        raise ConfigError(
+            f"{type(module).__name__} does not say how long its context is; set actor_rollout_ref.rollout.max_model_len"
+        )
+    if own is not None and max_model_len is not None and max_model_len > own:
+        raise ConfigError(
+            f"actor_rollout_ref.rollout.max_model_len={max_model_len}: the model's context is {own} tokens; "
+            "lower it, or raise max_position_embeddings in actor_rollout_ref.model.override_config"
+        )
+    return limit
+
+
+def _eos_ids(module: nn.Module, tokenizer: Any) -> frozenset[int]:
+    """What ends a sequence: the tokenizer's token and those of the module's generation configuration."""
+    listed = getattr(getattr(module, "generation_config", None), "eos_token_id", None)
+    ids = listed if isinstance(listed, list | tuple) else [listed]
+    return frozenset(int(i) for i in [*ids, tokenizer.eos_token_id] if i is not None)

@@ -1,0 +1,65 @@
+"""Proof, after every publish, that what generates is what is trained.
+
+Two things are checked. Every parameter lies where it lay when the engine was made, because graphs and merged buffers
+read that memory. And a fixed sequence, half of it read as a prompt and half fed token by token, gets the log-probs that
+the module's own forward pass gives it.
+"""
+
+import numpy as np
+import torch
+from torch import nn
+
+from burnish.errors import RolloutError
+from burnish.rollout.in_process import evaluating
+from burnish.rollout.native.block_manager import BlockManager
+from burnish.rollout.native.runner import Runner
+
+LENGTH, PROMPT = 16, 8
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.1}  # of the mean, relative to max(1, |mean|)
+
+
+class Canary:
+    def __init__(self, module: nn.Module, context: int):
+        self._module = module
+        self._pointers = {name: parameter.data_ptr() for name, parameter in module.named_parameters()}
+        self._length = min(LENGTH, context)
+
+    def check(self, runner: Runner, blocks: BlockManager) -> None:
+        """RolloutError if generation does not follow the module's weights. Nothing may be running."""
+        self._check_storage()
+        taken = blocks.take(-(-self._length // blocks.block_size))
+        try:
+            self._check_figures(runner, taken)
+        finally:
+            blocks.release(taken)
+
+    def _check_storage(self) -> None:
+        now = {name: parameter.data_ptr() for name, parameter in self._module.named_parameters()}
+        moved = [name for name, place in self._pointers.items() if now.get(name) != place]
+        if moved:
+            raise RolloutError(
+                f"{len(moved)} of {len(now)} parameters lie elsewhere than when the rollout engine was made, such as "
+                f"{moved[0]}: it reads the old memory. Write weights in place (`copy_`), or make the engine afterwards"
+            )
+
+    def _check_figures(self, runner: Runner, blocks: list[int]) -> None:
+        vocabulary = int(self._module.get_input_embeddings().num_embeddings)  # type: ignore[operator]
+        ids = (np.arange(1, self._length + 1) * 7919) % vocabulary
+        with evaluating(self._module), torch.no_grad():
+            line = torch.from_numpy(ids)[None].to(runner.device)
+            plain = self._module(input_ids=line, use_cache=False).logits[0]  # (n, V)
+            own = runner.teacher_forced(ids, blocks, prompt=min(PROMPT, self._length))
+            expected, got = (self._of_next(logits, line[0]) for logits in (plain, own))
+        difference = float((expected - got).abs().mean())
+        allowed = TOLERANCE[plain.dtype] * max(1.0, float(expected.abs().mean()))
+        if not difference <= allowed:
+            raise RolloutError(
+                "the rollout engine does not compute what the trained module does: log-probs of a fixed sequence "
+                f"differ by {difference:.3g} on average, {allowed:.3g} would be rounding. Use rollout.name=hf"
+            )
+
+    @staticmethod
+    def _of_next(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """Log-probs (n-1,) of the tokens that follow."""
+        log_probs = torch.log_softmax(logits[:-1].float(), dim=-1)
+        return log_probs.gather(1, ids[1:, None])[:, 0]

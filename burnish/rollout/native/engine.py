@@ -1,0 +1,379 @@
+"""The native engine: schedule → run → sample → write down, on the trainer's own module and weights.
+
+    scheduler.py      which prompts are read and which rows go on; blocks, preemption (block_manager.py counts them)
+    runner.py         executes that: packed lines and decode steps (graphs.py replays them on a GPU)
+    state.py          the decode batch on the device; a step reads and writes it without the host
+    kv_pool.py        the memory of keys and values
+    sequence.py       one request on its way, and the history of what was sampled
+    flight.py         work under way, and the wait for it
+    canary.py         the proof that what generates is what is trained
+
+No thread steps the engine. The driver task (see `rollout/in_process.py`) does, in the event loop of those who wait: a
+step hands out work, lets the loop run, and takes in the results of the step `ahead` steps before. On a GPU the device
+is busy meanwhile, so coroutines may take some milliseconds without anyone waiting; on a CPU `ahead` is 0. While a step
+is awaited the loop stands still, for the length of one step at most.
+
+A request that arrives joins before the next step; one that ends leaves at once. Its tokens depend on its seed and
+prompt alone, but for near-ties: sums are rounded otherwise in another batch.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from burnish.config.rollout import RolloutConfig
+from burnish.errors import ConfigError, RolloutError
+from burnish.models.attention import layers_of
+from burnish.models.decoders import decoder_for
+from burnish.ops.sampling import ENDED
+from burnish.rollout.base import FinishReason
+from burnish.rollout.in_process import InProcessEngine, evaluating
+from burnish.rollout.native.block_manager import BlockManager
+from burnish.rollout.native.canary import Canary
+from burnish.rollout.native.flight import Flight, Stuck
+from burnish.rollout.native.graphs import batch_size
+from burnish.rollout.native.kv_pool import KVPool
+from burnish.rollout.native.runner import Runner
+from burnish.rollout.native.scheduler import Scheduler
+from burnish.rollout.native.sequence import History, Sequence
+from burnish.rollout.request import Request
+
+AHEAD = {"cuda": 3, "cpu": 0}  # steps queued before the results of the first are read
+STEP_DEADLINE_S = {"cuda": 300.0, "cpu": 1800.0}
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A step under way: which rows it samples for, and whose they were then."""
+
+    flight: Flight
+    rows: np.ndarray  # (n,)
+    sequences: np.ndarray  # (n,) of objects
+    slots: np.ndarray  # (n,)
+    watched: np.ndarray  # (n,) bool
+    what: str
+
+
+class NativeEngine(InProcessEngine):
+    """See the module's docstring.
+
+    longest         tokens that sequences are expected to have at most; how large a pool is of use
+    blocks          blocks of the KV pool; None: as many as are of use and fit into `memory_share` of the device
+    ahead           steps queued before results are read; None: by device
+    fused           use the fused decoder where it can take the module
+    graphs          replay CUDA graphs on a GPU
+    """
+
+    name = "native"
+
+    def __init__(
+        self,
+        module: nn.Module,
+        tokenizer: Any,
+        *,
+        max_num_seqs: int = 1024,
+        max_model_len: int | None = None,
+        max_num_batched_tokens: int = 8192,
+        longest: int | None = None,
+        block_size: int = 16,
+        blocks: int | None = None,
+        memory_share: float = 0.5,
+        prefix_caching: bool = True,
+        chunked_prefill: bool = True,
+        graphs: bool = True,
+        ahead: int | None = None,
+        fused: bool = True,
+        step_deadline_s: float | None = None,
+    ):
+        super().__init__(module, tokenizer, max_model_len)
+        parameter = next(module.parameters())
+        self.device = parameter.device
+        self.max_num_seqs, self.memory_share, self.prefix_caching = max_num_seqs, memory_share, prefix_caching
+        with evaluating(module):
+            shapes = layers_of(module)
+        self.pool = KVPool(shapes, block_size, parameter.dtype, self.device)
+        self._fixed_blocks = blocks
+        self._useful_blocks = max_num_seqs * -(-min(longest or self.context, self.context) // block_size) + 1
+        self.context = self._fitting_context(explicit=max_model_len is not None)
+        decoder = decoder_for(module, self.context, fused)
+        self.runner = Runner(decoder, self.pool, max_rows=max_num_seqs, context=self.context, graphs=graphs)
+        self.history = History()
+        self.scheduler = Scheduler(
+            BlockManager(1, block_size),
+            self.history,
+            max_rows=max_num_seqs,
+            batched_tokens=max_num_batched_tokens,
+            chunked=chunked_prefill,
+            batch_size=self._batch_size if self.device.type == "cuda" else lambda rows: rows,
+        )
+        self._canary = Canary(module, self.context)
+        self._ahead = AHEAD.get(self.device.type, 0) if ahead is None else ahead
+        self._deadline_s = STEP_DEADLINE_S.get(self.device.type, 1800.0) if step_deadline_s is None else step_deadline_s
+        self._sequences: dict[Request, Sequence] = {}  # in the scheduler
+        self._flights: deque[Launched] = deque()
+        self._launches = self._landings = 0
+        self._retired: deque[tuple[int, int]] = deque()  # slots, each with the launches that may still write to it
+        self._broken: Stuck | None = None
+        self._counts = dict.fromkeys(("aborted", "prompt_tokens", "generated_tokens", "prefill_tokens", "steps"), 0)
+        self._busy_s = 0.0
+        self._make_pool()
+        self._canary.check(self.runner, self.scheduler.blocks)
+
+    @classmethod
+    def from_config(cls, module: nn.Module, tokenizer: Any, config: RolloutConfig) -> "NativeEngine":
+        cls.check_dtype(module, config)
+        known = config.prompt_length is not None and config.response_length is not None
+        return cls(
+            module,
+            tokenizer,
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=config.max_model_len,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            longest=config.prompt_length + config.response_length if known else None,
+            memory_share=config.gpu_memory_utilization,
+            prefix_caching=config.enable_prefix_caching,
+            chunked_prefill=config.enable_chunked_prefill,
+            graphs=not config.enforce_eager,
+        )
+
+    # Requests come and go
+
+    def _enter(self, request: Request) -> None:
+        if self._broken is not None:
+            raise RolloutError("the rollout engine was stuck and cannot be used any more; make a new one")
+        prompt = np.asarray(request.prompt_ids, dtype=np.int64)
+        self._sequences[request] = sequence = Sequence(request, prompt, (request.order, self._arrived))
+        self._counts["prompt_tokens"] += len(prompt)
+        self.scheduler.add(sequence)
+
+    def _leave(self, request: Request) -> None:
+        if (sequence := self._sequences.pop(request, None)) is not None:  # cancelled by its caller
+            self.scheduler.drop(sequence)
+            self._retire(sequence)
+
+    def abort(self, request_id: str) -> None:
+        request = self._active.get(request_id)
+        if request is not None and not request.done:
+            self._counts["aborted"] += 1
+            sequence = self._sequences.pop(request)
+            self._answer(sequence, "abort", None)
+            self.scheduler.drop(sequence)
+            self._retire(sequence)
+
+    def _answer(self, sequence: Sequence, reason: FinishReason, stop: str | int | None) -> None:
+        request = sequence.request
+        if sequence.slot >= 0:
+            request.token_ids, request.log_probs = self.history.sampled(sequence.slot)
+        request.finish(reason, stop, self.version)
+
+    def _retire(self, sequence: Sequence) -> None:
+        """Its slot can be used again once all that is under way has landed."""
+        if sequence.slot >= 0:
+            self._retired.append((self._launches, sequence.slot))
+
+    # Steps
+
+    async def _drive(self) -> None:
+        """Consumes what `_enter` adds; waits for the device only. Ends when nothing is left, or is cancelled."""
+        self.runner.open()
+        try:
+            with evaluating(self.module):
+                await self._settle()
+                while self.scheduler.has_work or self._flights:
+                    arrived, start = self._arrived, time.monotonic()
+                    answered = self._try_step()
+                    self._busy_s += time.monotonic() - start
+                    if not self._flights and (answered or self._arrived != arrived):
+                        await self._settle()
+                    else:
+                        await asyncio.sleep(0)
+        finally:  # only a cancelled driver leaves requests behind; their callers are being cancelled too
+            self.runner.close(stuck=self._broken is not None)
+            for request in self._active.values():
+                request.future.cancel()
+            self._abandon()
+
+    def _try_step(self) -> bool:
+        try:
+            return self._step()
+        except Exception as error:  # noqa: BLE001 (rises at every caller)
+            self._broken = error if isinstance(error, Stuck) else None
+            self._fail(list(self._sequences), error)
+            self._abandon()
+            return True
+
+    def _step(self) -> bool:
+        """Hand out work and take in results; whether a request was answered."""
+        launched = self._launch_prefill()
+        launched = self._launch_decode() or launched
+        if not launched and not self._flights:
+            self.scheduler.preempt()  # no block is free for rows that must go on
+            return False
+        answered = False
+        while len(self._flights) > (self._ahead if launched else 0):
+            answered = self._land(self._flights.popleft()) or answered
+            if not launched:  # there may be work again
+                break
+        return answered
+
+    def _launch_prefill(self) -> bool:
+        work = self.scheduler.prefill()
+        if work is None:
+            return False
+        self._counts["prefill_tokens"] += work.token_count
+        rows = np.array([sequence.row for sequence in work.sampled], dtype=np.int64)
+        sequences = np.array([*work.sampled, None], dtype=object)[:-1]
+        flight = self.runner.prefill(work, self._stopped(), self.history)
+        self._note(flight, rows, sequences, f"reading {work.token_count} tokens of {len(work.chunks)} prompts")
+        return True
+
+    def _launch_decode(self) -> bool:
+        work = self.scheduler.decode()
+        if work is None:
+            return False
+        self._counts["steps"] += 1
+        flight = self.runner.decode(work, self._stopped())
+        self._note(flight, work.rows, work.sequences, f"a decode step of {len(work.rows)} sequences")
+        return True
+
+    def _note(self, flight: Flight, rows: np.ndarray, sequences: np.ndarray, what: str) -> None:
+        slots = np.array([sequence.slot for sequence in sequences], dtype=np.int64)
+        self._flights.append(Launched(flight, rows, sequences, slots, self.scheduler.watched(rows), what))
+        self._launches += 1
+
+    def _stopped(self) -> list[int]:
+        stopped, self.scheduler.stopped = self.scheduler.stopped, []
+        return stopped
+
+    def _land(self, step: Launched) -> bool:
+        """Write down what a step sampled and answer those that are done."""
+        ids, log_probs, status = step.flight.wait(self._deadline_s, step.what)[:, step.rows]
+        sampled = status > 0
+        if np.isnan(log_probs[sampled]).any():
+            first = step.sequences[sampled][np.isnan(log_probs[sampled])][0]
+            raise RolloutError(f"request {first.request.request_id}: the model's logits are NaN or infinite")
+        tokens = ids.astype(np.int64)
+        self.history.append(step.slots[sampled], tokens[sampled], log_probs[sampled])
+        self._counts["generated_tokens"] += int(np.count_nonzero(sampled))
+        answered = False
+        for i in np.flatnonzero(sampled & (step.watched | (status == ENDED))):
+            sequence, token = step.sequences[i], int(tokens[i])
+            if sequence.request.done:  # aborted, or stopped by a string, while this was under way
+                continue
+            stop = sequence.request.noticed(token, float(log_probs[i]))
+            if stop is not None or status[i] == ENDED:
+                self._end(sequence, stop)
+                answered = True
+        self._landings += 1
+        while self._retired and self._retired[0][0] <= self._landings:
+            self.history.give_back(self._retired.popleft()[1])
+        return answered
+
+    def _end(self, sequence: Sequence, stop: str | int | None) -> None:
+        self.scheduler.end(sequence)
+        self._answer(sequence, "length" if stop is None else "stop", stop)
+        self._retire(sequence)
+        del self._sequences[sequence.request]
+
+    def _abandon(self) -> None:
+        """Start again with nothing: no sequence, no step under way, an empty pool."""
+        if not self._sequences and not self._flights:
+            return
+        self._flights.clear()
+        self._landings = self._launches
+        for sequence in self._sequences.values():
+            self._retire(sequence)
+        self._sequences.clear()
+        self.scheduler.reset()
+        if self._broken is None:
+            self.pool.clear()
+
+    # Weights and memory
+
+    def publish(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
+        """`weights` is None, or named tensors; those that are not the module's own memory are copied into it.
+
+        Keys and values of the old weights are forgotten, and the canary shows that the new ones have arrived.
+        """
+        self._refuse_while_running("weights cannot change")
+        if self._asleep:
+            raise RolloutError("weights cannot be published while the engine sleeps; call wake() first")
+        self._take_over(weights)
+        self.scheduler.blocks.forget()
+        self._canary.check(self.runner, self.scheduler.blocks)
+        self.version = version
+
+    def sleep(self) -> None:
+        """Give the KV pool back; `generate` is refused until `wake`."""
+        self._refuse_while_running("the KV pool cannot be given back")
+        if not self._asleep:
+            self.pool.release()
+            self._asleep = True
+
+    def wake(self) -> None:
+        if self._asleep:
+            self._asleep = False
+            self._make_pool()
+
+    def stats(self) -> dict[str, float]:
+        blocks, scheduler = self.scheduler.blocks, self.scheduler
+        return {
+            "requests": self._arrived,
+            **self._counts,
+            "shared_tokens": scheduler.shared_tokens,
+            "prefix_hit_tokens": scheduler.reused_tokens,
+            "preemptions": scheduler.preemptions,
+            "running": scheduler.running,
+            "waiting": scheduler.waiting,
+            "kv_blocks": 0 if self._asleep else blocks.total,
+            "kv_blocks_used": blocks.used,
+            "kv_blocks_cached": blocks.cached,
+            "tokens_per_s": self._counts["generated_tokens"] / self._busy_s if self._busy_s else 0.0,
+        }
+
+    def _batch_size(self, rows: int) -> int:
+        return min(batch_size(rows), self.max_num_seqs)
+
+    def _make_pool(self) -> None:
+        """What memory allows now may be less than when the engine was made, never less than one sequence needs."""
+        blocks = self._block_count()
+        if blocks < self._least_blocks(self.context):
+            raise RolloutError(self._too_small(blocks, "free memory, or lower actor_rollout_ref.rollout.max_model_len"))
+        self.pool.allocate(blocks)
+        self.scheduler.blocks = BlockManager(blocks, self.pool.block_size, self.prefix_caching)
+
+    def _block_count(self) -> int:
+        return self._fixed_blocks or self.pool.fitting_blocks(self._useful_blocks, self.memory_share)
+
+    def _least_blocks(self, tokens: int) -> int:
+        return -(-tokens // self.pool.block_size) + 1  # and the one that belongs to nobody
+
+    def _fitting_context(self, explicit: bool) -> int:
+        """The context, or what the pool holds of it where nobody asked for a length."""
+        blocks = self._block_count()
+        if blocks >= self._least_blocks(self.context):
+            return self.context
+        held = max(blocks - 1, 0) * self.pool.block_size
+        if explicit or held < self.pool.block_size:
+            raise ConfigError(self._too_small(blocks, "raise gpu_memory_utilization, or lower max_model_len"))
+        log.warning(
+            "the KV pool holds %d tokens, less than the model's context of %d: longer sequences are refused",
+            held,
+            self.context,
+        )
+        return held
+
+    def _too_small(self, blocks: int, fix: str) -> str:
+        return (
+            f"actor_rollout_ref.rollout.gpu_memory_utilization={self.memory_share:g}: the KV pool would hold "
+            f"{max(blocks - 1, 0) * self.pool.block_size} tokens, and one sequence may have {self.context}; {fix}"
+        )

@@ -1,0 +1,75 @@
+"""The memory of keys and values: blocks of S tokens, for every layer, in one allocation.
+
+`fitting_blocks` says how many blocks there may be: what the engine can use at all, within its share of the device's
+memory and what is free of it. `release` gives the memory back and `allocate` takes it again, perhaps at another
+address; kernels read the address from the device, so captured graphs go on working.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+
+import torch
+
+from burnish.models.attention import LayerShape
+from burnish.ops.paged_attention import LayerKV
+
+MARGIN = 0.9  # of what is free: kernels need workspace too
+
+
+class KVPool:
+    """`layers` is what decoders read and write; empty while the memory is given back."""
+
+    def __init__(self, shapes: Sequence[LayerShape], block_size: int, dtype: torch.dtype, device: torch.device):
+        self.block_size, self.dtype, self.device = block_size, dtype, device
+        self.shapes = list(shapes)
+        self.block_bytes = sum(2 * self._elements(shape) for shape in shapes) * dtype.itemsize
+        empty = torch.empty(0, dtype=dtype, device=device)
+        self._addresses = torch.zeros(len(shapes), 2, dtype=torch.long, device=device)
+        addresses = self._addresses if device.type == "cuda" else [None] * len(shapes)
+        self.layers = [LayerKV(empty, empty, address) for address in addresses]
+
+    def allocate(self, blocks: int) -> None:
+        """Zeros, because what is masked is still multiplied by 0, and 0 × NaN is NaN."""
+        flat = torch.zeros(blocks * self.block_bytes // self.dtype.itemsize, dtype=self.dtype, device=self.device)
+        start = 0
+        for layer, shape in zip(self.layers, self.shapes, strict=True):
+            size = blocks * self._elements(shape)
+            form = (blocks, self.block_size, shape.heads, shape.head_size)
+            layer.keys = flat[start : start + size].view(form)
+            layer.values = flat[start + size : start + 2 * size].view(form)
+            start += 2 * size
+        places = [[layer.keys.data_ptr(), layer.values.data_ptr()] for layer in self.layers]
+        self._addresses.copy_(torch.tensor(places))
+
+    def release(self) -> None:
+        for layer in self.layers:
+            layer.keys = layer.values = torch.empty(0, dtype=self.dtype, device=self.device)
+
+    def clear(self) -> None:
+        """After a failed step: nothing that is not a number may stay."""
+        for layer in self.layers:
+            layer.keys.zero_()
+            layer.values.zero_()
+
+    def copy(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        """Blocks `sources` (n,) to blocks `targets` (n,), in every layer."""
+        for layer in self.layers:
+            layer.keys[targets] = layer.keys[sources]
+            layer.values[targets] = layer.values[sources]
+
+    def fitting_blocks(self, wanted: int, share: float) -> int:
+        """At most `wanted`, and within `share` of the device's memory."""
+        return min(wanted, int(self._room(share) // self.block_bytes))
+
+    def _room(self, share: float) -> float:
+        if self.device.type == "cuda":
+            free, total = torch.cuda.mem_get_info(self.device)
+            unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+            return min(share * total, MARGIN * (free + unused))
+        page = os.sysconf("SC_PAGE_SIZE")
+        return min(share * os.sysconf("SC_PHYS_PAGES") * page, MARGIN * os.sysconf("SC_AVPHYS_PAGES") * page)
+
+    def _elements(self, shape: LayerShape) -> int:
+        """Of the keys of one block."""
+        return math.prod((self.block_size, shape.heads, shape.head_size))

@@ -1,0 +1,107 @@
+"""The decode batch on the device: what each row is fed next, where its keys and values lie, and how it is sampled.
+
+A step reads and writes this state without the host. The host changes it between steps, here: rows are filled, stopped,
+moved, and given blocks. Each change is one small copy and a few index operations, queued like everything else.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from burnish.ops.sampling import STOPS, Rows
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """Rows to fill (n of them), as host arrays."""
+
+    rows: np.ndarray  # (n,) int64
+    positions: np.ndarray  # (n,) int64: of the token before the one that is sampled first
+    left: np.ndarray  # (n,) int64
+    drawn: np.ndarray  # (n,) int64
+    seeds: np.ndarray  # (n,) int64
+    temperature: np.ndarray  # (n,) float32
+    stops: np.ndarray  # (n, STOPS) int64
+    tables: np.ndarray  # (n, m) int64
+
+
+class DecodeState:
+    """`rows` and `tables` of C rows; `first(n)` are views of the first n."""
+
+    def __init__(self, capacity: int, columns: int, device: torch.device):
+        def zeros(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self.device = device
+        self.rows = Rows(
+            ids=zeros(capacity),
+            positions=zeros(capacity),
+            left=zeros(capacity, dtype=torch.int32),
+            drawn=zeros(capacity),
+            seeds=zeros(capacity),
+            temperature=zeros(capacity, dtype=torch.float32),
+            stops=zeros(capacity, STOPS) - 1,
+            out=zeros(3, capacity, dtype=torch.float32),
+        )
+        self.tables = zeros(capacity, columns, dtype=torch.int32)  # (C, M)
+
+    def first(self, count: int) -> tuple[Rows, Tensor]:
+        rows = {item.name: getattr(self.rows, item.name)[:count] for item in fields(Rows) if item.name != "out"}
+        return Rows(**rows, out=self.rows.out), self.tables[:count]
+
+    def fill(self, new: NewRows) -> Tensor:
+        """Take over new rows; their indices (n,) on the device."""
+        index, positions, left, drawn, seeds, stops, tables = upload(
+            self.device, new.rows, new.positions, new.left, new.drawn, new.seeds, new.stops, new.tables
+        )
+        rows = self.rows
+        rows.positions[index], rows.left[index], rows.drawn[index] = positions, left.int(), drawn
+        rows.seeds[index], rows.stops[index] = seeds, stops
+        rows.temperature[index] = upload(self.device, new.temperature)[0]
+        self.tables[index, : tables.shape[1]] = tables.int()
+        return index
+
+    def stop(self, rows: Sequence[int]) -> None:
+        if len(rows):
+            self.rows.left[upload(self.device, np.asarray(rows))[0]] = 0
+
+    def move(self, moves: Sequence[tuple[int, int]]) -> None:
+        """Rows to other places; where they were is idle."""
+        if not moves:
+            return
+        sources, targets = upload(self.device, *np.asarray(moves).T)
+        for name in ("ids", "positions", "left", "drawn", "seeds", "temperature", "stops"):
+            values = getattr(self.rows, name)
+            values[targets] = values[sources]
+        self.tables[targets] = self.tables[sources]
+        self.rows.left[sources] = 0
+
+    def extend(self, grown: Sequence[tuple[int, int, list[int]]]) -> None:
+        """Write blocks into tables, each list from its column on."""
+        if not grown:
+            return
+        places = [(row, column + i, block) for row, column, blocks in grown for i, block in enumerate(blocks)]
+        rows, columns, blocks = upload(self.device, *np.asarray(places).T)
+        self.tables[rows, columns] = blocks.int()
+
+    def saved(self) -> list[Tensor]:
+        """A copy of what a step changes."""
+        rows = self.rows
+        return [values.clone() for values in (rows.ids, rows.positions, rows.left, rows.drawn, rows.out)]
+
+    def restore(self, saved: list[Tensor]) -> None:
+        rows = self.rows
+        for values, old in zip((rows.ids, rows.positions, rows.left, rows.drawn, rows.out), saved, strict=True):
+            values.copy_(old)
+
+
+def upload(device: torch.device, *arrays: np.ndarray) -> list[Tensor]:
+    """Arrays of one type to the device in one copy that the host does not wait for."""
+    flat = torch.from_numpy(np.concatenate([array.ravel() for array in arrays]))
+    if device.type == "cuda":
+        flat = flat.pin_memory().to(device, non_blocking=True)
+    parts = flat.split([array.size for array in arrays])
+    return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
