@@ -231,9 +231,8 @@ class NativeEngine(InProcessEngine):
             return False
         self._counts["prefill_tokens"] += work.token_count
         rows = np.array([sequence.row for sequence in work.sampled], dtype=np.int64)
-        sequences = np.array([*work.sampled, None], dtype=object)[:-1]
         flight = self.runner.prefill(work, self._stopped(), self.history)
-        self._note(flight, rows, sequences, f"reading {work.token_count} tokens of {len(work.chunks)} prompts")
+        self._note(flight, rows, f"reading {work.token_count} tokens of {len(work.chunks)} prompts")
         return True
 
     def _launch_decode(self) -> bool:
@@ -241,13 +240,13 @@ class NativeEngine(InProcessEngine):
         if work is None:
             return False
         self._counts["steps"] += 1
-        flight = self.runner.decode(work, self._stopped())
-        self._note(flight, work.rows, work.sequences, f"a decode step of {len(work.rows)} sequences")
+        sequences = self.scheduler.about(work.rows)[0] if work.truncates else ()
+        flight = self.runner.decode(work, self._stopped(), sequences)
+        self._note(flight, work.rows, f"a decode step of {len(work.rows)} sequences")
         return True
 
-    def _note(self, flight: Flight, rows: np.ndarray, sequences: np.ndarray, what: str) -> None:
-        slots = np.array([sequence.slot for sequence in sequences], dtype=np.int64)
-        self._flights.append(Launched(flight, rows, sequences, slots, self.scheduler.watched(rows), what))
+    def _note(self, flight: Flight, rows: np.ndarray, what: str) -> None:
+        self._flights.append(Launched(flight, rows, *self.scheduler.about(rows), what))
         self._launches += 1
 
     def _stopped(self) -> list[int]:
@@ -295,7 +294,7 @@ class NativeEngine(InProcessEngine):
         self._sequences.clear()
         self.scheduler.reset()
         if self._broken is None:
-            self.pool.clear()
+            self._make_pool()  # nothing that is not a number may stay in it
 
     # Weights and memory
 

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from burnish.models.attention import LayerShape
@@ -31,7 +32,8 @@ class KVPool:
 
     def allocate(self, blocks: int) -> None:
         """Zeros, because what is masked is still multiplied by 0, and 0 × NaN is NaN."""
-        flat = torch.zeros(blocks * self.block_bytes // self.dtype.itemsize, dtype=self.dtype, device=self.device)
+        self.release()  # the old memory first: there may not be room for both
+        flat = self._zeros(blocks * self.block_bytes).view(self.dtype)
         start = 0
         for layer, shape in zip(self.layers, self.shapes, strict=True):
             size = blocks * self._elements(shape)
@@ -45,12 +47,6 @@ class KVPool:
     def release(self) -> None:
         for layer in self.layers:
             layer.keys = layer.values = torch.empty(0, dtype=self.dtype, device=self.device)
-
-    def clear(self) -> None:
-        """After a failed step: nothing that is not a number may stay."""
-        for layer in self.layers:
-            layer.keys.zero_()
-            layer.values.zero_()
 
     def copy(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
         """Blocks `sources` (n,) to blocks `targets` (n,), in every layer."""
@@ -69,6 +65,11 @@ class KVPool:
             return min(share * total, MARGIN * (free + unused))
         page = os.sysconf("SC_PAGE_SIZE")
         return min(share * os.sysconf("SC_PHYS_PAGES") * page, MARGIN * os.sysconf("SC_AVPHYS_PAGES") * page)
+
+    def _zeros(self, size: int) -> torch.Tensor:
+        if self.device.type == "cpu":  # numpy's take no memory until they are written to; torch writes them at once
+            return torch.from_numpy(np.zeros(size, dtype=np.uint8))
+        return torch.zeros(size, dtype=torch.uint8, device=self.device)
 
     def _elements(self, shape: LayerShape) -> int:
         """Of the keys of one block."""

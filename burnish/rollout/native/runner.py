@@ -5,7 +5,7 @@ every row its newest token. Both leave their results in the decode state, where 
 of this is queued and the host goes on; decode steps are replayed graphs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,11 +105,12 @@ class Runner:
 
         return self._fly(run)
 
-    def decode(self, work: Decode, stopped: list[int]) -> Flight:
+    def decode(self, work: Decode, stopped: list[int], sequences: Iterable[Generation]) -> Flight:
+        """`sequences` are those of the rows, where some of them truncate."""
         truncating: list[Sampling] | None = None
         if work.truncates:
             truncating = [IDLE] * work.size
-            for row, sequence in zip(work.rows.tolist(), work.sequences, strict=True):
+            for row, sequence in zip(work.rows.tolist(), sequences, strict=True):
                 truncating[row] = sequence.request.sampling
 
         def run() -> Tensor:

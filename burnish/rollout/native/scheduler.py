@@ -53,7 +53,6 @@ class Prefill:
 @dataclass
 class Decode:
     rows: np.ndarray  # (n,) those that sample a token
-    sequences: np.ndarray  # (n,) of objects
     moves: list[tuple[int, int]]  # rows to copy before, from and to
     grown: list[tuple[int, int, list[int]]]  # row, column, blocks to write into its table before
     size: int  # rows 0 to size are run
@@ -82,6 +81,7 @@ class Scheduler:
         self._next = np.zeros(max_rows, dtype=np.int64)  # position of the token that the row is fed next
         self._left = np.zeros(max_rows, dtype=np.int64)  # tokens that may still be asked of it
         self._capacity = np.zeros(max_rows, dtype=np.int64)  # tokens that its blocks hold
+        self._slots = np.zeros(max_rows, dtype=np.int64)  # in the history
         self._watched = np.zeros(max_rows, dtype=bool)
         self._truncates = np.zeros(max_rows, dtype=bool)
         self._free_rows = list(range(max_rows))  # a heap
@@ -99,8 +99,9 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self._waiting or self._reading or (self._left[: self._top] > 0).any())
 
-    def watched(self, rows: np.ndarray) -> np.ndarray:
-        return self._watched[rows]
+    def about(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Whose they are, their slots of the history, and whether the host must look at each of their tokens."""
+        return self._sequences[rows], self._slots[rows], self._watched[rows]
 
     def add(self, sequence: Sequence) -> None:
         heapq.heappush(self._waiting, (sequence.place, sequence))
@@ -206,6 +207,7 @@ class Scheduler:
         self._next[row] = length
         self._left[row] = self._end(sequence) - length - 1
         self._capacity[row] = len(sequence.blocks) * self.blocks.block_size
+        self._slots[row] = sequence.slot
         self._watched[row] = sequence.watched
         self._truncates[row] = sequence.truncates
 
@@ -227,9 +229,7 @@ class Scheduler:
         grown = self._grow(rows)
         self._next[rows] += 1
         self._left[rows] -= 1
-        return Decode(
-            rows, self._sequences[rows], moves, grown, self.batch_size(self._top), bool(self._truncates[rows].any())
-        )
+        return Decode(rows, moves, grown, self.batch_size(self._top), bool(self._truncates[rows].any()))
 
     def starved(self, rows: np.ndarray | None = None) -> bool:
         """Whether rows that go on need more blocks than are free."""
@@ -297,7 +297,7 @@ class Scheduler:
             target, source = heapq.heappop(self._free_rows), self._top - 1
             sequence = self._sequences[target] = self._sequences[source]
             sequence.row = target
-            for values in (self._next, self._left, self._capacity, self._watched, self._truncates):
+            for values in (self._next, self._left, self._capacity, self._slots, self._watched, self._truncates):
                 values[target] = values[source]
             moves.append((source, target))
             self._clear(source)

@@ -1,0 +1,61 @@
+"""From the output of the merged q/k/v projection to queries ready for attention, and keys and values in the pool.
+
+Consumes (T, (H+2*Hkv)*D), the query heads first, then keys, then values. Queries and keys get the RMS norm of each head
+where the model has one (Qwen3) and their rotation by position; keys and values go to their slots of the pool; queries
+are handed on as (T, H, D). Every intermediate is rounded to the model's dtype where HF's modules round.
+
+The rotation pairs figure i of a head with figure i + D/2 (rotate-half): x * cos + rotate_half(x) * sin. The sign of
+rotate_half is kept in the table, see `signed`, so what remains of it is an exchange of the two halves.
+"""
+
+import torch
+from torch import Tensor
+
+from burnish.ops.paged_attention import LayerKV, store
+from burnish.ops.rms_norm import rms_norm
+
+
+def signed(sin: Tensor) -> Tensor:
+    """The sine table (P, D) of an HF rotary embedding with its first half negated, as `rotary_store` takes it."""
+    first, second = sin.chunk(2, -1)
+    return torch.cat((-first, second), dim=-1)
+
+
+def rotary_store(
+    qkv: Tensor,
+    positions: Tensor | None,
+    cos: Tensor,
+    sin: Tensor,
+    kv: LayerKV,
+    slots: Tensor,
+    *,
+    heads: int,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 0.0,
+) -> Tensor:
+    """Store rotated keys and plain values of `qkv` (T, (H+2*Hkv)*D), contiguous, at `slots` (T,); return queries.
+
+    `cos` and `sin` (P, D) are tables in the model's dtype, `sin` as `signed` gives it; `positions` (T,) are rows of
+    them. On the CPU None says that they hold the rows of these very tokens, (T, 1, D): looked up once for all layers.
+    `q_norm` and `k_norm` (D,) are weights of the norm over each head, with `eps`.
+    """
+    if qkv.is_cuda:
+        from burnish.ops.triton.rotary import launch
+
+        assert positions is not None
+        return launch(qkv, positions, cos, sin, kv, slots, heads, q_norm, k_norm, eps)
+    if positions is not None:
+        cos, sin = cos[positions, None], sin[positions, None]  # (T, 1, D)
+    size = cos.shape[-1]
+    every = qkv.shape[1] // size
+    kv_heads = (every - heads) // 2
+    parts = qkv.view(len(qkv), every, size)  # (T, H+2*Hkv, D)
+    turned = parts[:, : heads + kv_heads]  # (T, H+Hkv, D): what is rotated
+    if q_norm is not None and k_norm is not None:
+        query, key = turned.split((heads, kv_heads), 1)
+        turned = torch.cat((rms_norm(query, q_norm, eps), rms_norm(key, k_norm, eps)), 1)
+    exchanged = turned.roll(size // 2, -1)
+    turned = (turned * cos).add_(exchanged.mul_(sin))
+    store(kv, slots, turned[:, heads:], parts[:, heads + kv_heads :])
+    return turned[:, :heads]

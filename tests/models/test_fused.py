@@ -1,0 +1,423 @@
+"""The fused decoder against the HF module whose parameters it shares."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from burnish.config.optim import OptimConfig
+from burnish.engine.trainable import Trainable
+from burnish.models.fused import FusedDecoder
+from burnish.ops.paged_attention import LayerKV, Paged
+
+CONTEXT, BLOCK = 64, 16
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+MODELS = {
+    "llama": ("llama", {}),
+    "llama-mha": ("llama", {"num_key_value_heads": 4}),
+    "llama-tied": ("llama", {"tie_word_embeddings": True}),
+    "llama-biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama-llama3": ("llama", {"rope_parameters": LLAMA3}),
+    "llama-linear": ("llama", {"rope_parameters": LINEAR}),
+    "qwen2": ("qwen2", {}),
+    "qwen2-tied": ("qwen2", {"tie_word_embeddings": True}),
+    "qwen2-yarn": ("qwen2", {"rope_parameters": YARN}),
+    "qwen2-window": ("qwen2", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}),
+    "qwen3": ("qwen3", {"head_dim": 24}),
+    "qwen3-tied": ("qwen3", {"head_dim": 16, "tie_word_embeddings": True, "num_key_value_heads": 1}),
+    "mistral": ("mistral", {"sliding_window": None}),
+    "mistral-window": ("mistral", {"sliding_window": 7}),
+}
+
+
+def build(model_type="llama", seed=0, **overrides):
+    settings = dict(
+        vocab_size=97,
+        hidden_size=32,
+        intermediate_size=72,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=False,
+        pad_token_id=0,
+    )
+    config = AutoConfig.for_model(model_type, **(settings | overrides))
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        module = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        with torch.no_grad():
+            for parameter in module.parameters():  # biases and norms too: a wrong one must show
+                parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    return module.eval()
+
+
+@pytest.fixture(params=MODELS)
+def module(request):
+    model_type, overrides = MODELS[request.param]
+    return build(model_type, **overrides)
+
+
+class Lines:
+    """Sequences in a pool, each with blocks of its own in no particular order; `run` feeds the next tokens of each."""
+
+    def __init__(self, module, decoder, sequences):
+        self.decoder, self.sequences, self.done = decoder, sequences, [0] * len(sequences)
+        one = next(module.parameters())
+        self.device, attention = one.device, module.model.layers[0].self_attn
+        width = -(-CONTEXT // BLOCK)
+        blocks = torch.randperm(len(sequences) * width, generator=torch.Generator().manual_seed(1)) + 1
+        self.tables = blocks.reshape(len(sequences), width).int().to(self.device)
+        kv_heads = attention.k_proj.out_features // attention.head_dim
+        shape = (len(blocks) + 1, BLOCK, kv_heads, attention.head_dim)
+        self.kv = []
+        for _ in module.model.layers:
+            pool = [torch.full(shape, 3.0, dtype=one.dtype, device=self.device) for _ in range(2)]
+            addresses = torch.tensor([part.data_ptr() for part in pool], device=self.device)
+            self.kv.append(LayerKV(*pool, addresses))
+
+    def run(self, counts, keep=None):
+        """Logits of the next `counts[i]` tokens of each sequence, as one list of (n, V) per sequence."""
+        ids, positions, slots = [], [], []
+        for i, (sequence, start, count) in enumerate(zip(self.sequences, self.done, counts, strict=True)):
+            places = torch.arange(start, start + count)
+            ids.append(sequence[start : start + count])
+            positions.append(places)
+            slots.append(self.tables[i].cpu().long()[places // BLOCK] * BLOCK + places % BLOCK)
+            self.done[i] += count
+        starts = torch.tensor([0, *counts]).cumsum(0).int().to(self.device)
+        where = Paged(
+            slots=torch.cat(slots).to(self.device),
+            tables=self.tables,
+            lengths=torch.tensor(self.done, dtype=torch.int32, device=self.device),
+            starts=None if set(counts) == {1} else starts,
+            longest_query=max(counts),
+            longest=max(self.done),
+        )
+        with torch.inference_mode():
+            line = torch.cat(ids).to(self.device), torch.cat(positions).to(self.device)
+            logits = self.decoder(*line, self.kv, where, keep)
+        return logits if keep is not None else list(logits.split(counts))
+
+
+def sequences_of(module, lengths=(37, 5, 20)):
+    generator = torch.Generator().manual_seed(2)
+    return [torch.randint(module.config.vocab_size, (n,), generator=generator) for n in lengths]
+
+
+def plain_logits(module, sequence):
+    with torch.no_grad():
+        return module(sequence[None].to(module.device), use_cache=False).logits[0]
+
+
+def agree(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_logits_are_those_of_the_module(module):
+    assert FusedDecoder.problem(module) is None
+    sequences = sequences_of(module)
+    expected = [plain_logits(module, sequence) for sequence in sequences]  # before anything is merged
+    decoder = FusedDecoder(module, CONTEXT)
+    agree([plain_logits(module, sequence) for sequence in sequences], expected)
+    agree(Lines(module, decoder, sequences).run([len(s) for s in sequences]), expected)
+
+
+def test_in_pieces_and_token_by_token(module):
+    sequences = sequences_of(module)
+    expected = [plain_logits(module, sequence) for sequence in sequences]
+    lines = Lines(module, FusedDecoder(module, CONTEXT), sequences)
+    steps = [[3, 1, 9], [17, 2, 1], [1, 1, 1], [6, 1, 5]]
+    parts = [lines.run(counts) for counts in steps]
+    single = Lines(module, lines.decoder, [sequences[0], sequences[2]])
+    tokens = [single.run([10, 3]), *(single.run([1, 1]) for _ in range(17))]
+    for i, sequence in enumerate(expected):
+        agree([torch.cat([part[i] for part in parts])], [sequence[: lines.done[i]]])
+    agree([torch.cat([part[0] for part in tokens])], [expected[0][:27]])
+    agree([torch.cat([part[1] for part in tokens])], [expected[2][:20]])
+
+
+def test_only_the_kept_tokens_give_logits(module):
+    sequences = sequences_of(module)
+    lines = Lines(module, FusedDecoder(module, CONTEXT), sequences)
+    found = lines.run([37, 5, 20], keep=torch.tensor([61, 36, 40]))
+    expected = [plain_logits(module, sequence) for sequence in sequences]
+    agree([found], [torch.stack([expected[2][19], expected[0][36], expected[1][3]])])
+
+
+def test_a_window_of_one_layer_kind_matters():
+    """The windows above are short enough to change the logits: else those tests could not fail."""
+    windowed = build("qwen2", **MODELS["qwen2-window"][1])
+    full = build("qwen2")
+    full.load_state_dict(windowed.state_dict())
+    [sequence] = sequences_of(full, lengths=[30])
+    assert (plain_logits(full, sequence) - plain_logits(windowed, sequence)).abs().max() > 1e-3
+
+
+def loss_gradients(module, sequence):
+    module.zero_grad()
+    module(sequence[None], labels=sequence[None], use_cache=False).loss.backward()
+    return {name: parameter.grad.clone() for name, parameter in module.named_parameters()}
+
+
+def test_merging_keeps_parameters_and_gradients(module):
+    [sequence] = sequences_of(module, lengths=[12])
+    before, values = dict(module.named_parameters()), copy.deepcopy(module.state_dict())
+    gradients = loss_gradients(module, sequence)
+    decoder = FusedDecoder(module, CONTEXT)
+    after = dict(module.named_parameters())
+    assert list(after) == list(before) and all(after[name] is before[name] for name in before)
+    assert all(parameter.requires_grad and parameter.is_leaf for parameter in after.values())
+    assert all(torch.equal(tensor, values[name]) for name, tensor in module.state_dict().items())
+    for name, gradient in loss_gradients(module, sequence).items():
+        torch.testing.assert_close(gradient, gradients[name], rtol=1e-5, atol=1e-6, msg=name)
+    assert decoder.pointers() == {name: parameter.data_ptr() for name, parameter in after.items()}
+
+
+def test_an_optimiser_step_is_seen(module):
+    sequences = sequences_of(module)
+    decoder = FusedDecoder(module, CONTEXT)
+    before, pointers = Lines(module, decoder, sequences).run([37, 5, 20]), decoder.pointers()
+    optimiser = torch.optim.AdamW(module.parameters(), lr=0.05)
+    loss_gradients(module, sequences[0])
+    optimiser.step()
+    after = Lines(module, decoder, sequences).run([37, 5, 20])
+    assert min((a - b).abs().max() for a, b in zip(after, before, strict=True)) > 0.1
+    agree(after, [plain_logits(module, sequence) for sequence in sequences])
+    assert pointers == {name: parameter.data_ptr() for name, parameter in module.named_parameters()}
+
+
+def test_loading_other_weights_is_seen(module):
+    decoder, sequences = FusedDecoder(module, CONTEXT), sequences_of(module)
+    other = copy.deepcopy(module)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    expected = [plain_logits(other, sequence) for sequence in sequences]
+    module.load_state_dict(other.state_dict())
+    agree(Lines(module, decoder, sequences).run([37, 5, 20]), expected)
+
+
+def test_a_second_decoder_uses_the_same_buffers(module):
+    first = FusedDecoder(module, CONTEXT)
+    second = FusedDecoder(module, CONTEXT)
+    assert first.pointers() == second.pointers()
+    for one, other in zip(first._layers, second._layers, strict=True):
+        assert one.qkv.data_ptr() == other.qkv.data_ptr() and torch.equal(one.qkv, other.qkv)
+        assert one.gate_up.data_ptr() == other.gate_up.data_ptr() and torch.equal(one.gate_up, other.gate_up)
+    sequences = sequences_of(module)
+    agree(Lines(module, second, sequences).run([37, 5, 20]), [plain_logits(module, sequence) for sequence in sequences])
+
+
+def test_pointers_show_a_parameter_that_was_rebound(module):
+    decoder = FusedDecoder(module, CONTEXT)
+    weight = module.model.layers[1].self_attn.k_proj.weight
+    weight.data = weight.data.clone()
+    now = {name: parameter.data_ptr() for name, parameter in module.named_parameters()}
+    assert {n for n in now if now[n] != decoder.pointers()[n]} == {"model.layers.1.self_attn.k_proj.weight"}
+    again = FusedDecoder(module, CONTEXT)  # which ties it again
+    sequences = sequences_of(module)
+    agree(Lines(module, again, sequences).run([37, 5, 20]), [plain_logits(module, s) for s in sequences])
+
+
+def test_made_in_inference_mode_it_can_still_be_trained():
+    module = build()
+    with torch.inference_mode():
+        FusedDecoder(module, CONTEXT)
+    [sequence] = sequences_of(module, lengths=[12])
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+    assert loss_gradients(module, sequence)["model.layers.0.self_attn.q_proj.weight"].abs().sum() > 0
+    optimiser.step()
+
+
+def test_saved_and_loaded_again(module, tmp_path):
+    expected = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    FusedDecoder(module, CONTEXT)
+    module.save_pretrained(tmp_path / "model")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
+    assert list(again.state_dict()) == list(expected)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in again.state_dict().items())
+    size = sum(f.stat().st_size for f in (tmp_path / "model").glob("*.safetensors"))
+    assert size < 1.1 * sum(p.nbytes for p in module.parameters()) + 2**14  # each view its own rows, not the buffer
+    torch.save(module.state_dict(), tmp_path / "state.pt")
+    loaded = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert all(torch.equal(loaded[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_checkpoints_go_into_and_come_out_of_merged_weights(tmp_path, dtype):
+    trained, resumed = (build("qwen2", seed).to(dtype) for seed in (0, 1))
+    expected = {name: tensor.clone() for name, tensor in trained.state_dict().items()}
+    for module in (trained, resumed):
+        decoder = FusedDecoder(module, CONTEXT)
+    Trainable(trained, OptimConfig(), total_steps=5).save(tmp_path)
+    Trainable(resumed, OptimConfig(), total_steps=5).load(tmp_path)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in resumed.state_dict().items())
+    assert decoder.pointers() == {name: parameter.data_ptr() for name, parameter in resumed.named_parameters()}
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def _replaced_projection(module):
+    old = module.model.layers[1].mlp.up_proj
+    module.model.layers[1].mlp.up_proj = Doubled(old.in_features, old.out_features, bias=False)
+
+
+def _hook(module):
+    module.model.layers[2].self_attn.register_forward_hook(lambda *_: None)
+
+
+def _pre_hook(module):
+    module.model.embed_tokens.register_forward_pre_hook(lambda *_: None)
+
+
+def _own_forward(module):
+    module.model.layers[0].mlp.forward = lambda x: x
+
+
+def _mixed_dtypes(module):
+    module.model.norm.to(torch.bfloat16)
+
+
+def _shared(module):
+    module.model.layers[1].self_attn.q_proj.weight = module.model.layers[0].self_attn.q_proj.weight
+
+
+def _one_bias(module):
+    old = module.model.layers[1].self_attn.q_proj
+    module.model.layers[1].self_attn.q_proj = nn.Linear(old.in_features, old.out_features, bias=True)
+
+
+def _parametrised(module):
+    nn.utils.parametrizations.weight_norm(module.model.layers[0].self_attn.o_proj)
+
+
+REFUSALS = {
+    "another class": (lambda: build("gemma2", head_dim=8), "Gemma2ForCausalLM is not one of LlamaForCausalLM"),
+    "activation": (lambda: build(hidden_act="gelu"), "hidden_act=gelu"),
+    "pretraining_tp": (lambda: build(pretraining_tp=2), "pretraining_tp=2"),
+    "rope": (
+        lambda: build(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
+        "rope_type=dynamic",
+    ),
+    "wrapped projection": (_replaced_projection, ".Doubled, not a plain Linear"),
+    "hook": (_hook, "model.layers.2.self_attn has forward hooks"),
+    "pre-hook": (_pre_hook, "model.embed_tokens has forward hooks"),
+    "own forward": (_own_forward, "the forward of model.layers.0.mlp was replaced"),
+    "dtypes": (_mixed_dtypes, "several kinds: torch.bfloat16 on cpu, torch.float32 on cpu"),
+    "float64": (lambda module: module.double(), "torch.float64 on cpu"),
+    "shared": (_shared, "self_attn.q_proj.weight is shared with another projection"),
+    "one bias": (_one_bias, "layer 1: only some of q_proj, k_proj, v_proj have a bias"),
+    "parametrised": (_parametrised, "ParametrizedLinear, not a plain Linear"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_what_it_refuses(case):
+    make, words = REFUSALS[case]
+    if make.__code__.co_argcount:
+        module = build()
+        make(module)
+    else:
+        module = make()
+    assert words in (FusedDecoder.problem(module) or "")
+    with pytest.raises(ValueError) as raised:
+        FusedDecoder(module, CONTEXT)
+    assert words in str(raised.value)
+
+
+def test_quantised_models_are_refused():
+    module = build()
+    module.config.quantization_config = {"quant_method": "fp8"}
+    assert FusedDecoder.problem(module) == "its weights are quantised"
+
+
+def test_adapters_are_refused():
+    peft = pytest.importorskip("peft")
+    module = build()
+    wrapped = peft.get_peft_model(module, peft.LoraConfig(target_modules=["q_proj"], r=2))
+    assert "PeftModel is not one of" in FusedDecoder.problem(wrapped)
+    assert "q_proj is a peft.tuners.lora" in FusedDecoder.problem(module)
+
+
+def test_a_layer_that_needs_gradients_gets_none():
+    """Also outside of inference mode: rollouts must not grow a graph."""
+    module = build()
+    decoder, [sequence] = FusedDecoder(module, CONTEXT), sequences_of(module, lengths=[5])
+    lines = Lines(module, decoder, [sequence])
+    slots = lines.tables[0].long()[0] * BLOCK + torch.arange(5)
+    where = Paged(slots, lines.tables, torch.tensor([5]).int(), torch.tensor([0, 5]).int(), 5, 5)
+    assert not decoder(sequence, torch.arange(5), lines.kv, where, None).requires_grad
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_in_bfloat16(module, device):
+    """Rounding moves any pass away from the float32 logits; the fused one must not be further from them than HF's."""
+    module = module.to(device, torch.bfloat16)
+    exact, sequences = copy.deepcopy(module).float(), sequences_of(module)
+    lines = Lines(module, FusedDecoder(module, CONTEXT), sequences)
+    parts = [lines.run([20, 2, 7]), *(lines.run([1, 1, 1]) for _ in range(3))]
+    for i, sequence in enumerate(sequences):
+        found = torch.cat([part[i] for part in parts])
+        plain, true = (plain_logits(m, sequence)[: len(found)] for m in (module, exact))
+        assert found.dtype == torch.bfloat16
+        assert (found - true).norm() < 1.5 * (plain - true).norm() + 1e-3 * true.norm()
+
+
+@pytest.mark.gpu
+def test_on_the_gpu_in_float32(module):
+    module, sequences = module.cuda(), sequences_of(module)
+    expected = [plain_logits(module, sequence) for sequence in sequences]
+    lines = Lines(module, FusedDecoder(module, CONTEXT), sequences)
+    parts = [lines.run([20, 2, 7]), *(lines.run([1, 1, 1]) for _ in range(3))]
+    for i, logits in enumerate(expected):
+        found = torch.cat([part[i] for part in parts])
+        torch.testing.assert_close(found, logits[: len(found)], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.gpu
+def test_a_captured_step_sees_new_weights():
+    """A decode step in a CUDA graph reads the parameters' memory, so an optimiser step needs no new capture."""
+    module = build("qwen3", head_dim=16).to("cuda", torch.bfloat16)
+    sequences = sequences_of(module, lengths=(21, 21))
+    decoder = FusedDecoder(module, CONTEXT)
+
+    def line():
+        lines = Lines(module, decoder, sequences)
+        lines.run([20, 20])
+        slots = lines.tables[:, 20 // BLOCK].long() * BLOCK + 20 % BLOCK
+        lengths = torch.tensor([21, 21], dtype=torch.int32, device="cuda")
+        where = Paged(slots, lines.tables, lengths, None, 1, 21)
+        ids = torch.stack([sequence[20] for sequence in sequences]).cuda()
+        return ids, torch.full_like(ids, 20), lines.kv, where
+
+    inputs = line()
+    with torch.inference_mode():
+        decoder(*inputs)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            logits = decoder(*inputs)
+        graph.replay()
+        before = logits.clone()
+    assert torch.equal(before, decoder(*inputs))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    graph.replay()
+    assert torch.equal(logits, decoder(*inputs)) and not torch.equal(logits, before)
