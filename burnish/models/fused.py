@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # whose frequencies are the same at every length
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+HARMLESS_HOOK = "make_inputs_require_grads"  # transformers', for gradient checkpointing: nothing without gradients
 QKV, GATE_UP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 
 
@@ -212,7 +213,8 @@ def _modules_problem(module: "PreTrainedModel") -> str | None:
     for name, child in module.named_modules():
         if (name.endswith("_proj") or name == "lm_head") and type(child) is not nn.Linear:
             return f"{name} is a {type(child).__module__}.{type(child).__name__}, not a plain Linear"
-        if child._forward_hooks or child._forward_pre_hooks:
+        hooks = [*child._forward_hooks.values(), *child._forward_pre_hooks.values()]
+        if any(getattr(hook, "__name__", "") != HARMLESS_HOOK for hook in hooks):
             return f"{name or 'the module'} has forward hooks, which the fused path would not call"
         if "forward" in vars(child):
             return f"the forward of {name or 'the module'} was replaced"

@@ -10,16 +10,15 @@ S tokens, M blocks per row of the tables.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-# How decode rows share a call on a CPU. A row with this many numbers of keys is worth calls of its own: no padding,
-# no mask, and its keys and values stay in the cache between the gather and the products.
-ALONE = 2**14
-GROUP = 2**17  # numbers of keys in one group of shorter rows, so that they stay in the cache as well
+# How rows with one query token share a call on a CPU.
+GROUP = 2**18  # numbers of keys in one group, so that they stay in the cache between the gather and the products
 PADDING = 1.25  # longest row of a group over its shortest
 
 
@@ -50,6 +49,7 @@ class Paged:
     starts: Tensor | None  # (B+1,) int32: first token of each sequence in the line; None: one token each, T == B
     longest_query: int = 1  # at least as many tokens as any sequence has in this line
     longest: int = 0  # at least as many tokens as any of `lengths`
+    plans: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)  # what the CPU path works out once
 
 
 def store(kv: LayerKV, slots: Tensor, key: Tensor, value: Tensor) -> None:
@@ -88,59 +88,61 @@ def paged_attention_torch(
     query: Tensor, kv: LayerKV, where: Paged, *, scale: float, window: int | None = None, softcap: float | None = None
 ) -> Tensor:
     """`paged_attention` in plain torch, on any device."""
+    plan = _plan(where, kv, window)
     out = torch.zeros_like(query, memory_format=torch.contiguous_format)
-    lengths = where.lengths.tolist()
-    if where.starts is None:
-        tokens = list(range(len(lengths)))
-        _decode(out, query, kv, where.tables, lengths, tokens, tokens, scale, window, softcap)
-        return out
-    starts = where.starts.tolist()
-    single: list[int] = []
-    for row, length in enumerate(lengths):
-        count = starts[row + 1] - starts[row]
-        if count == 1:
-            single.append(row)
-        elif count > 1:
-            part = slice(starts[row], starts[row + 1])
-            out[part] = _prefill(query[part], kv, where.tables[row], length, scale, window, softcap)
-    if single:
-        tokens = [starts[row] for row in single]
-        _decode(out, query, kv, where.tables, lengths, single, tokens, scale, window, softcap)
+    for row, start, stop, length in plan.read:
+        out[start:stop] = _prefill(query[start:stop], kv, where.tables[row], length, scale, window, softcap)
+    if plan.groups:
+        _decode(out, query, kv, plan, scale, softcap)
     return out
 
 
-def _decode(
-    out: Tensor,
-    query: Tensor,
-    kv: LayerKV,
-    tables: Tensor,
-    lengths: list[int],
-    rows: list[int],
-    tokens: list[int],
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-) -> None:
-    """Write to out[tokens] the attention of the one query token of each of `rows`."""
-    heads, size = kv.keys.shape[2:]
-    query = query.unflatten(1, (heads, -1))  # (T, Hkv, G, D): the queries of one key-value head go through one product
-    out = out.view(query.shape)
-    scaled = query.float() * scale
+@dataclass(frozen=True)
+class _Group:
+    """Rows with one query token that share a call: those at `part` of the plan's order."""
+
+    part: slice
+    slots: Tensor  # (b * L,) where their keys and values lie
+    width: int  # L
+    mask: Tensor  # (b, 1, 1, L): 0 where a token is real, else -inf
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How the sequences of a line are attended for on a CPU; the same for all layers with one window."""
+
+    read: list[tuple[int, int, int, int]]  # sequences of several tokens: row, first token, end, length
+    order: Tensor  # (n,) the other tokens of the line, in the order of `groups`
+    groups: list[_Group]
+
+
+def _plan(where: Paged, kv: LayerKV, window: int | None) -> _Plan:
+    key = (window, kv.keys.shape[1:])
+    if key not in where.plans:
+        block, heads, size = kv.keys.shape[1:]
+        where.plans[key] = _make_plan(where, block, heads * size, window)
+    plan: _Plan = where.plans[key]
+    return plan
+
+
+def _make_plan(where: Paged, block: int, width: int, window: int | None) -> _Plan:
+    lengths = where.lengths.tolist()
+    starts = list(range(len(lengths) + 1)) if where.starts is None else where.starts.tolist()
+    bounds = list(zip(lengths, starts, starts[1:], strict=False))
+    read = [(row, start, stop, length) for row, (length, start, stop) in enumerate(bounds) if stop - start > 1]
+    rows = [row for row, (_, start, stop) in enumerate(bounds) if stop - start == 1]
     spans = [min(lengths[row], window or lengths[row]) for row in rows]  # tokens that each row attends to
-    for group in _groups(spans, heads * size):
-        if len(group) == 1:
-            row, token, span = rows[group[0]], tokens[group[0]], spans[group[0]]
-            keys, values = _span(kv, tables[row], lengths[row] - span, lengths[row])  # (L, Hkv, D)
-            scores = torch.bmm(scaled[token], keys.permute(1, 2, 0).float())  # (Hkv, G, L)
-            if softcap is not None:
-                scores = softcap * torch.tanh(scores / softcap)
-            out[token] = torch.bmm(scores.softmax(-1), values.transpose(0, 1).float())
-            continue
-        at = torch.tensor([(rows[i], tokens[i], lengths[rows[i]], spans[i]) for i in group], device=query.device)
-        row_ids, token_ids, ends, counts = at.unbind(1)  # (b,)
-        keys, values, mask = _padded(kv, tables[row_ids], ends, counts, spans[group[0]])  # (b, L, Hkv, D), (b, L)
-        keys, values, mask = keys.transpose(1, 2), values.transpose(1, 2), mask[:, None, None]
-        out[token_ids] = _attend(query[token_ids], keys, values, mask, scale, softcap)
+    order: list[int] = []
+    groups: list[_Group] = []
+    for places in _groups(spans, width):
+        part = slice(len(order), len(order) + len(places))
+        order += [starts[rows[place]] for place in places]
+        longest = spans[places[0]]
+        at = torch.tensor([(rows[place], lengths[rows[place]], spans[place]) for place in places])
+        row_ids, ends, counts = at.unbind(1)  # (b,)
+        slots, mask = _padded(where.tables[row_ids], ends, counts, longest, block)
+        groups.append(_Group(part, slots, longest, mask[:, None, None]))
+    return _Plan(read, torch.tensor(order, dtype=torch.long), groups)
 
 
 def _groups(spans: list[int], width: int) -> Iterator[list[int]]:
@@ -151,7 +153,7 @@ def _groups(spans: list[int], width: int) -> Iterator[list[int]]:
         if group:
             longest = spans[group[0]]
             full = (len(group) + 1) * longest * width > GROUP
-            if full or longest * width >= ALONE or longest > spans[place] * PADDING + 8:
+            if full or longest > spans[place] * PADDING + 8:
                 yield group
                 group = []
         group.append(place)
@@ -159,40 +161,51 @@ def _groups(spans: list[int], width: int) -> Iterator[list[int]]:
         yield group
 
 
-def _span(kv: LayerKV, table: Tensor, first: int, end: int) -> tuple[Tensor, Tensor]:
-    """Keys and values (L, Hkv, D) of the positions first .. end - 1 of the sequence with blocks `table` (M,)."""
-    blocks, size, heads, width = kv.keys.shape
-    begin = first // size
-    used = table[begin : -(-end // size)]
-    keys = kv.keys.view(blocks, -1).index_select(0, used).view(-1, heads, width)
-    values = kv.values.view(blocks, -1).index_select(0, used).view(-1, heads, width)
-    part = slice(first - begin * size, end - begin * size)
-    return keys[part], values[part]
-
-
-def _padded(kv: LayerKV, tables: Tensor, ends: Tensor, counts: Tensor, longest: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys and values (b, L, Hkv, D) of the last `counts` (b,) positions before `ends`, and which are real (b, L).
+def _padded(tables: Tensor, ends: Tensor, counts: Tensor, longest: int, block: int) -> tuple[Tensor, Tensor]:
+    """Slots (b * L,) of the last `counts` (b,) positions before `ends`, and 0 or -inf (b, L) for real and padding.
 
     Padding repeats a row's own last token, so that nothing of another sequence is read: a NaN there would pass
     through a mask.
     """
-    size, *head = kv.keys.shape[1:]
-    steps = torch.arange(longest, device=ends.device)
+    steps = torch.arange(longest)
     positions = torch.minimum(steps + (ends - counts)[:, None], ends[:, None] - 1)  # (b, L)
-    slots = (tables.gather(1, positions // size) * size + positions % size).flatten()
-    keys = kv.keys.view(-1, head[0] * head[1]).index_select(0, slots).view(*positions.shape, *head)
-    values = kv.values.view(-1, head[0] * head[1]).index_select(0, slots).view(*positions.shape, *head)
-    return keys, values, steps < counts[:, None]
+    slots = (tables.gather(1, positions // block) * block + positions % block).flatten()
+    return slots, torch.zeros(positions.shape).masked_fill_(steps >= counts[:, None], -torch.inf)
+
+
+def _decode(out: Tensor, query: Tensor, kv: LayerKV, plan: _Plan, scale: float, softcap: float | None) -> None:
+    """Write to `out` (T, H, D) the attention of tokens that are the only ones of their sequence in the line."""
+    heads, size = kv.keys.shape[2:]
+    keys, values = kv.keys.view(-1, heads * size), kv.values.view(-1, heads * size)
+    # (n, Hkv, G, D): the queries of one key-value head go through one product
+    sorted_query = query.index_select(0, plan.order).unflatten(1, (heads, -1))
+    attended = []
+    for group in plan.groups:
+        form = (-1, group.width, heads, size)
+        own_keys = keys.index_select(0, group.slots).view(form).transpose(1, 2)  # (b, Hkv, L, D)
+        own_values = values.index_select(0, group.slots).view(form).transpose(1, 2)
+        attended.append(_attend(sorted_query[group.part], own_keys, own_values, group.mask, scale, softcap))
+    out.index_copy_(0, plan.order, torch.cat(attended).flatten(1, 2))
+
+
+def _span(kv: LayerKV, table: Tensor, first: int, end: int) -> tuple[Tensor, Tensor]:
+    """Keys and values (L, Hkv, D) of the positions first .. end - 1 of the sequence with blocks `table` (M,)."""
+    blocks, size, *head = kv.keys.shape
+    begin = first // size
+    used = table[begin : -(-end // size)]
+    part = slice(first - begin * size, end - begin * size)
+    keys = kv.keys.view(blocks, -1).index_select(0, used).view(-1, *head)[part]
+    values = kv.values.view(blocks, -1).index_select(0, used).view(-1, *head)[part]
+    return keys, values
 
 
 def _attend(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float, softcap: float | None) -> Tensor:
-    """Attention of q (b, h, n, D) over keys and values (b, h, L, D) where `mask` (b or 1, 1, n or 1, L) is true."""
+    """Attention of q (b, h, n, D) over keys and values (b, h, L, D) with `mask` (b or 1, 1, n or 1, L) on scores."""
     if softcap is None:
-        mask = mask.expand(mask.shape[0], 1, q.shape[2], mask.shape[3])
+        mask = mask.to(q.dtype).expand(mask.shape[0], 1, q.shape[2], mask.shape[3])
         return scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=scale)
     scores = softcap * torch.tanh(q.float() @ keys.transpose(2, 3).float() * (scale / softcap))
-    weights = scores.masked_fill(~mask, -torch.inf).softmax(-1)
-    return (weights @ values.float()).to(q.dtype)
+    return ((scores + mask).softmax(-1) @ values.float()).to(q.dtype)
 
 
 def _prefill(
@@ -211,8 +224,9 @@ def _prefill(
     else:
         at = torch.arange(length - n, length, device=query.device)[:, None]  # (n, 1)
         seen = torch.arange(first, length, device=query.device)  # (L,)
-        mask = seen <= at
+        hidden = seen > at
         if window:
-            mask &= seen > at - window
+            hidden |= seen <= at - window
+        mask = torch.zeros(hidden.shape, device=query.device).masked_fill_(hidden, -torch.inf)
         attended = _attend(q, keys, values, mask[None, None], scale, softcap)
     return attended.permute(2, 0, 1, 3).reshape(n, heads, size)

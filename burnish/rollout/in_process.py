@@ -84,8 +84,8 @@ class InProcessEngine(RolloutEngine):
         )
         self._active[request_id] = request
         self._arrived += 1
-        self._enter(request)
         try:
+            self._enter(request)
             return await request.future
         finally:
             if self._active.get(request_id) is request:

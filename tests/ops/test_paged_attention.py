@@ -113,11 +113,11 @@ def test_prefill_is_causal_attention_over_each_sequence(lines, variant):
     torch.testing.assert_close(out.double(), reference(query, kv, where, 0.4, **VARIANTS[variant]), atol=2e-6, rtol=0)
 
 
-@pytest.mark.parametrize("alone", [0, 2**40], ids=["row by row", "in groups"])
+@pytest.mark.parametrize("most", [0, 2**40], ids=["row by row", "in groups"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_rows_come_out_alike_alone_and_in_groups(monkeypatch, alone, variant):
+def test_rows_come_out_alike_alone_and_in_groups(monkeypatch, most, variant):
     query, kv, where = problem(LENGTHS * 4, heads=(6, 2))
-    monkeypatch.setattr(ops, "ALONE", alone)
+    monkeypatch.setattr(ops, "GROUP", most)
     out = paged_attention(query, kv, where, scale=0.4, **VARIANTS[variant])
     torch.testing.assert_close(out.double(), reference(query, kv, where, 0.4, **VARIANTS[variant]), atol=2e-6, rtol=0)
 

@@ -269,7 +269,7 @@ class NativeEngine(InProcessEngine):
             if sequence.request.done:  # aborted, or stopped by a string, while this was under way
                 continue
             stop = sequence.request.noticed(token, float(log_probs[i]))
-            if stop is not None or status[i] == ENDED:
+            if not sequence.request.done and (stop is not None or status[i] == ENDED):  # else: aborted by its caller
                 self._end(sequence, stop)
                 answered = True
         self._landings += 1

@@ -1,15 +1,20 @@
 """CUDA graphs of decode steps, one for each batch size that comes up, captured when it first does.
 
 A step that is replayed costs the host one launch instead of some hundred. What a graph reads is where it was at the
-capture: the weights, the decode state, and the addresses of the KV pool (not the pool itself, which may move).
+capture: the weights, the decode state, and the addresses of the KV pool (not the pool itself, which may move). A model
+whose own code cannot be captured (some mixtures of experts) is run step by step; a warning says so.
 """
 
+import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 from torch import Tensor
 
 from burnish.rollout.native.state import DecodeState
+
+log = logging.getLogger(__name__)
 
 
 def batch_size(rows: int) -> int:
@@ -28,11 +33,18 @@ class Graphs:
         self._captured: dict[tuple[str, int], tuple[torch.cuda.CUDAGraph, Tensor | None]] = {}
         self._memory = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream()
+        self._refused = False  # the model cannot be captured
 
     def call(self, name: str, step: Callable[[int], Tensor | None], size: int) -> Tensor | None:
         """The result lies where the next call of the same graph will overwrite it."""
-        if (name, size) not in self._captured:
-            self._captured[name, size] = self._capture(step, size)
+        if (name, size) not in self._captured and not self._refused:
+            try:
+                self._captured[name, size] = self._capture(step, size)
+            except RuntimeError as error:
+                self._refused = True
+                log.warning("decode steps run without CUDA graphs, slower: the model cannot be captured (%s)", error)
+        if self._refused:
+            return step(size)
         graph, result = self._captured[name, size]
         graph.replay()
         return result
@@ -52,7 +64,10 @@ class Graphs:
             graph.capture_begin(pool=self._memory, capture_error_mode="thread_local")
             try:
                 result = step(size)
-            finally:
-                graph.capture_end()
+            except RuntimeError:
+                with suppress(RuntimeError):  # it says again that there was an error
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         torch.cuda.current_stream().wait_stream(self._stream)
         return graph, result
