@@ -151,7 +151,7 @@ class RolloutEngine(ABC):
                 f"the prompt has {len(prompt_ids)} tokens and the context holds {self.context}, which leaves no room "
                 "for a new one; shorten it, or raise max_model_len"
             )
-        wrong = next((i for i in prompt_ids if not 0 <= i < self.vocabulary), None)
+        wrong = next((i for i in (min(prompt_ids), max(prompt_ids)) if not 0 <= i < self.vocabulary), None)
         if wrong is not None:
             return f"token id {wrong} is outside the model's vocabulary of {self.vocabulary}; it is another tokenizer's"
         return None

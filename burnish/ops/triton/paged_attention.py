@@ -40,7 +40,7 @@ def decode_shape(group: int, size: int, itemsize: int) -> Shape:
     """
     rows = max(16, triton.next_power_of_2(group))  # a tensor core takes no fewer than 16
     budget = 2**15 if itemsize == 2 else 2**14  # float32 products are unrolled into registers: less of them at a time
-    tile = min(64, max(16, budget // (2 * size * itemsize)))
+    tile = min(128, max(16, budget // (2 * size * itemsize)))
     return Shape(rows, tile, warps=4 if rows <= 64 else 8, stages=3)
 
 

@@ -46,6 +46,7 @@ from burnish.rollout.native.sequence import History, Sequence
 from burnish.rollout.request import Request
 
 AHEAD = {"cuda": 3, "cpu": 0}  # steps queued before the results of the first are read
+GATHER = {"cuda": 4}  # steps between two short prefills
 STEP_DEADLINE_S = {"cuda": 300.0, "cpu": 1800.0}
 
 log = logging.getLogger(__name__)
@@ -113,6 +114,7 @@ class NativeEngine(InProcessEngine):
             max_rows=max_num_seqs,
             batched_tokens=max_num_batched_tokens,
             chunked=chunked_prefill,
+            gather=GATHER.get(self.device.type, 0),
             batch_size=self._batch_size if self.device.type == "cuda" else lambda rows: rows,
         )
         self._canary = Canary(module, self.context)

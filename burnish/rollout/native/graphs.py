@@ -32,7 +32,7 @@ class Graphs:
         self._state = state
         self._captured: dict[tuple[str, int], tuple[torch.cuda.CUDAGraph, Tensor | None]] = {}
         self._memory = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()
+        self._stream = torch.cuda.Stream(state.device)
         self._refused = False  # the model cannot be captured
 
     def call(self, name: str, step: Callable[[int], Tensor | None], size: int) -> Tensor | None:

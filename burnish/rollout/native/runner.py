@@ -6,6 +6,7 @@ of this is queued and the host goes on; decode steps are replayed graphs.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,13 +69,14 @@ class Runner:
     def __init__(self, decoder: Decoder, pool: KVPool, *, max_rows: int, context: int, graphs: bool):
         self.decoder, self.pool, self.device = decoder, pool, pool.device
         self.context = context
+        self._on_gpu = pool.device.type == "cuda"
         self.state = DecodeState(max_rows, -(-context // pool.block_size), pool.device)
-        self._graphs = Graphs(self.state) if graphs and pool.device.type == "cuda" else None
+        self._graphs = Graphs(self.state) if graphs and self._on_gpu else None
         self._lane: Lane | None = None
 
     def open(self) -> None:
         """Get ready for work; `close` when there is none for now."""
-        if self.device.type != "cuda":
+        if not self._on_gpu:
             self._lane = Lane()
 
     def close(self, stuck: bool = False) -> None:
@@ -127,12 +129,15 @@ class Runner:
 
         return self._fly(run)
 
-    @torch.inference_mode()
     def teacher_forced(self, ids: np.ndarray, blocks: Sequence[int], prompt: int) -> Tensor:
         """Logits (n, V) after each of `ids` (n,): the first `prompt` read at once, the others fed one by one to row 0.
 
         For the canary: it takes the same ways as generation does. The state's rows are idle before and after.
         """
+        with torch.inference_mode(), torch.cuda.device(self.device) if self._on_gpu else nullcontext():
+            return self._teacher_forced(ids, blocks, prompt)
+
+    def _teacher_forced(self, ids: np.ndarray, blocks: Sequence[int], prompt: int) -> Tensor:
         places = np.arange(prompt)
         table = np.asarray(blocks, dtype=np.int64)
         slots = table[places // self.pool.block_size] * self.pool.block_size + places % self.pool.block_size
@@ -174,11 +179,10 @@ class Runner:
         return result  # type: ignore[return-value]
 
     def _fly(self, run: Callable[[], Tensor]) -> Flight:
-        def computed() -> Tensor:
-            with torch.inference_mode():
-                return run()
-
-        return LaneFlight(self._lane, computed) if self._lane is not None else DeviceFlight(computed)
+        if self._lane is not None:
+            return LaneFlight(self._lane, torch.inference_mode()(run))
+        with torch.inference_mode(), torch.cuda.device(self.device):
+            return DeviceFlight(run)
 
 
 def _new_rows(sequences: Sequence[Generation], history: History) -> NewRows:

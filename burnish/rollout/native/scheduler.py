@@ -7,6 +7,8 @@ a row's position by what it has handed out, and a row that has ended without the
 
 - Waiting sequences are admitted in the order of `place`, as long as rows and blocks are there.
 - A prompt is cut into pieces of at most `batched_tokens` for all sequences together.
+- Where a short prefill costs as much as a long one (on a GPU, by its launches), `gather` steps pass between two of
+  them, and a full batch lets others in when a sixteenth of it is free: several prompts are then read at once.
 - Sequences with the same tokens that are admitted together are read once: the others are `forks` of the first and
   share its blocks; only the last, which is not full, is copied.
 - Blocks are given out as rows grow, in fair shares of what is empty: all that a row can need where there is plenty, one
@@ -68,10 +70,12 @@ class Scheduler:
         max_rows: int,
         batched_tokens: int,
         chunked: bool = True,
+        gather: int = 0,
         batch_size: Callable[[int], int] = lambda rows: rows,
     ):
         self.blocks, self.history = blocks, history
         self.max_rows, self.batched_tokens, self.chunked = max_rows, batched_tokens, chunked
+        self.gather = gather
         self.batch_size = batch_size  # how many rows are run when so many are live
         self.preemptions = self.shared_tokens = self.reused_tokens = 0
         self.stopped: list[int] = []  # rows that the device must be told to leave; the runner takes them
@@ -86,6 +90,7 @@ class Scheduler:
         self._truncates = np.zeros(max_rows, dtype=bool)
         self._free_rows = list(range(max_rows))  # a heap
         self._top = 0  # rows 0 to top have been used
+        self._rest = 0  # steps until the next prefill
 
     @property
     def waiting(self) -> int:
@@ -115,7 +120,9 @@ class Scheduler:
     # Prefill
 
     def prefill(self) -> Prefill | None:
-        """The next line of prompt tokens, if there are any to read."""
+        """The next line of prompt tokens, if there are any to read and it is time."""
+        if self._gathers():
+            return None
         budget = self.batched_tokens
         work = Prefill([], [], [])
         for sequence in self._reading:
@@ -145,7 +152,18 @@ class Scheduler:
                 for sequence in (chunk.sequence, *chunk.forks):
                     self._seat(sequence, len(chunk.tokens))
                     work.sampled.append(sequence)
-        return work if work.chunks else None
+        if not work.chunks:
+            return None
+        if 2 * work.token_count < self.batched_tokens:
+            self._rest = self.gather
+        return work
+
+    def _gathers(self) -> bool:
+        """Whether it is better to wait for more prompts; never where no row would go on meanwhile."""
+        if not self.gather or self._reading or not (self._left[: self._top] > 0).any():
+            return False
+        is_full = len(self._free_rows) < min(len(self._waiting), self.max_rows // 16)
+        return is_full or self._rest > 0
 
     def _admit(self, sequence: Sequence, tokens: np.ndarray, reserve: int, budget: int | None) -> bool:
         """Give it its blocks, if so many are left besides. A `budget` holds where it would not be alone on the line."""
@@ -227,6 +245,7 @@ class Scheduler:
         if moves:
             rows = np.flatnonzero(self._left[: self._top] > 0)
         grown = self._grow(rows)
+        self._rest -= 1
         self._next[rows] += 1
         self._left[rows] -= 1
         return Decode(rows, moves, grown, self.batch_size(self._top), bool(self._truncates[rows].any()))

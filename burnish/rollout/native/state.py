@@ -66,7 +66,7 @@ class DecodeState:
 
     def stop(self, rows: Sequence[int]) -> None:
         if len(rows):
-            self.rows.left[upload(self.device, np.asarray(rows))[0]] = 0
+            self._idle(upload(self.device, np.asarray(rows))[0])
 
     def move(self, moves: Sequence[tuple[int, int]]) -> None:
         """Rows to other places; where they were is idle."""
@@ -77,7 +77,10 @@ class DecodeState:
             values = getattr(self.rows, name)
             values[targets] = values[sources]
         self.tables[targets] = self.tables[sources]
-        self.rows.left[sources] = 0
+        self._idle(sources)
+
+    def _idle(self, rows: Tensor) -> None:
+        self.rows.left.index_fill_(0, rows, 0)  # an assignment would copy the 0 to the device, and wait for that
 
     def extend(self, grown: Sequence[tuple[int, int, list[int]]]) -> None:
         """Write blocks into tables, each list from its column on."""
