@@ -60,7 +60,7 @@ def add_model_flags(to: argparse.ArgumentParser) -> None:
     to.add_argument(
         "--max-model-len", type=positive, metavar="N", help="tokens of prompt and answer together [the model's context]"
     )
-    to.add_argument("--engine", default="hf", metavar="NAME", help="rollout engine [hf]")
+    to.add_argument("--engine", default="native", metavar="NAME", help="rollout engine: native or hf [native]")
     to.add_argument("--trust-remote-code", action="store_true", help="run Python code that comes with the model")
 
 

@@ -14,6 +14,7 @@ from burnish.config.rm import RMConfig
 from burnish.config.rules import batch, evaluation, generation, loss, rows, run, sampling
 from burnish.config.rules.correction import correction
 from burnish.config.rules.critic import critic
+from burnish.config.rules.engine import engine
 from burnish.config.rules.given import Given
 from burnish.config.rules.process_reward import process_reward
 from burnish.config.rules.scoring import scoring
@@ -44,6 +45,7 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
     run.require(config, EXAMPLES)
     run.expand_paths(config)
     rows.rows(config, given)
+    engine(config.actor_rollout_ref.rollout, sampling.ROLLOUT, given)
     sampling.lengths(config, given)
     batch.group_size(config, given)
     sampling.sampling(config, given)
@@ -113,6 +115,7 @@ def finalise_generation(config: GenerationConfig, explicit: frozenset[str]) -> l
     run.require(config, GENERATION_EXAMPLES)
     run.expand_paths(config)
     generation.files(config, given)
+    engine(config.rollout, "rollout", given)
     generation.lengths(config, given)
     generation.sampling(config, given)
     return given.notices

@@ -51,6 +51,9 @@ class GenerationRolloutConfig(BaseRolloutConfig):
         choices=DTYPES,
         spellings=DTYPE_SPELLINGS,
     )
+    free_cache_engine: bool = key(
+        True, "give the KV pool back while training", inert="nothing is trained in burnish generate"
+    )
 
 
 @dataclass

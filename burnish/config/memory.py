@@ -7,15 +7,17 @@ An estimate, not a promise: it counts what grows with the model and the batch, a
                process reward model, which keeps its start w·P beside it; and reference and reward model, w·P each
     training   gradients in float32 4·P and, where w is not 4, those of one pass w·P, before they are added up; the
                logits of one chunk of response tokens; the activations of one pass, padded to its longest sequence
-    sampling   the KV cache
+    sampling   keys and values: the native engine's pool has room for `max_num_seqs` sequences of full length, within
+               its share of the device; the hf engine keeps those of the sequences that run
 
 Sampling and training take turns, and so do the models that are trained, so the peak is what is always there plus the
-larger turn; of gradients, logits and activations, each is that of the model which has most of it. A reward model's pass
-has no gradient: it keeps one layer at a time.
+larger turn; of gradients, logits and activations, each is that of the model which has most of it. With
+`free_cache_engine=false` the pool is always there. A reward model's pass has no gradient: it keeps one layer at a time.
 
 Sizes come in by the key of the model, as `PPOConfig.models` has them; a model without any has those of the policy.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, PROCESS_REWARD_MODEL, 
 NOTHING = Needs()
 BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
 FLOAT32 = 4
+KV_BLOCK = 16  # tokens; `block_size` in rollout/native/engine.py
 LOGITS_AT_A_TIME = 2**25  # CHUNK_ELEMENTS in engine/forward.py: more tokens are computed in chunks of this size
 LOGIT_COPIES = 3  # logits, their log-softmax and its gradient, in float32
 # Values per token that one decoder layer keeps for its backward pass: this often the hidden size (norms, queries, keys,
@@ -70,12 +73,13 @@ class Memory:
     logits: int
     activations: int
     kv_cache: int
+    keeps_kv: bool = False  # also while it trains
 
     @property
     def always(self) -> int:
         """What is there during the whole step."""
         policy = self.weights + self.masters + self.moments + self.reference
-        return policy + self.critic + self.process_reward + self.reward_model
+        return policy + self.critic + self.process_reward + self.reward_model + self.keeps_kv * self.kv_cache
 
     @property
     def training(self) -> int:
@@ -85,13 +89,20 @@ class Memory:
     @property
     def peak(self) -> int:
         """What is always there, plus sampling or one pass of training, whichever is larger."""
-        return self.always + max(self.kv_cache, self.training)
+        return self.always + max(0 if self.keeps_kv else self.kv_cache, self.training)
 
 
 def estimate_memory(
-    config: PPOConfig, facts: Mapping[str, ModelSizes], micro_batch: int, needs: Needs = NOTHING
+    config: PPOConfig,
+    facts: Mapping[str, ModelSizes],
+    micro_batch: int,
+    needs: Needs = NOTHING,
+    memory_bytes: int | None = None,
 ) -> Memory:
-    """The memory of a run whose passes hold `micro_batch` sequences of full length."""
+    """The memory of a run whose passes hold `micro_batch` sequences of full length.
+
+    `memory_bytes` is the memory of the device, of which the KV pool takes a share at most; None: not known.
+    """
     policy = facts[ACTOR_MODEL]
     sizes = {key: facts.get(key, policy) for key in config.models}
     widths = {key: BYTES[model.dtype] for key, model in config.models.items()}
@@ -114,7 +125,8 @@ def estimate_memory(
         gradients=max(count[key] * _gradient(widths[key]) for key in trained),
         logits=logits * FLOAT32 * LOGIT_COPIES,
         activations=micro_batch * longest(config) * per_token,
-        kv_cache=sequences_at_a_time(config, needs) * longest(config) * _kv_per_token(config, policy),
+        kv_cache=_kv_cache(config, policy, needs, memory_bytes),
+        keeps_kv=has_pool(config) and not config.actor_rollout_ref.rollout.free_cache_engine,
     )
 
 
@@ -129,6 +141,11 @@ def host_memory() -> int:
 def longest(config: PPOConfig) -> int:
     """Tokens of a sequence at most."""
     return config.data.max_prompt_length + config.data.max_response_length
+
+
+def has_pool(config: PPOConfig) -> bool:
+    """Whether the rollout engine takes memory for keys and values beforehand."""
+    return config.actor_rollout_ref.rollout.name == "native"
 
 
 def sequences_at_a_time(config: PPOConfig, needs: Needs = NOTHING) -> int:
@@ -158,6 +175,14 @@ def _trained(width: int) -> int:
 def _gradient(width: int) -> int:
     """Bytes of a parameter's gradient: in float32, and that of one pass where the parameter has another type."""
     return FLOAT32 if width == FLOAT32 else FLOAT32 + width
+
+
+def _kv_cache(config: PPOConfig, facts: ModelSizes, needs: Needs, memory_bytes: int | None) -> int:
+    rollout, per_token = config.actor_rollout_ref.rollout, _kv_per_token(config, facts)
+    if not has_pool(config):
+        return sequences_at_a_time(config, needs) * longest(config) * per_token
+    whole = (rollout.max_num_seqs * math.ceil(longest(config) / KV_BLOCK) + 1) * KV_BLOCK * per_token
+    return whole if memory_bytes is None else min(whole, int(rollout.gpu_memory_utilization * memory_bytes))
 
 
 def _kv_per_token(config: PPOConfig, facts: ModelSizes) -> int:

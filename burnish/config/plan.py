@@ -16,6 +16,7 @@ from burnish.config.memory import (
     ModelSizes,
     estimate_memory,
     gib,
+    has_pool,
     host_memory,
     longest,
     sequences_at_a_time,
@@ -36,11 +37,18 @@ class PlanLine(NamedTuple):
 
 
 def plan_numbers(
-    config: PPOConfig, rows: int | None, facts: Mapping[str, ModelSizes] | None, needs: Needs = NOTHING
+    config: PPOConfig,
+    rows: int | None,
+    facts: Mapping[str, ModelSizes] | None,
+    needs: Needs = NOTHING,
+    memory_bytes: int | None = None,
 ) -> list[PlanLine]:
-    """Everything that follows from the batch sizes; steps need `rows`, memory needs `facts`."""
+    """Everything that follows from the batch sizes; steps need `rows`, memory needs `facts`.
+
+    `memory_bytes` is the memory of the device; without it, that of this machine.
+    """
     lines = _step(config, needs) + _length(config, rows)
-    return lines if facts is None else lines + _memory(config, facts, needs)
+    return lines if facts is None else lines + _memory(config, facts, needs, memory_bytes or host_memory())
 
 
 def total_steps(config: PPOConfig, rows: int) -> int:
@@ -50,10 +58,14 @@ def total_steps(config: PPOConfig, rows: int) -> int:
 
 
 def plan_table(
-    config: PPOConfig, rows: int | None, facts: Mapping[str, ModelSizes] | None, needs: Needs = NOTHING
+    config: PPOConfig,
+    rows: int | None,
+    facts: Mapping[str, ModelSizes] | None,
+    needs: Needs = NOTHING,
+    memory_bytes: int | None = None,
 ) -> str:
     """The plan as an aligned table."""
-    lines = plan_numbers(config, rows, facts, needs)
+    lines = plan_numbers(config, rows, facts, needs, memory_bytes)
     name, value = max(len(line.name) for line in lines), max(len(line.value) for line in lines)
     return "\n".join(f"{line.name:<{name}}  {line.value:>{value}}  {line.how}".rstrip() for line in lines)
 
@@ -62,7 +74,7 @@ def plan_micro_batch(config: PPOConfig, facts: Mapping[str, ModelSizes], memory_
     """Sequences per pass that fit beside what is always there; at least 1, and no more than gains speed."""
     per_update = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
     for size in range(min(per_update, ENOUGH_TOKENS // longest(config)), 1, -1):
-        memory = estimate_memory(config, facts, size)
+        memory = estimate_memory(config, facts, size, memory_bytes=memory_bytes)
         if memory.always + memory.training <= memory_bytes * USABLE:
             return size
     return 1
@@ -172,12 +184,12 @@ def _length(config: PPOConfig, rows: int | None) -> list[PlanLine]:
     return [PlanLine("steps in total", f"{total_steps(config, rows):,}", how)]
 
 
-def _memory(config: PPOConfig, facts: Mapping[str, ModelSizes], needs: Needs) -> list[PlanLine]:
-    policy, at_a_time = facts[ACTOR_MODEL], sequences_at_a_time(config, needs)
+def _memory(config: PPOConfig, facts: Mapping[str, ModelSizes], needs: Needs, memory_bytes: int) -> list[PlanLine]:
+    policy = facts[ACTOR_MODEL]
     micro = config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu or 1
     if config.actor_rollout_ref.actor.use_dynamic_bsz:
         micro = max(1, config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu // longest(config))
-    memory = estimate_memory(config, facts, micro, needs)
+    memory = estimate_memory(config, facts, micro, needs, memory_bytes)
     dtype = config.actor_rollout_ref.model.dtype.replace("auto", "float32")
     pass_size = f"{micro} sequences of {longest(config)} tokens"
     gradients = f"in float32, and those of one pass in {dtype}" if memory.masters else "in float32"
@@ -193,12 +205,22 @@ def _memory(config: PPOConfig, facts: Mapping[str, ModelSizes], needs: Needs) ->
         ("gradients", memory.gradients, gradients),
         ("logits", memory.logits, logits),
         ("activations", memory.activations, pass_size),
-        ("KV cache", memory.kv_cache, f"{at_a_time} sequences of {longest(config)} tokens"),
+        _kv(config, needs, memory, memory_bytes),
     ]
     lines = [PlanLine(f"memory: {name}", gib(size), how) for name, size, how in table if size]
     return [*lines, PlanLine("estimated peak memory", gib(memory.peak), _peak(memory))]
 
 
+def _kv(config: PPOConfig, needs: Needs, memory: Memory, memory_bytes: int) -> tuple[str, int, str]:
+    rollout = config.actor_rollout_ref.rollout
+    if not has_pool(config):
+        how = f"{sequences_at_a_time(config, needs)} sequences of {longest(config)} tokens"
+        return "KV cache", memory.kv_cache, how
+    how = f"rollout.max_num_seqs={rollout.max_num_seqs} sequences of {longest(config)} tokens"
+    how += f", at most {rollout.gpu_memory_utilization:g} of {gib(memory_bytes)}"
+    return "KV pool", memory.kv_cache, how + (", also while it trains" if memory.keeps_kv else "")
+
+
 def _peak(memory: Memory) -> str:
-    larger = "the KV cache" if memory.kv_cache > memory.training else "one training pass"
+    larger = "keys and values" if not memory.keeps_kv and memory.kv_cache > memory.training else "one training pass"
     return f"{gib(memory.always)} throughout, plus {larger}"

@@ -12,10 +12,9 @@ from burnish.config.model import DTYPE_SPELLINGS, DTYPES
 
 ACTOR = "workers/actor_rollout_ref.py"
 EXPERIENCE = "trainer/experience.py"
-NO_POOL = "the hf engine keeps no KV pool"
+IN_PROCESS, NATIVE = "rollout/in_process.py", "rollout/native/engine.py"
 MULTI_TURN = "several turns, tools and interactions"
 LATER_ENGINES = {
-    "native": "the native rollout engine",
     "vllm": "the vllm rollout engine, which needs the package vllm (pip install 'burnish[vllm]')",
     "sglang": "the sglang rollout engine, which needs the package sglang (pip install 'burnish[sglang]')",
 }
@@ -75,12 +74,12 @@ class EngineKwargs:
 def engine_key(name: str, reader: str) -> Any:
     """The key that chooses an engine, as `name` in its tree."""
     return key(
-        "hf",
+        "native",
         "rollout engine",
         reader=reader,
         choices=("native", "hf", "vllm", "sglang"),
         later=LATER_ENGINES,
-        instead=f"The engine that is there is hf: {name}=hf",
+        instead=f"The engines that are there are native and hf: {name}=native",
     )
 
 
@@ -105,27 +104,29 @@ class BaseRolloutConfig:
     dtype: str = key(
         "auto",
         "type of the weights that generate; auto: those that are trained",
-        reader="rollout/hf.py",
+        reader=IN_PROCESS,
         choices=DTYPES,
         spellings=DTYPE_SPELLINGS,
     )
-    gpu_memory_utilization: float = key(0.5, "share of GPU memory for the KV pool", inert=NO_POOL, above=0, high=1)
+    gpu_memory_utilization: float = key(
+        0.5, "share of the device's memory for the KV pool, at most", reader=NATIVE, above=0, high=1
+    )
     ignore_eos: bool = key(False, "go on past the end-of-sequence token", reader=EXPERIENCE)
-    enforce_eager: bool = key(False, "no CUDA graphs", inert="the hf engine uses no CUDA graphs")
-    free_cache_engine: bool = key(True, "give the KV pool back while training", inert=NO_POOL)
+    enforce_eager: bool = key(False, "no CUDA graphs", reader=NATIVE)
+    free_cache_engine: bool = key(True, "give the KV pool back while training", reader=ACTOR)
     load_format: str = key(
-        "auto", "where the engine's weights come from", inert="the hf engine reads the actor's own weights"
+        "auto", "where the engine's weights come from", inert="engines generate with the very weights that are loaded"
     )
     tensor_model_parallel_size: int = key(
         1, "devices that share one engine", low=1, later="a rollout engine over several devices"
     )
-    max_num_batched_tokens: int = key(8192, "prompt tokens read at a time", reader="rollout/hf.py", low=1)
-    max_num_seqs: int = key(1024, "sequences generated at the same time", reader="rollout/hf.py", low=1)
+    max_num_batched_tokens: int = key(8192, "prompt tokens read at a time", reader=NATIVE, low=1)
+    max_num_seqs: int = key(1024, "sequences generated at the same time", reader=NATIVE, low=1)
     max_model_len: int | None = key(
-        None, "tokens of prompt and response at most; null: the model's context", reader="rollout/hf.py", low=1
+        None, "tokens of prompt and response at most; null: the model's context", reader=NATIVE, low=1
     )
-    enable_chunked_prefill: bool = key(True, "prefill long prompts in pieces", inert=NO_POOL)
-    enable_prefix_caching: bool = key(True, "share the KV of equal prompts", inert=NO_POOL)
+    enable_chunked_prefill: bool = key(True, "read long prompts in pieces", reader=NATIVE)
+    enable_prefix_caching: bool = key(True, "keep the KV of prompts for others that begin alike", reader=NATIVE)
     stop: list[str] = key([], "strings that end a response", reader=EXPERIENCE)
     stop_token_ids: list[int] = key([], "tokens that end a response, besides the model's own", reader=EXPERIENCE)
     timeout: float | None = key(
@@ -134,7 +135,7 @@ class BaseRolloutConfig:
     multi_turn: MultiTurnConfig = section(MultiTurnConfig, later=MULTI_TURN)
     agent: AgentConfig = section(AgentConfig)
     engine_kwargs: EngineKwargs = section(EngineKwargs)
-    disable_log_stats: bool = key(True, "no statistics of the engine in its log", inert="the hf engine logs none")
+    disable_log_stats: bool = key(True, "no statistics of the engine in its log", inert="engines log none")
 
 
 @dataclass

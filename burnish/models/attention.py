@@ -31,7 +31,7 @@ PLAIN = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 ORDINARY = (DynamicLayer, DynamicSlidingWindowLayer)  # keys and values per token, and nothing else
 BY_LENGTH = ("dynamic", "longrope")  # rotary frequencies that depend on the longest sequence of a batch
 EXTRAS = ("s_aux", "position_bias", "head_mask")  # what attention may depend on besides queries, keys and values
-INSTEAD = "Use a decoder with transformers' attention interface and an ordinary key-value cache"
+INSTEAD = "Use a decoder with transformers' attention interface and an ordinary key-value cache, or rollout.name=hf"
 
 
 @dataclass(frozen=True)

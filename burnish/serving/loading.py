@@ -32,7 +32,7 @@ class ModelOptions:
     dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 64
-    engine: str = "hf"
+    engine: str = "native"
     trust_remote_code: bool = False
 
 

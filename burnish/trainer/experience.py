@@ -35,6 +35,7 @@ from burnish.trainer.filter import GroupFilter
 from burnish.trainer.process_reward import outcomes
 from burnish.trainer.reward_model import RULE_SCORE, RewardModel, model_metrics
 from burnish.trainer.score import add_overlong_penalty, fold_baselines, score, score_metrics, scores_at_once
+from burnish.workers.rollout_metrics import with_speed
 
 
 class Experience:
@@ -81,6 +82,7 @@ class Experience:
         else:
             batch = self._round(self.config.data.train_batch_size, step, metrics)
         metrics.update(score_metrics(batch) | self.augmentation.share(self.drawn - drawn, self.position - position))
+        metrics.update(with_speed(metrics))
         if self.reward_model is not None:
             metrics.update(model_metrics(batch))
         return batch
@@ -114,7 +116,10 @@ class Experience:
         """The next `size` prompts, answered and scored. What a round reports is added to the step's metrics."""
         prompts = self._with_samples(self._next_prompts(size))
         with timed(metrics, "gen"):
-            batch = prompts.union(self.policy.generate_sequences(prompts, self.sampling, "train", self.at_once))
+            answered = self.policy.generate_sequences(prompts, self.sampling, "train", self.at_once)
+        for name, parts in answered.meta_info.pop("metrics", {}).items():  # of each worker
+            metrics[name] = metrics.get(name, 0) + sum(parts)
+        batch = prompts.union(answered)
         generated = int(lengths(batch.batch)[1].sum())
         metrics["perf/generated_tokens"] = metrics.get("perf/generated_tokens", 0) + generated
         with timed(metrics, "reward"):

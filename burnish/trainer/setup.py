@@ -50,7 +50,7 @@ def run(loaded: Loaded[PPOConfig]) -> None:
     rows, facts = check(loaded)
     loaded.tell()
     if loaded.flags.plan:
-        print(plan_table(config, rows, facts, needs_of(config)))
+        print(plan_table(config, rows, facts, needs_of(config), device_memory(config.trainer.device)))
         return
     print(explain(config, loaded.explicit))
     trainer = build(config)

@@ -1,6 +1,7 @@
 """Actor, rollout engine and reference policy in one process.
 
-The rollout engine reads the actor's own module, so after an update the next token comes from the new weights. The
+The rollout engine reads the actor's own module, so after an update the next token comes from the new weights. It
+sleeps while the policy trains, and its memory is then training's, unless `rollout.free_cache_engine` is false. The
 reference is a frozen copy of the model the run started from, loaded only where a KL term reads it. Methods take and
 return `DataProto`; how they are spread over processes is `controller`'s business.
 """
@@ -33,6 +34,7 @@ from burnish.rewards.scoring import Scoring
 from burnish.rollout import make_engine
 from burnish.rollout.base import Sampling
 from burnish.workers.objectives import PolicyObjective
+from burnish.workers.rollout_metrics import engine_metrics
 from burnish.workers.trajectories import ROLLOUT_ROWS, to_batch
 from burnish.workers.updates import lengths, loss_mask, passes, rows_with_gradient, update_metrics
 
@@ -68,17 +70,20 @@ class ActorRolloutRefWorker(Worker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def update_weights(self, version: int) -> None:
         """Tell the rollout engine that the actor's weights are now version `version`."""
+        self.engine.wake()
         self.engine.publish(None, version)
 
     @register(dispatch_mode=ROLLOUT_ROWS)
     def generate_sequences(self, prompts: DataProto, sampling: Sampling, namespace: str, score: bool) -> DataProto:
-        """Run one trajectory per row; adds the rollout columns and `score_result`.
+        """Run one trajectory per row; adds the rollout columns and `score_result`, and what the engine did as metrics.
 
         namespace   keeps the noise of training and validation apart
         score       score each trajectory as it finishes, with the configured function; otherwise the results are None
         """
         rows = [dict(zip(prompts.non_tensor_batch, values, strict=True)) for values in _rows(prompts)]
         rollout = self.config.actor_rollout_ref.rollout
+        self.engine.wake()
+        before = self.engine.stats()
         trajectories = self.runner.run(
             rows,
             sampling,
@@ -87,11 +92,14 @@ class ActorRolloutRefWorker(Worker):
             score=self._scorer(len(rows)) if score else None,
             deadline_s=rollout.timeout,
         )
-        return to_batch(trajectories, self.tokenizer.pad_token_id, log_probs=rollout.calculate_log_probs)
+        batch = to_batch(trajectories, self.tokenizer.pad_token_id, log_probs=rollout.calculate_log_probs)
+        batch.meta_info["metrics"] = engine_metrics(before, self.engine.stats())
+        return batch
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
     def compute_log_prob(self, data: DataProto, outputs: tuple[str, ...] = ()) -> DataProto:
         """`old_log_probs` and `entropys` (B, R) of the current policy, and the `outputs` an estimator asked for."""
+        self._make_room()
         rollout = self.config.actor_rollout_ref.rollout
         named = tuple(dict.fromkeys(("log_prob", "entropy", *outputs)))
         passed = self.actor.infer(
@@ -110,6 +118,7 @@ class ActorRolloutRefWorker(Worker):
     def compute_ref_log_prob(self, data: DataProto) -> DataProto:
         """`ref_log_prob` (B, R) of the model this run started from."""
         assert self.reference is not None, "no KL term reads the reference in this run"
+        self._make_room()
         reference, ref = self.reference, self.config.actor_rollout_ref.ref
         passed = infer(
             reference,
@@ -125,6 +134,7 @@ class ActorRolloutRefWorker(Worker):
     @register(dispatch_mode=Dispatch.DP_COMPUTE_METRIC)
     def update_actor(self, data: DataProto, step: int) -> dict[str, list[float]]:
         """Train on the batch; one value per optimiser step and metric."""
+        self._make_room()
         actor, start = self.config.actor_rollout_ref.actor, time.perf_counter()
         entropy = ("entropy",) if actor.entropy_coeff else ()
         outputs = tuple(dict.fromkeys(("log_prob", *entropy, *needs_of(actor.policy_loss.loss_mode).outputs)))
@@ -165,7 +175,9 @@ class ActorRolloutRefWorker(Worker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def load_checkpoint(self, folder: Path) -> None:
+        """The weights change where they lie: what the engine computed with those before is forgotten."""
         self.actor.load(folder)
+        self.update_weights(0)  # whose version the trainer says before it generates
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def close(self) -> None:
@@ -177,6 +189,11 @@ class ActorRolloutRefWorker(Worker):
         """What logits are divided by: the sampling temperature, or 1 where sampling is greedy."""
         rollout = self.config.actor_rollout_ref.rollout
         return rollout.temperature if rollout.do_sample and rollout.temperature > 0 else 1.0
+
+    def _make_room(self) -> None:
+        """Before a pass of training: the engine gives its memory back until it is asked again."""
+        if self.config.actor_rollout_ref.rollout.free_cache_engine:
+            self.engine.sleep()
 
     def _with_choice(
         self, mini: DataProto, objective: PolicyObjective, micro: MicroBatch, step: int, number: int

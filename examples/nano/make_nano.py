@@ -28,7 +28,7 @@ from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.models.tiny import write_tiny_model
 from burnish.rewards.scores.arithmetic import compute_score
 from burnish.rollout.base import Sampling, request_seed
-from burnish.rollout.hf import HFEngine
+from burnish.rollout.native.engine import NativeEngine
 from burnish.trainer import sft_trainer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,7 +119,7 @@ def fine_tune(recipe: str, model: Path, work: Path, overrides: list[str]) -> Pat
 def accuracy(model: Path, rows: list[dict], temperature: float) -> float:
     """Share of questions answered exactly, one completion each."""
     tokenizer = load_tokenizer(model)
-    engine = HFEngine(load_causal_lm(model, ModelConfig(path=str(model))), tokenizer)
+    engine = NativeEngine(load_causal_lm(model, ModelConfig(path=str(model))), tokenizer)
     renderer = ChatRenderer(tokenizer)
 
     async def score(index: int, row: dict) -> float:

@@ -11,7 +11,7 @@ from burnish.config.model import ModelConfig
 from burnish.errors import AgentError, ConfigError, DataError, DeadlineError, NotAvailable
 from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.rollout.base import Sampling, request_seed
-from burnish.rollout.hf import HFEngine
+from burnish.rollout.native.engine import NativeEngine
 
 
 def run(runner, rows, **options):
@@ -363,7 +363,7 @@ def test_a_failing_scorer_rises_as_it_is(scripted, make_rows):
 
 def test_over_a_real_engine_runs_repeat_and_do_not_depend_on_company(tiny_model, config, make_rows):
     tokenizer = load_tokenizer(tiny_model)
-    engine = HFEngine(load_causal_lm(tiny_model, ModelConfig()), tokenizer, max_num_seqs=3)
+    engine = NativeEngine(load_causal_lm(tiny_model, ModelConfig()), tokenizer, max_num_seqs=3)
     register_agent_loop("two", TwoTurns)
     runner = TrajectoryRunner(engine, tokenizer, config)
     rows = make_rows(3, n=2)

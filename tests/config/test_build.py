@@ -175,9 +175,8 @@ def test_open_sections_take_any_key(make):
 @pytest.mark.parametrize(
     ("keys", "parts"),
     [
-        ({f"{ROLLOUT}.name": "vllm"}, ["needs the package vllm", "pip install 'burnish[vllm]'", "rollout.name=hf"]),
-        ({f"{ROLLOUT}.name": "sglang"}, ["needs the package sglang", "rollout.name=hf"]),
-        ({f"{ROLLOUT}.name": "native"}, ["the native rollout engine", "rollout.name=hf"]),
+        ({f"{ROLLOUT}.name": "vllm"}, ["needs the package vllm", "pip install 'burnish[vllm]'", "rollout.name=native"]),
+        ({f"{ROLLOUT}.name": "sglang"}, ["needs the package sglang", "are native and hf", "rollout.name=native"]),
         ({f"{ACTOR}.strategy": "megatron"}, ["training with Megatron-core"]),
         ({f"{ACTOR}.megatron.tensor_model_parallel_size": 2}, ["training with Megatron-core"]),
         ({"trainer.nnodes": 2}, ["several processes (Ray)", "trainer.nnodes=2"]),
@@ -221,14 +220,14 @@ def test_what_is_the_default_anyway_is_taken(make, keys):
 def test_keys_without_effect_are_named_once_per_reason(make):
     built = make(
         {
-            f"{ROLLOUT}.gpu_memory_utilization": 0.4,
-            f"{ROLLOUT}.enable_chunked_prefill": False,
+            f"{ROLLOUT}.load_format": "dummy",
+            f"{ROLLOUT}.mode": "sync",
             "trainer.balance_batch": True,
         }
     )
-    pool = f"{ROLLOUT}.gpu_memory_utilization, {ROLLOUT}.enable_chunked_prefill"
     assert built.notices == [
-        f"no effect: {pool} (the hf engine keeps no KV pool)",
+        f"no effect: {ROLLOUT}.mode (every engine serves each trajectory by itself)",
+        f"no effect: {ROLLOUT}.load_format (engines generate with the very weights that are loaded)",
         "no effect: trainer.balance_batch (there is one process to balance over)",
     ]
 

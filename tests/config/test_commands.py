@@ -33,7 +33,6 @@ def test_ppo_with_a_critic(load):
     assert config.critic.ppo_mini_batch_size == 4
     assert config.trainer.logger == ["console"]
     assert notices == [
-        "no effect: actor_rollout_ref.rollout.gpu_memory_utilization (the hf engine keeps no KV pool)",
         "algorithm.use_kl_in_reward=true, because algorithm.kl_ctrl.kl_coef=0.001 is set",
     ]
 

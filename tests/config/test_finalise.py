@@ -416,3 +416,13 @@ def test_a_loss_with_its_own_aggregation_says_so(finish):
     keys = {f"{ACTOR}.policy_loss.loss_mode": "gspo", f"{ACTOR}.loss_agg_mode": "token-sum"}
     [notice] = [line for line in finish(keys)[1] if "loss_agg_mode" in line]
     assert "for entropy and KL terms only: the policy loss gspo is always seq-mean-token-mean" in notice
+
+
+def test_what_the_hf_engine_does_not_read_is_said(finish):
+    keys = {f"{ROLLOUT}.{name}": False for name in ("free_cache_engine", "enable_chunked_prefill", "enforce_eager")}
+    assert not any("engine" in line for line in finish(keys)[1])
+    said = [line for line in finish(keys | {f"{ROLLOUT}.name": "hf"})[1] if "engine" in line]
+    assert said == [
+        f"no effect: {ROLLOUT}.enable_chunked_prefill, {ROLLOUT}.free_cache_engine (the hf engine keeps no KV pool)",
+        f"no effect: {ROLLOUT}.enforce_eager (the hf engine uses no CUDA graphs)",
+    ]

@@ -96,11 +96,26 @@ def test_keys_that_are_not_there(key, words):
     assert words in refused(key)
 
 
-def test_an_engine_that_is_not_there_names_the_one_that_is():
-    with pytest.raises(NotAvailable, match=r"asked for by rollout.name=vllm.*The engine that is there is hf: rollout"):
+def test_an_engine_that_is_not_there_names_those_that_are():
+    with pytest.raises(NotAvailable, match=r"asked for by rollout.name=vllm.*are native and hf: rollout.name=native"):
         finish("rollout.name=vllm")
     with pytest.raises(NotAvailable, match=r"several devices \(asked for by rollout.tensor_model_parallel_size=2\)"):
         finish("rollout.tensor_model_parallel_size=2")
+
+
+def test_what_the_hf_engine_does_not_read_is_said():
+    keys = ["rollout.enable_prefix_caching=false", "rollout.gpu_memory_utilization=0.9", "rollout.enforce_eager=true"]
+    assert finish(*keys)[1] == []
+    assert finish(*keys, "rollout.name=hf")[1] == [
+        "no effect: rollout.gpu_memory_utilization, rollout.enable_prefix_caching (the hf engine keeps no KV pool)",
+        "no effect: rollout.enforce_eager (the hf engine uses no CUDA graphs)",
+    ]
+
+
+@pytest.mark.parametrize("name", ["native", "hf"])
+def test_nothing_is_given_back_where_nothing_is_trained(name):
+    said = finish("rollout.free_cache_engine=false", f"rollout.name={name}")[1]
+    assert said == ["no effect: rollout.free_cache_engine (nothing is trained in burnish generate)"]
 
 
 def test_training_and_generation_share_the_keys_of_the_engine():

@@ -72,10 +72,12 @@ def test_a_critic_has_its_own_steps(finish):
 
 
 FILTER = {"algorithm.filter_groups.enable": True}
+HF = {f"{ROLLOUT}.name": "hf"}  # keeps keys and values of what runs; the native engine has a pool
 
 
 def test_rounds_of_generation_are_what_samples_together(finish):
-    config, _ = finish(KEYS | FILTER | {"data.gen_batch_size": 48, "algorithm.filter_groups.max_num_gen_batches": 3})
+    rounds = {"data.gen_batch_size": 48, "algorithm.filter_groups.max_num_gen_batches": 3}
+    config, _ = finish(KEYS | FILTER | HF | rounds)
     lines = plan_numbers(config, None, sizes())
     assert value(lines, "prompts per generation round") == "48"
     assert "at most 3" in next(line.how for line in lines if line.name == "prompts per generation round")
@@ -86,7 +88,7 @@ def test_rounds_of_generation_are_what_samples_together(finish):
 
 def test_greedy_rows_sample_beside_the_others(finish):
     needs = Needs(greedy_baseline=True)
-    keys = KEYS | {f"{ROLLOUT}.n": 1, "algorithm.adv_estimator": "remax"}
+    keys = KEYS | HF | {f"{ROLLOUT}.n": 1, "algorithm.adv_estimator": "remax"}
     config, _ = finish(keys, needs)
     lines = plan_numbers(config, None, sizes(), needs)
     assert value(lines, "greedy sequences per step") == "16"
@@ -112,12 +114,40 @@ def test_memory_counts_what_is_there(finish):
     assert (plain.weights, plain.masters, plain.moments) == (4_000_000, 0, 8_000_000)
     assert plain.gradients == 4_000_000
     assert plain.reference == plain.critic == 0
-    assert plain.kv_cache == 128 * 1024 * (2 * 4 * 2 * 32 * 4)
+    assert plain.kv_cache == (1024 * 1024 + 16) * (2 * 4 * 2 * 32 * 4)  # max_num_seqs at full length, and a block
+    assert estimate_memory(finish(KEYS | HF)[0], sizes(), 2).kv_cache == 128 * 1024 * (2 * 4 * 2 * 32 * 4)
     assert plain.peak == plain.always + max(plain.kv_cache, plain.training)
     full = estimate_memory(finish(KEYS | {f"{ACTOR}.use_kl_loss": True}, Needs(critic=True))[0], sizes(), 2)
     assert full.reference == 4_000_000
     assert full.critic == 12_000_000  # its gradients are there when the actor's are not
     assert full.always == plain.always + full.reference + full.critic
+
+
+def test_the_kv_pool_takes_its_share_of_the_device_at_most(finish):
+    config, _ = finish(KEYS | {f"{ROLLOUT}.gpu_memory_utilization": 0.25})
+    whole = estimate_memory(config, sizes(), 2).kv_cache
+    assert estimate_memory(config, sizes(), 2, memory_bytes=2**28).kv_cache == 2**26 < whole
+    assert estimate_memory(config, sizes(), 2, memory_bytes=2**50).kv_cache == whole
+    (line,) = [
+        line for line in plan_numbers(config, None, sizes(), memory_bytes=2**28) if line.name == "memory: KV pool"
+    ]
+    said = "rollout.max_num_seqs=1024 sequences of 1024 tokens, at most 0.25 of 256.0 MiB"
+    assert (line.value, line.how) == ("64.0 MiB", said)
+    short, _ = finish(
+        KEYS | {f"{ROLLOUT}.max_num_seqs": 8, "data.max_response_length": 10, "data.max_prompt_length": 7}
+    )
+    assert estimate_memory(short, sizes(), 2).kv_cache == (8 * 2 + 1) * 16 * (2 * 4 * 2 * 32 * 4)  # blocks of 16
+
+
+def test_a_kv_pool_that_stays_leaves_less_for_training(finish):
+    freed, kept = (finish(KEYS | {f"{ROLLOUT}.free_cache_engine": value})[0] for value in (True, False))
+    before, after = (estimate_memory(config, sizes(), 2, memory_bytes=2**30) for config in (freed, kept))
+    assert after.always == before.always + before.kv_cache
+    assert before.peak == before.always + max(before.kv_cache, before.training)
+    assert after.peak == after.always + after.training
+    assert plan_micro_batch(kept, sizes(), 2**29) < plan_micro_batch(freed, sizes(), 2**29)
+    assert plan_numbers(kept, None, sizes())[-1].how.endswith("plus one training pass")
+    assert estimate_memory(finish(KEYS | HF | {f"{ROLLOUT}.free_cache_engine": False})[0], sizes(), 2).keeps_kv is False
 
 
 def test_models_of_their_own_count_with_their_own_sizes(finish):

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from burnish.models.tiny import write_tiny_model
-from burnish.rollout.hf import HFEngine
+from burnish.rollout.native.engine import NativeEngine
 from burnish.serving.loading import ModelOptions, ServedModel, load
 from burnish.serving.server import ServeOptions, Server, listen, run
 
@@ -63,20 +63,36 @@ def serving(model: ServedModel, **options: Any) -> Iterator[Running]:
 
 
 @contextmanager
+def before_each_pass(model: ServedModel, call: Callable[[], None]) -> Iterator[None]:
+    """Inside this block `call` runs before every forward pass of the engine."""
+    runner = model.engine.runner
+    decoder = runner.decoder
+
+    def called_first(*inputs: Any) -> Any:
+        call()
+        return decoder(*inputs)
+
+    runner.decoder = called_first
+    try:
+        yield
+    finally:
+        runner.decoder = decoder
+
+
+@contextmanager
 def held(model: ServedModel) -> Iterator[threading.Event]:
     """Forward passes wait inside this block, until it ends; the event is set when one does."""
     waiting, go = threading.Event(), threading.Event()
 
-    def hook(*_: Any) -> None:
+    def wait() -> None:
         waiting.set()
         assert go.wait(DEADLINE_S)
 
-    handle = model.engine.module.register_forward_pre_hook(hook)
-    try:
-        yield waiting
-    finally:
-        go.set()
-        handle.remove()
+    with before_each_pass(model, wait):
+        try:
+            yield waiting
+        finally:
+            go.set()
 
 
 @pytest.fixture(scope="session", name="serving")
@@ -89,6 +105,12 @@ def _serving() -> Any:
 def _held() -> Any:
     """`with held(model) as waiting:`"""
     return held
+
+
+@pytest.fixture(scope="session", name="before_each_pass")
+def _before_each_pass() -> Any:
+    """`with before_each_pass(model, call):`"""
+    return before_each_pass
 
 
 @pytest.fixture(scope="session")
@@ -117,4 +139,4 @@ def client(nano_server: Running) -> openai.OpenAI:
 @pytest.fixture(scope="session")
 def another(nano: ServedModel) -> ServedModel:
     """The same weights behind an engine of its own with a short context, for servers with other options."""
-    return replace(nano, engine=HFEngine(nano.engine.module, nano.tokenizer, max_model_len=64))
+    return replace(nano, engine=NativeEngine(nano.engine.module, nano.tokenizer, max_model_len=64))

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from burnish.rollout.base import Sampling, request_seed
-from burnish.rollout.hf import HFEngine
+from burnish.rollout.native.engine import NativeEngine
 from burnish.serving import app as app_module
 from burnish.serving import server as server_module
 from burnish.serving.loading import ModelOptions
@@ -53,7 +53,7 @@ def test_a_chat_answer_is_what_the_engine_samples(client, nano):
     answer = ask(client, temperature=0.7, max_tokens=60)
     prompt = nano.renderer.prompt_ids(QUESTION)
     sampling = Sampling(temperature=0.7, max_tokens=60, seed=request_seed(1, "serve", 0, 0, 0))
-    engine = HFEngine(nano.engine.module, nano.tokenizer)
+    engine = NativeEngine(nano.engine.module, nano.tokenizer)
     expected = asyncio.run(engine.generate(prompt, sampling, request_id="x"))
     (choice,) = answer.choices
     assert choice.message.content == nano.tokenizer.decode(expected.token_ids, skip_special_tokens=True)
@@ -157,7 +157,9 @@ def test_completions_of_text_and_of_ids(client, nano):
     assert by_text.choices == client.completions.create(prompt=ids, **fields).choices
     assert by_text.choices[0].text == ask(client).choices[0].message.content
     both = client.completions.create(prompt=[text, "<|start|>12+34=?\n"], n=2, **fields)
-    assert [choice.index for choice in both.choices] == [0, 1, 2, 3] and both.choices[0] == by_text.choices[0]
+    assert [choice.index for choice in both.choices] == [0, 1, 2, 3] and both.choices[0].text == by_text.choices[0].text
+    alone = by_text.choices[0].logprobs.token_logprobs  # in another batch sums are rounded otherwise
+    assert both.choices[0].logprobs.token_logprobs == pytest.approx(alone, abs=1e-5)
     assert client.completions.create(prompt=[ids, ids], **fields).usage.prompt_tokens == 2 * len(ids)
     assert client.completions.create(model="nano", prompt=text).usage.completion_tokens <= 16
 
@@ -379,20 +381,17 @@ def test_a_client_that_leaves_aborts_its_request(serving, talkative, stream):
     assert talkative.engine.stats()["aborted"] == before + 2
 
 
-def test_a_failing_engine_is_a_500_without_its_inside(serving, another, caplog):
-    def broken(*_):
+def test_a_failing_engine_is_a_500_without_its_inside(serving, before_each_pass, another, caplog):
+    def broken():
         raise MemoryError("secret inside")
 
-    handle = another.engine.module.register_forward_pre_hook(broken)
     with serving(another) as running:
-        try:
+        with before_each_pass(another, broken):
             with pytest.raises(openai.InternalServerError) as caught:
                 ask(running.client())
             assert caught.value.body["message"] == "the server could not finish this request; its log says why"
             with pytest.raises(openai.APIError, match="its log says why"):
                 list(ask(running.client(), stream=True))
-        finally:
-            handle.remove()
         assert "secret inside" in caplog.text
         assert ask(running.client(), max_tokens=2).usage.completion_tokens == 2
 

@@ -216,7 +216,9 @@ def test_the_same_command_again_does_nothing(made, generate, monkeypatch):
     made("data.n_samples=2")
     before = Path("out.parquet").read_bytes()
     monkeypatch.setattr(generation, "Generation", None)  # nothing is read or loaded
-    speed = ["data.batch_size=1", "rollout.max_num_seqs=2", "rollout.timeout=60", "rollout.enforce_eager=true"]
+    speed = ["data.batch_size=1", "rollout.max_num_seqs=2", "rollout.timeout=60", "rollout.enforce_eager=true",
+             "rollout.gpu_memory_utilization=0.1", "rollout.enable_chunked_prefill=false",
+             "rollout.enable_prefix_caching=false"]  # fmt: skip
     code, out, err = generate("data.n_samples=2", *speed)
     assert code == 0 and "out.parquet is complete" in err and out == ""
     assert Path("out.parquet").read_bytes() == before
@@ -393,7 +395,7 @@ def test_rows_choose_their_agent_loop(made, place):
         (["model.path=."], "no config.json; the model path must name a Hugging Face model folder"),
         (["model.path=./no/such"], "the model path ./no/such: there is no such folder"),
         (["data.nsamples=3"], "did you mean 'data.n_samples'?"),
-        (["rollout.name=vllm"], "The engine that is there is hf: rollout.name=hf"),
+        (["rollout.name=vllm"], "The engines that are there are native and hf: rollout.name=native"),
         (["rollout.agent.default_agent_loop=mine"], "rollout.agent.default_agent_loop=mine: there is no such agent"),
         (["data.output_path=out.json"], "the output is a parquet file; end it with .parquet"),
         (["data.output_path=test.parquet"], "is the file of data.path"),

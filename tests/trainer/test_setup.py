@@ -66,9 +66,19 @@ def test_the_policys_model_is_named_too(load):
 
 
 def test_the_plan_shows_greedy_rows(load, capsys, tiny_model):
-    loaded = load("critic", tiny_model, "algorithm.adv_estimator=remax", "--plan")
+    remax = ["algorithm.adv_estimator=remax", "actor_rollout_ref.rollout.name=hf"]
+    loaded = load("critic", tiny_model, *remax, "--plan")
     setup.prepare(loaded)
     setup.run(loaded)
     plan = {line.split("  ")[0]: line for line in capsys.readouterr().out.splitlines()}
     assert plan["greedy sequences per step"].split()[4] == "4"
     assert "8 sequences of 40 tokens" in plan["memory: KV cache"]
+
+
+def test_the_plan_shows_the_kv_pool_and_its_share_of_the_device(load, capsys, tiny_model, monkeypatch):
+    monkeypatch.setattr(setup, "device_memory", lambda kind: 2**30)
+    loaded = load("critic", tiny_model, "actor_rollout_ref.rollout.max_num_seqs=3", "--plan")
+    setup.prepare(loaded)
+    setup.run(loaded)
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "KV pool" in line]
+    assert "rollout.max_num_seqs=3 sequences of 40 tokens, at most 0.5 of 1.0 GiB" in line

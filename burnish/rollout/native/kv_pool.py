@@ -1,7 +1,7 @@
 """The memory of keys and values: blocks of S tokens, for every layer, in one allocation.
 
 `fitting_blocks` says how many blocks there may be: what the engine can use at all, within its share of the device's
-memory and what is free of it. `release` gives the memory back and `allocate` takes it again, perhaps at another
+memory and, on a GPU, what is free of it (on a CPU memory is taken as it is written to). `release` gives the memory back and `allocate` takes it again, perhaps at another
 address; kernels read the address from the device, so captured graphs go on working.
 """
 
@@ -63,8 +63,7 @@ class KVPool:
             free, total = torch.cuda.mem_get_info(self.device)
             unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
             return min(share * total, MARGIN * (free + unused))
-        page = os.sysconf("SC_PAGE_SIZE")
-        return min(share * os.sysconf("SC_PHYS_PAGES") * page, MARGIN * os.sysconf("SC_AVPHYS_PAGES") * page)
+        return share * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def _zeros(self, size: int) -> torch.Tensor:
         if self.device.type == "cpu":  # numpy's take no memory until they are written to; torch writes them at once
