@@ -137,10 +137,14 @@ class InProcessEngine(RolloutEngine):
     def _take_over(self, weights: Mapping[str, Tensor] | None) -> None:
         """Copy named tensors that are not the module's own memory into it, and see that they arrived."""
         own = self.module.state_dict(keep_vars=True)
+        for name, tensor in (weights or {}).items():  # all of them, before the first is copied
+            if name not in own:
+                raise RolloutError(f"published weight {name!r} is not part of {type(self.module).__name__}")
+            if tensor.shape != own[name].shape:
+                shapes = f"{tuple(tensor.shape)}, and the module's is {tuple(own[name].shape)}"
+                raise RolloutError(f"published weight {name!r} is {shapes}; publish weights of the same model")
         with torch.no_grad():
             for name, tensor in (weights or {}).items():
-                if name not in own:
-                    raise RolloutError(f"published weight {name!r} is not part of {type(self.module).__name__}")
                 if own[name].data_ptr() != tensor.data_ptr():
                     own[name].copy_(tensor)
                     if _checksum(own[name]) != _checksum(tensor.to(own[name].dtype)):

@@ -54,8 +54,9 @@ class Canary:
         allowed = TOLERANCE[plain.dtype] * max(1.0, float(expected.abs().mean()))
         if not difference <= allowed:
             raise RolloutError(
-                "the rollout engine does not compute what the trained module does: log-probs of a fixed sequence "
-                f"differ by {difference:.3g} on average, {allowed:.3g} would be rounding. Use rollout.name=hf"
+                f"the rollout engine does not compute what the trained module ({type(self._module).__name__}) does: "
+                f"log-probs of a fixed sequence differ by {difference:.3g} on average, {allowed:.3g} is rounding. "
+                "Use rollout.name=hf"
             )
 
     @staticmethod

@@ -308,8 +308,8 @@ class NativeEngine(InProcessEngine):
         self._refuse_while_running("weights cannot change")
         if self._asleep:
             raise RolloutError("weights cannot be published while the engine sleeps; call wake() first")
-        self._take_over(weights)
         self.scheduler.blocks.forget()
+        self._take_over(weights)
         self._canary.check(self.runner, self.scheduler.blocks)
         self.version = version
 
@@ -317,6 +317,7 @@ class NativeEngine(InProcessEngine):
         """Give the KV pool back; `generate` is refused until `wake`."""
         self._refuse_while_running("the KV pool cannot be given back")
         if not self._asleep:
+            self.scheduler.blocks.forget()
             self.pool.release()
             self._asleep = True
 

@@ -1,0 +1,282 @@
+"""The core of the other files on a CUDA device: kernels, graphs, the pool at another address, and bfloat16."""
+
+import asyncio
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from burnish.errors import RolloutError
+from burnish.rollout.base import Sampling
+from burnish.rollout.hf import HFEngine
+from tests.rollout.native.exact import (
+    check_exact,
+    difference_to_training,
+    greedy,
+    random_prompts,
+    random_requests,
+)
+from tests.rollout.native.models import CONTEXT, FAMILIES, FUSED, build, family, very_tiny
+from tests.rollout.native.test_load import random_load
+
+pytestmark = pytest.mark.gpu
+NEW = 24
+SHORT, LONG, OTHER = (random_prompts(1, seed, length, length)[0] for seed, length in ((1, 4), (2, 33), (3, 17)))
+PROMPTS = [SHORT, LONG, OTHER, SHORT, LONG, SHORT]
+WAYS = [(name, fused) for name in FAMILIES for fused in ([True, False] if name in FUSED else [True])]
+both_ways = pytest.mark.parametrize("name,fused", WAYS, ids=[f"{n}-{'fused' if f else 'module'}" for n, f in WAYS])
+graphs_on_off = pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
+FREE = Sampling(max_tokens=20, ignore_eos=True)
+
+
+@pytest.fixture(autouse=True)
+def exact_products():
+    """Products in float32 are computed in float32, not in TF32."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+@both_ways
+def test_greedy_equals_transformers_generate(native, name, fused):
+    module = family(name).cuda()
+    expected = {tuple(prompt): greedy(module, prompt, NEW) for prompt in (SHORT, LONG, OTHER)}
+    engine = native(module, fused=fused, max_num_batched_tokens=16)
+    requests = [(prompt, Sampling(temperature=0, max_tokens=NEW)) for prompt in PROMPTS]
+    assert [c.token_ids for c in engine.run(requests)] == [expected[tuple(prompt)] for prompt in PROMPTS]
+    assert engine.run(requests[1:2])[0].token_ids == expected[tuple(LONG)]
+
+
+@both_ways
+def test_sampled_tokens_and_log_probs_equal_a_plain_forward(native, name, fused):
+    module = family(name).cuda()
+    requests = [
+        (prompt, replace(FREE, temperature=temperature, seed=seed))
+        for seed, prompt in enumerate(PROMPTS)
+        for temperature in (0.7, 1.0, 1.4)
+    ]
+    checked = check_exact(module, requests, native(module, fused=fused).run(requests), context=CONTEXT, atol=2e-5)
+    assert checked.near_ties <= 1
+
+
+@pytest.mark.parametrize("kind", [{}, {"top_k": 5}, {"top_p": 0.8}, {"min_p": 0.1, "temperature": 0.8}])
+def test_tokens_are_those_of_the_cpu(native, module, kind):
+    """Same seeds, same noise: only a near-tie may make a difference."""
+    requests = [(prompt, replace(FREE, seed=seed, **kind)) for seed, prompt in enumerate(random_prompts(40, seed=6))]
+    here = native(module).run(requests)
+    there = native(family("qwen2").cuda()).run(requests)
+    same = sum(one.token_ids == other.token_ids for one, other in zip(here, there, strict=True))
+    assert same >= 39
+    check_exact(module, requests, there, context=CONTEXT, atol=2e-5)
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_num_seqs": 5}, {"ahead": 0}, {"ahead": 4}, {"blocks": 10}])
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "module"])
+def test_graphs_change_nothing(native, fused, settings):
+    module = family("qwen2").cuda()
+    requests = random_requests(30, seed=7)
+    expected = native(module, fused=fused, graphs=False, **settings).run(requests)
+    engine = native(module, fused=fused, graphs=True, **settings)
+    for _ in range(2):
+        got = engine.run(requests)
+        assert [c.token_ids for c in got] == [c.token_ids for c in expected]
+        assert [(c.finish_reason, c.stop) for c in got] == [(c.finish_reason, c.stop) for c in expected]
+        for one, other in zip(got, expected, strict=True):
+            assert one.log_probs == pytest.approx(other.log_probs, abs=2e-5)
+
+
+def test_a_repeated_run_is_the_same_bit_for_bit(native):
+    module = family("qwen2").cuda()
+    requests = random_requests(30, seed=8)
+    assert native(module).run(requests) == native(module).run(requests)
+
+
+def test_stops_and_limits(native, tokenizer):
+    module = family("qwen2").cuda()
+    engine = native(module, ahead=3)
+    prompt = SHORT
+    whole = engine.run([(prompt, FREE)])[0].token_ids
+    by_id = engine.run([(prompt, replace(FREE, stop_token_ids=(token,))) for token in whole])
+    assert [c.token_ids for c in by_id] == [whole[: whole.index(token) + 1] for token in whole]
+    unused = [token for token in range(3, 259) if token not in whole][:11]
+    many = engine.run([(prompt, replace(FREE, stop_token_ids=(*unused, whole[6])))])[0]
+    assert many.token_ids == whole[: whole.index(whole[6]) + 1] and many.stop == whole[6]
+    counts = [1, 2, 7, 19]
+    completions = engine.run([(prompt, replace(FREE, max_tokens=count)) for count in counts])
+    assert [c.token_ids for c in completions] == [whole[:count] for count in counts]
+    to_the_end = engine.run([(prompt, replace(FREE, max_tokens=None))])[0]
+    assert len(to_the_end.token_ids) == CONTEXT - len(prompt)
+    text = tokenizer.decode(whole)
+    stop = next(text[i : i + 2] for i in range(2, len(text) - 2) if text[i : i + 2].isascii())
+    cut = engine.run([(prompt, replace(FREE, stop=(stop,)))])[0]
+    assert (cut.finish_reason, cut.stop) == ("stop", stop) and cut.token_ids == whole[: len(cut.token_ids)]
+    assert stop in tokenizer.decode(cut.token_ids) and stop not in tokenizer.decode(cut.token_ids[:-1])
+
+
+@graphs_on_off
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "module"])
+def test_load_with_preemption(native, tokenizer, generate_all, fused, graphs):
+    module = very_tiny(context=256).cuda()
+    engine = native(module, blocks=40, max_num_seqs=64, max_num_batched_tokens=128, ahead=2, fused=fused, graphs=graphs)
+    stems = random_prompts(12, seed=4, shortest=20, longest=50)
+    requests = random_load(1500, 2, stems, longest=80, most=120, usual=40)
+
+    async def one(i, prompt, sampling):
+        seen = []
+
+        def on_token(token, _):
+            seen.append(token)
+            if len(seen) == 3:
+                engine.abort(str(i))
+
+        return await engine.generate(
+            prompt, sampling, request_id=str(i), order=(i // 7,), on_token=on_token if i % 20 == 0 else None
+        )
+
+    async def main():
+        tasks = []
+        for i, request in enumerate(requests):
+            tasks.append(asyncio.create_task(one(i, *request)))
+            if i % 40 == 0:
+                for _ in range(i % 23):
+                    await asyncio.sleep(0)
+        return await asyncio.gather(*tasks)
+
+    completions = asyncio.run(main())
+    checked = check_exact(module, requests, completions, context=256, atol=5e-5)
+    stats = engine.stats()
+    print(f"{checked}; {stats}")
+    assert checked.near_ties <= 5
+    assert stats["preemptions"] > 0 and stats["shared_tokens"] > 0 and stats["prefix_hit_tokens"] > 0
+    few = range(0, 1500, 97)
+    alone = generate_all(HFEngine(module, tokenizer, max_num_seqs=1), [requests[i] for i in few])
+    same = sum(
+        completions[i].token_ids == one.token_ids[: len(completions[i].token_ids)]
+        for i, one in zip(few, alone, strict=True)
+    )
+    assert same >= len(few) - 1
+    engine.publish(None, 1)
+    assert engine.stats()["kv_blocks_cached"] == 0
+
+
+def wide(layers=4):
+    """Four layers as wide as those of Qwen2.5-0.5B, with its vocabulary; random weights as they are initialised."""
+    return build(
+        "qwen2",
+        {
+            "hidden_size": 896,
+            "intermediate_size": 4864,
+            "num_attention_heads": 14,
+            "num_key_value_heads": 2,
+            "vocab_size": 151_936,
+            "tie_word_embeddings": True,
+            "rope_theta": 1_000_000.0,
+        },
+        sharpness=1,
+        layers=layers,
+        context=1024,
+        dtype=torch.bfloat16,
+    )
+
+
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "module"])
+@pytest.mark.parametrize("make", [lambda: family("qwen2").to(torch.bfloat16), wide], ids=["tiny", "wide"])
+def test_bfloat16_log_probs_are_near_those_of_training(native, make, fused):
+    module = make().cuda()
+    vocabulary = module.config.vocab_size
+    prompts = random_prompts(16, seed=3, shortest=4, longest=40, vocabulary=vocabulary)
+    requests = [(prompt, replace(FREE, max_tokens=48, seed=seed)) for seed, prompt in enumerate(prompts * 4)]
+    completions = native(module, fused=fused, blocks=1000).run(requests)
+    difference = difference_to_training(module, requests, completions)
+    print(f"mean |Δ log-prob| {difference.mean():.6f}, largest {difference.max():.4f}, {len(difference)} tokens")
+    assert difference.mean() < 0.005
+
+
+@graphs_on_off
+def test_sleep_frees_the_pool_and_graphs_go_on_after_wake(native, graphs):
+    module = family("qwen2").cuda()
+    engine = native(module, graphs=graphs, blocks=20_000)
+    requests = random_requests(20, seed=5)
+    expected = engine.run(requests)
+    torch.cuda.synchronize()
+    awake = torch.cuda.memory_allocated()
+    pool = 20_000 * 16 * 2 * 2 * 2 * 8 * 4  # blocks × tokens × layers × keys and values × heads × size × bytes
+    for _ in range(3):
+        engine.sleep()
+        assert awake - torch.cuda.memory_allocated() >= 0.9 * pool
+        in_the_way = torch.empty(pool + 4096, dtype=torch.uint8, device="cuda")  # the pool comes back elsewhere
+        with pytest.raises(RolloutError, match=r"wake\(\)"):
+            engine.run(requests)
+        engine.wake()
+        got = engine.run(requests)
+        assert [c.token_ids for c in got] == [c.token_ids for c in expected]
+        assert [c.log_probs for c in got] == [c.log_probs for c in expected]
+        del in_the_way
+
+
+@graphs_on_off
+def test_after_an_optimiser_step_graphs_read_the_new_weights(native, graphs):
+    module = family("qwen2").cuda()
+    engine = native(module, graphs=graphs)
+    requests = [(prompt, replace(FREE, temperature=0)) for prompt in PROMPTS]
+    before = [c.token_ids for c in engine.run(requests)]
+    where = [parameter.data_ptr() for parameter in module.parameters()]
+    for version in (1, 2):
+        ids = torch.tensor([list(range(5, 40))], device="cuda")
+        optimiser = torch.optim.SGD(module.parameters(), lr=0.5)
+        module(ids, labels=ids).loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        engine.publish(None, version)
+        assert [parameter.data_ptr() for parameter in module.parameters()] == where
+        after = [c.token_ids for c in engine.run(requests)]
+        assert after == [greedy(module, prompt, 20, eos_token_id=None) for prompt in PROMPTS] and after != before
+        before = after
+
+
+def test_a_moved_parameter_is_named(native):
+    module = family("qwen2").cuda()
+    engine = native(module)
+    weight = module.model.norm.weight
+    weight.data = weight.data.clone() * 1.5
+    with pytest.raises(RolloutError, match=r"model\.norm\.weight"):
+        engine.publish(None, 1)
+
+
+def test_abort_and_cancel_on_the_device(native):
+    module = family("qwen2").cuda()
+    engine = native(module, ahead=3)
+    whole = engine.run([(SHORT, replace(FREE, max_tokens=60))])[0]
+
+    async def main():
+        tasks = [
+            asyncio.create_task(engine.generate(SHORT, replace(FREE, max_tokens=60, seed=seed), request_id=str(seed)))
+            for seed in range(3)
+        ]
+        before = engine.stats()["generated_tokens"]
+        while engine.stats()["generated_tokens"] < before + 15:
+            await asyncio.sleep(0)
+        engine.abort("0")
+        tasks[1].cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    aborted, cancelled, kept = asyncio.run(main())
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert aborted.token_ids == whole.token_ids[: len(aborted.token_ids)] and len(aborted.token_ids) < 60
+    assert len(kept.token_ids) == 60
+
+
+def test_a_large_vocabulary_at_full_width(native):
+    """The sampling kernels over 151,936 tokens, in float32, against plain forward passes."""
+    module = wide(layers=1).float().cuda()
+    prompts = random_prompts(12, seed=3, shortest=4, longest=40, vocabulary=151_936)
+    kinds = [{}, {"temperature": 0.5}, {"temperature": 0.0}, {"top_k": 50}, {"top_p": 0.9}]
+    requests = [
+        (prompt, replace(FREE, seed=i, **kinds[i % len(kinds)])) for i, prompt in enumerate([*prompts, *prompts])
+    ]
+    start = time.monotonic()
+    checked = check_exact(module, requests, native(module).run(requests), context=1024, atol=5e-5)
+    print(f"{checked} in {time.monotonic() - start:.1f} s")
+    assert checked.near_ties <= 2

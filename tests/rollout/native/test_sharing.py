@@ -1,0 +1,171 @@
+"""A prompt is read once for a group, a continuation re-uses its prefix, and new weights make both start again."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+import torch
+
+from burnish.rollout.base import Sampling
+from tests.rollout.native.exact import check_exact, random_prompts
+from tests.rollout.native.models import CONTEXT, family
+
+S = 8  # tokens per block
+FREE = Sampling(ignore_eos=True, max_tokens=13)
+READ = ("prompt_tokens", "prefill_tokens", "shared_tokens", "prefix_hit_tokens")
+
+
+def prompt_of(length, seed=0):
+    return random_prompts(1, seed, length, length)[0]
+
+
+def reading(engine, requests):
+    """The completions, and what reading their prompts added to the statistics: asked, computed, shared, found."""
+    before = engine.stats()
+    completions = engine.run(requests)
+    after = engine.stats()
+    asked, computed, shared, found = (after[name] - before[name] for name in READ)
+    assert asked == computed + shared + found == sum(len(prompt) for prompt, _ in requests)
+    return completions, (computed, shared, found)
+
+
+@pytest.mark.parametrize("length", [1, S - 1, S, S + 1, 3 * S, 3 * S + 5])
+@pytest.mark.parametrize("settings", [{}, {"prefix_caching": False}, {"ahead": 2}], ids=["cached", "uncached", "ahead"])
+def test_a_group_reads_its_prompt_once(native, module, length, settings):
+    requests = [(prompt_of(length), replace(FREE, seed=seed)) for seed in range(6)]
+    completions, read = reading(native(module, block_size=S, **settings), requests)
+    assert read == (length, 5 * length, 0)
+    assert len({tuple(c.token_ids) for c in completions}) == 6
+    check_exact(module, requests, completions, context=CONTEXT)
+
+
+def test_a_group_whose_prompt_is_cut_reads_it_once(native, module):
+    requests = [(prompt_of(30), replace(FREE, seed=seed)) for seed in range(4)]
+    completions, (computed, shared, found) = reading(native(module, block_size=S, max_num_batched_tokens=8), requests)
+    assert computed < 2 * 30 and shared + found == 4 * 30 - computed
+    check_exact(module, requests, completions, context=CONTEXT)
+
+
+def test_groups_of_several_prompts(native, module):
+    prompts = [prompt_of(length, seed=length) for length in (5, 16, 23)]
+    requests = [(prompt, replace(FREE, seed=seed)) for seed in range(4) for prompt in prompts]
+    completions, read = reading(native(module, block_size=S), requests)
+    assert read == (5 + 16 + 23, 3 * (5 + 16 + 23), 0)
+    check_exact(module, requests, completions, context=CONTEXT)
+
+
+def test_a_group_larger_than_the_batch_finds_its_prompt_again(native, module):
+    requests = [(prompt_of(20), replace(FREE, seed=seed)) for seed in range(6)]
+    completions, (computed, _, found) = reading(native(module, block_size=S, max_num_seqs=2), requests)
+    assert found > 0 and computed < 6 * 20 / 2
+    check_exact(module, requests, completions, context=CONTEXT)
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_a_continuation_reuses_whole_blocks_of_its_prefix(native, module, ahead):
+    engine = native(module, block_size=S, ahead=ahead)
+    prompt = prompt_of(21)
+    (first,), read = reading(engine, [(prompt, FREE)])
+    assert read == (21, 0, 0)
+    second = [*prompt, *first.token_ids, *prompt_of(6, seed=1)]  # 21 + 13 tokens have been there: 4 blocks and some
+    completions, read = reading(engine, [(second, FREE)])
+    assert read == (40 - 4 * S, 0, 4 * S)
+    third = [*second, *completions[0].token_ids, 9]
+    more, read = reading(engine, [(third, FREE)])
+    assert read == (54 - 6 * S, 0, 6 * S)  # 40 + 13 tokens
+    check_exact(module, [(second, FREE), (third, FREE)], completions + more, context=CONTEXT)
+
+
+@pytest.mark.parametrize("length", range(18, 22))
+def test_the_last_token_of_a_completion_has_no_keys_and_values_yet(native, module, length):
+    """It was sampled, but never fed: a block that it would fill is not whole."""
+    engine = native(module, block_size=S)
+    (first,), _ = reading(engine, [(prompt_of(length), FREE)])
+    second = [*prompt_of(length), *first.token_ids, 9, 10]
+    completions, (_, _, found) = reading(engine, [(second, FREE)])
+    assert found == (length + len(first.token_ids) - 1) // S * S
+    check_exact(module, [(second, FREE)], completions, context=CONTEXT)
+
+
+@pytest.mark.parametrize("length", [S, S + 1, 2 * S, 2 * S + 1])
+def test_the_same_prompt_again_still_computes_its_last_token(native, module, length):
+    engine = native(module, block_size=S)
+    request = (prompt_of(length), FREE)
+    (first,), _ = reading(engine, [request])
+    (again,), (computed, _, found) = reading(engine, [request])
+    assert found == (length - 1) // S * S and computed == length - found > 0
+    assert again.token_ids == first.token_ids
+    check_exact(module, [request], [again], context=CONTEXT)
+
+
+def test_a_prefix_that_differs_in_one_token_is_another(native, module):
+    engine = native(module, block_size=S)
+    prompt = prompt_of(3 * S + 2)
+    engine.run([(prompt, FREE)])
+    for place, blocks in ((0, 0), (S - 1, 0), (S, 1), (2 * S, 2), (3 * S, 3)):
+        other = [*prompt[:place], (prompt[place] + 1) % 256 + 3, *prompt[place + 1 :]]
+        completions, (_, _, found) = reading(engine, [(other, FREE)])
+        assert found == blocks * S
+        check_exact(module, [(other, FREE)], completions, context=CONTEXT)
+
+
+def test_equal_blocks_at_other_places_are_not_shared(native, module):
+    engine = native(module, block_size=S)
+    block = prompt_of(S)
+    engine.run([(block * 3 + [5], FREE)])
+    swapped = [*prompt_of(S, seed=1), *block, *block, 5]
+    completions, (_, _, found) = reading(engine, [(swapped, FREE)])
+    assert found == 0
+    check_exact(module, [(swapped, FREE)], completions, context=CONTEXT)
+
+
+def test_without_prefix_caching_nothing_is_kept(native, module):
+    engine = native(module, block_size=S, prefix_caching=False)
+    request = (prompt_of(20), FREE)
+    assert reading(engine, [request])[1] == reading(engine, [request])[1] == (20, 0, 0)
+    assert engine.stats()["kv_blocks_cached"] == 0
+
+
+def test_what_is_cached_makes_room_when_it_is_needed(native, module):
+    engine = native(module, block_size=S, blocks=12)
+    requests = [(prompt_of(40, seed=seed), FREE) for seed in range(8)]
+    completions = [engine.run([request])[0] for request in requests]
+    check_exact(module, requests, completions, context=CONTEXT)
+    stats = engine.stats()
+    assert 0 < stats["kv_blocks_cached"] <= stats["kv_blocks"] <= 12 and stats["preemptions"] == 0
+    assert reading(engine, requests[-1:])[1][2] == 32 and reading(engine, requests[:1])[1][2] == 0
+
+
+def test_aborted_work_is_not_mistaken_for_finished_work(native, module):
+    """Half of a prompt may have been read when a request leaves; the next one must not believe in the other half."""
+    prompt = prompt_of(40)
+    for passes in (5, 20, 25, 30, 40, 60):
+        engine = native(module, block_size=S, max_num_batched_tokens=8, ahead=2)
+
+        async def leave(engine=engine, passes=passes):
+            task = asyncio.create_task(engine.generate(prompt, FREE, request_id="a"))
+            for _ in range(passes):
+                await asyncio.sleep(0)
+            engine.abort("a")
+            return await task
+
+        asyncio.run(leave())
+        check_exact(module, [(prompt, FREE)], engine.run([(prompt, FREE)]), context=CONTEXT)
+
+
+def test_publish_drops_what_old_weights_computed(native, one_by_one):
+    module = family("qwen2")
+    engine = native(module, block_size=S)
+    prompt = prompt_of(30)
+    requests = [(prompt, replace(FREE, seed=seed)) for seed in range(3)]
+    engine.run(requests)
+    assert engine.stats()["kv_blocks_cached"] > 0
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) * 0.05)
+    engine.publish(None, 1)
+    assert engine.stats()["kv_blocks_cached"] == engine.stats()["kv_blocks_used"] == 0
+    completions, read = reading(engine, requests)
+    assert read == (30, 60, 0)
+    assert [c.token_ids for c in completions] == [c.token_ids for c in one_by_one(module, requests)]
+    check_exact(module, requests, completions, context=CONTEXT)
