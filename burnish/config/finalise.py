@@ -45,7 +45,7 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
     run.require(config, EXAMPLES)
     run.expand_paths(config)
     rows.rows(config, given)
-    engine(config.actor_rollout_ref.rollout, sampling.ROLLOUT, given)
+    engine(config.actor_rollout_ref.rollout, config.actor_rollout_ref.model, sampling.ROLLOUT, given)
     sampling.lengths(config, given)
     batch.group_size(config, given)
     sampling.sampling(config, given)
@@ -115,7 +115,7 @@ def finalise_generation(config: GenerationConfig, explicit: frozenset[str]) -> l
     run.require(config, GENERATION_EXAMPLES)
     run.expand_paths(config)
     generation.files(config, given)
-    engine(config.rollout, "rollout", given)
+    engine(config.rollout, config.model, "rollout", given)
     generation.lengths(config, given)
     generation.sampling(config, given)
     return given.notices
