@@ -426,3 +426,11 @@ def test_what_the_hf_engine_does_not_read_is_said(finish):
         f"no effect: {ROLLOUT}.enable_chunked_prefill, {ROLLOUT}.free_cache_engine (the hf engine keeps no KV pool)",
         f"no effect: {ROLLOUT}.enforce_eager (the hf engine uses no CUDA graphs)",
     ]
+
+
+@pytest.mark.parametrize("name", ["flash_attention_2", "flex_attention"])
+def test_attention_that_cannot_be_paged_is_refused_for_the_native_engine(finish, name):
+    keys = {"actor_rollout_ref.model.attn_implementation": name}
+    with pytest.raises(ConfigError, match=f"actor_rollout_ref.model.attn_implementation={name}: .*{ROLLOUT}.name=hf"):
+        finish(keys)
+    finish(keys | {f"{ROLLOUT}.name": "hf"})
