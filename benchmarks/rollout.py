@@ -80,7 +80,7 @@ SHAPES: dict[str, dict[str, Any]] = {  # what differs from the defaults of the a
     },
 }  # fmt: skip
 COUNTERS = (  # of `stats()`, those that are told for each run
-    "steps", "batches", "prefill_tokens", "shared_tokens", "prefix_hit_tokens", "preemptions", "near_ties",
+    "steps", "batches", "prefill_tokens", "shared_tokens", "prefix_hit_tokens", "preemptions",
 )  # fmt: skip
 COLUMNS = (
     f"  {'case':<11}{'engine':<10}{'first tok/s':>12}{'median':>10}{'best':>10}{'ms/step':>9}{'ratio':>8}{'GPU GB':>8}"

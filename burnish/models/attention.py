@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 PREFIX = "burnish_"
-PLAIN = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
+PLAIN = ("sdpa", "eager")
 ORDINARY = (DynamicLayer, DynamicSlidingWindowLayer)  # keys and values per token, and nothing else
 BY_LENGTH = ("dynamic", "longrope")  # rotary frequencies that depend on the longest sequence of a batch
 EXTRAS = ("s_aux", "position_bias", "head_mask")  # what attention may depend on besides queries, keys and values
+NO_MASK = (1, 1, 1, 1)
 INSTEAD = "Use a decoder with transformers' attention interface and an ordinary key-value cache, or rollout.name=hf"
 
 
@@ -54,22 +55,22 @@ class PagedPass:
 class Trial:
     """A forward pass that only looks: what each layer hands to the attention function."""
 
+    windows: list[int | None]  # by layer, as the model's cache knows them
     layers: list[tuple[int, LayerShape]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
 def use_paging(module: "PreTrainedModel") -> None:
-    """Let `module` take paged passes. What it computes without one does not change.
-
-    sdpa leaves out soft-capped scores without a word, which eager has.
-    """
-    own = module.config.get_text_config()._attn_implementation
+    """Let `module` take paged passes. What it computes without one does not change."""
+    config = module.config.get_text_config()
+    own = config._attn_implementation
     if own.startswith(PREFIX):
         return
-    if getattr(module.config.get_text_config(), "attn_logit_softcapping", None) is not None:
-        own = "eager"
     if own not in PLAIN:
         raise NotAvailable(f"rollout with attn_implementation={own}", f"Choose one of {', '.join(PLAIN)}")
+    if own == "sdpa" and getattr(config, "attn_logit_softcapping", None) is not None:
+        what = f"rollout with {type(module).__name__} and attn_implementation=sdpa, which leaves out its capped scores"
+        raise NotAvailable(what, "Choose eager")
     module.set_attn_implementation(PREFIX + own)
 
 
@@ -78,7 +79,8 @@ def layers_of(module: "PreTrainedModel") -> list[LayerShape]:
     if problem := _kind_problem(module):
         raise NotAvailable(f"rollout with {type(module).__name__}: {problem}", INSTEAD)
     use_paging(module)
-    trial = Trial()
+    cache = DynamicCache(config=module.config.get_text_config())
+    trial = Trial([getattr(layer, "sliding_window", None) for layer in cache.layers])
     ids = torch.zeros(1, 2, dtype=torch.long, device=next(module.parameters()).device)
     with torch.no_grad():
         module(**line_inputs(ids[0], torch.arange(2, device=ids.device)), paged=trial)
@@ -94,7 +96,7 @@ def layers_of(module: "PreTrainedModel") -> list[LayerShape]:
 
 def line_inputs(ids: Tensor, positions: Tensor) -> dict[str, Any]:
     """Arguments of a module's forward for a packed line (T,). A mask of four dimensions is taken as it is."""
-    mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=ids.device)
+    mask = torch.ones(NO_MASK, dtype=torch.bool, device=ids.device)
     return {"input_ids": ids[None], "position_ids": positions[None], "attention_mask": mask, "use_cache": False}
 
 
@@ -135,7 +137,7 @@ def _attention(plain: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         if paged is None:
             return _plain_function(plain, module)(module, query, key, value, attention_mask, **kwargs)
         if isinstance(paged, Trial):
-            return _note(paged, module, query, key, value, kwargs), None
+            return _note(paged, module, query, key, value, {"mask": attention_mask, **kwargs}), None
         kv = paged.kv[module.layer_idx]  # type: ignore[call-overload]
         store(kv, paged.where.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
         scale = kwargs.get("scaling")
@@ -162,7 +164,13 @@ def _plain_function(name: str, module: nn.Module) -> Callable[..., tuple[Tensor,
 def _note(
     trial: Trial, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, arguments: dict[str, Any]
 ) -> Tensor:
-    trial.layers.append((getattr(module, "layer_idx", -1), LayerShape(key.shape[1], key.shape[-1])))
+    layer = getattr(module, "layer_idx", -1)
+    trial.layers.append((layer, LayerShape(key.shape[1], key.shape[-1])))
+    window = trial.windows[layer] if 0 <= layer < len(trial.windows) else None
+    if window is not None and arguments.get("sliding_window") != window:
+        trial.problems.append(f"its window of {window} tokens is in its mask alone, which a paged pass does not read")
+    if arguments["mask"] is not None and arguments["mask"].shape != NO_MASK:
+        trial.problems.append("it makes a mask of its own")
     if key.shape[-1] != value.shape[-1]:
         trial.problems.append(
             f"keys and values differ in size ({key.shape[-1]}, {value.shape[-1]}), as in multi-head latent attention"

@@ -305,13 +305,16 @@ def _load(
 ) -> Loaded:
     import torch
 
-    attention = model_config.attn_implementation
+    attention: str | None = model_config.attn_implementation
+    if attention == "auto":  # None: sdpa, or eager where it has none. sdpa leaves out capped scores without a word
+        capped = getattr(config.get_text_config(), "attn_logit_softcapping", None) is not None
+        attention = "eager" if capped else None
     with reading(folder, "the model"), quiet_transformers(), torch.random.fork_rng():
         module, info = auto_class.from_pretrained(
             folder,
             config=config,
             dtype=dtype,
-            attn_implementation=None if attention == "auto" else attention,  # None: sdpa, or eager where it has none
+            attn_implementation=attention,
             trust_remote_code=model_config.trust_remote_code,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # to name them below

@@ -1,11 +1,14 @@
 """One step of sampling for rows whose decode state lies on the device: steps follow each other without the host.
 
 Consumes logits and `Rows`; draws one token per row, writes what the next step feeds into the same `Rows`, and leaves
-token, log-prob and status in `Rows.out` for the host to read when it likes. The draw is that of rollout/sampler.py
-without truncation: rows that ask for top-k, top-p or min-p are drawn there and come in by `advance`.
+token, log-prob and status in `Rows.out` for the host to read when it likes.
 
-On a GPU `sample_and_advance` is two Triton kernels; elsewhere it is the torch twin below. The two sum in another order,
-so they may differ where the noise falls within a rounding error of the border between two tokens.
+A draw is the inverse of the cumulative distribution in token-id order, so it needs one number per token and does not
+depend on the other rows. Before it, a row may be cut: temperature, top-k, top-p of what top-k left, min-p.
+
+On a GPU `sample_and_advance` is Triton kernels; elsewhere it is the torch twin below, whose `draw` is also there for
+those who keep no `Rows`. The two sum in another order, so they may differ where the noise falls within a rounding error
+of the border between two tokens, or the mass before a token within one of top-p.
 """
 
 from dataclasses import dataclass
@@ -28,6 +31,9 @@ class Rows:
     drawn: Tensor  # (C,) int64: place in the completion of the next token to sample, which is the place of its noise
     seeds: Tensor  # (C,) int64: bit pattern of the request's unsigned 64-bit seed
     temperature: Tensor  # (C,) float32; 0: greedy
+    top_k: Tensor  # (C,) int32; 0: off
+    top_p: Tensor  # (C,) float32; 1: off
+    min_p: Tensor  # (C,) float32; 0: off
     stops: Tensor  # (C, STOPS) int64: token ids that end the row; -1: none
     out: Tensor  # (3, C) float32: token id, log-prob, status (IDLE, GOES_ON, ENDED) of the newest step
 
@@ -76,51 +82,92 @@ def advance(rows: Rows, index: Tensor | None, tokens: Tensor, log_probs: Tensor)
     rows.out[2, at] = active.float() + ended.float()
 
 
-def sample_and_advance(logits: Tensor, rows: Rows, index: Tensor | None = None, source: Tensor | None = None) -> None:
+def sample_and_advance(
+    logits: Tensor,
+    rows: Rows,
+    index: Tensor | None = None,
+    source: Tensor | None = None,
+    truncates: bool = False,
+) -> None:
     """Row `index[i]` (None: i) draws from `logits[source[i]]` (None: i), then moves on as `advance` says.
 
     `logits` is (n, V) in any float type, each row contiguous; `index` and `source` are (n,) int64 and distinct but for
-    idle rows. The log-prob is log_softmax(logits / temperature); at temperature 0 of the unscaled logits, and the token
-    is the first of the greatest. Else it is the first whose cumulative probability exceeds noise × total. Logits that
-    give no distribution (a NaN, +inf, nothing but -inf) give token 0 with log-prob NaN, which the host reports.
+    idle rows. The rows' top_k, top_p and min_p are looked at where `truncates` says that one of them asks for it. What
+    is drawn is said at `draw`.
     """
     if logits.is_cuda:
         from burnish.ops.triton.sampling import sample_and_advance as launch
 
-        launch(logits, rows, index, source)
+        launch(logits, rows, index, source, truncates)
     else:
-        sample_and_advance_twin(logits, rows, index, source)
+        sample_and_advance_twin(logits, rows, index, source, truncates)
 
 
 def sample_and_advance_twin(
-    logits: Tensor, rows: Rows, index: Tensor | None = None, source: Tensor | None = None
+    logits: Tensor,
+    rows: Rows,
+    index: Tensor | None = None,
+    source: Tensor | None = None,
+    truncates: bool = False,
 ) -> None:
     """`sample_and_advance` in plain torch, on any device."""
     count = len(index) if index is not None else len(logits) if source is None else len(source)
     at = slice(count) if index is None else index
-    temperature, noise = rows.temperature[at], uniforms(rows.seeds[at], rows.drawn[at])  # (n,), (n,)
+    truncation = (rows.top_k[at], rows.top_p[at], rows.min_p[at]) if truncates else None
+    lines = logits[:count] if source is None else logits[source]
+    advance(rows, index, *draw(lines, rows.temperature[at], uniforms(rows.seeds[at], rows.drawn[at]), truncation))
+
+
+def draw(
+    logits: Tensor, temperature: Tensor, noise: Tensor, truncation: tuple[Tensor, Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Logits (n, V), temperature (n,), noise (n,) in [0, 1) → token ids (n,) int64, log-probs (n,) float32.
+
+    The log-prob is log_softmax(logits / temperature); at temperature 0 of the unscaled logits, and the token is the
+    first of the greatest. Else it is the first whose cumulative probability exceeds noise × total. `truncation`, top_k,
+    top_p and min_p (n,) each, leaves fewer tokens to draw from, and the log-prob as it is. Logits that give no
+    distribution (a NaN, +inf, nothing but -inf) give token 0 with log-prob NaN, which the host reports.
+
+    torch promises no deterministic cumulative sum of floating numbers on a GPU. Where deterministic algorithms are
+    asked for, the sums therefore run on the CPU: slower, and the same tokens as there for the same log-probs.
+    """
+    columns = (temperature, noise, *(truncation or ()))
     step = max(1, ELEMENTS_AT_ONCE // logits.shape[-1])
-    parts = []
-    for i in range(0, count, step):
-        some = slice(i, min(i + step, count))
-        parts.append(_draw(logits[some if source is None else source[some]], temperature[some], noise[some]))
-    if parts:
-        tokens, log_probs = (torch.cat(part) for part in zip(*parts, strict=True))
-        advance(rows, index, tokens, log_probs)
+    parts = [
+        _draw(*(column[i : i + step] for column in (logits, *columns))) for i in range(0, max(len(logits), 1), step)
+    ]
+    tokens, log_probs = (torch.cat(part) for part in zip(*parts, strict=True))
+    return tokens, log_probs
 
 
-def _draw(logits: Tensor, temperature: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits (n, V), temperature (n,), noise (n,) → token ids (n,) int64, log-probs (n,) float32."""
+def _draw(logits: Tensor, temperature: Tensor, noise: Tensor, *truncation: Tensor) -> tuple[Tensor, Tensor]:
     greedy = temperature == 0
     scale = torch.where(greedy, 1.0, temperature)
     log_probs = torch.log_softmax(logits / scale[:, None], dim=-1)  # (n, V) float32, the type of `scale`
-    tokens = torch.zeros_like(temperature, dtype=torch.int64)
-    if greedy.any():
-        tokens = log_probs.argmax(dim=-1)  # (n,), the first of equals
-    if not greedy.all():
-        cumulative = log_probs.double().exp_().cumsum_(dim=-1)  # (n, V)
-        target = noise[:, None] * cumulative[:, -1:]  # noise is at most 1 - 2**-53: always below the total
-        drawn = torch.searchsorted(cumulative, target, right=True).squeeze(1)
-        tokens = torch.where(greedy, tokens, drawn.clamp_(max=logits.shape[-1] - 1))  # only NaN runs past the end
+    place = torch.device("cpu") if torch.are_deterministic_algorithms_enabled() else logits.device
+    probabilities = log_probs.to(place).double().exp_()  # (n, V)
+    if truncation:
+        # By logit, since probabilities round to more ties; a stable sort breaks those by token id.
+        order = logits.sort(dim=-1, descending=True, stable=True).indices
+        probabilities = _truncated(probabilities, order.to(place), *(column.to(place) for column in truncation))
+    cumulative = probabilities.cumsum_(dim=-1)
+    target = noise.to(place)[:, None] * cumulative[:, -1:]  # noise is at most 1 - 2**-53: always below the total
+    drawn = torch.searchsorted(cumulative, target, right=True).squeeze(1)
+    drawn = drawn.clamp_(max=logits.shape[-1] - 1).to(logits.device)  # only NaN runs past the end
+    tokens = torch.where(greedy, logits.argmax(dim=-1), drawn)  # (n,); argmax is the first of equals
     chosen = log_probs.gather(1, tokens[:, None]).squeeze(1)
     return tokens.masked_fill(chosen.isnan(), 0), chosen
+
+
+def _truncated(probabilities: Tensor, order: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
+    """The probabilities (n, V), with 0 for what top-k, top-p and min-p exclude. `order` (n, V): likeliest first."""
+    ordered = probabilities.gather(1, order)
+    least = min_p[:, None] * ordered[:, :1]
+    rank = torch.arange(ordered.shape[-1], device=ordered.device)
+    ordered.masked_fill_((rank >= top_k[:, None]) & (top_k[:, None] > 0), 0.0)
+    cumulative = ordered.cumsum(dim=-1)
+    # A token stays while the mass before it is below top_p: the smallest set that reaches it, never an empty one.
+    outside = (cumulative - ordered) >= top_p[:, None] * cumulative[:, -1:]
+    ordered.masked_fill_(outside & (top_p[:, None] < 1) & (rank > 0), 0.0)
+    ordered.masked_fill_(ordered < least, 0.0)
+    return torch.zeros_like(probabilities).scatter_(1, order, ordered)

@@ -71,16 +71,17 @@ class HFEngine(InProcessEngine):
     def _abandon(self) -> None:
         self._waiting = []
 
-    async def _drive(self) -> None:
+    async def _drive(self, number: int) -> None:
         try:
             await self._settle()
             while self._waiting:
                 await self._run()
                 await self._settle()
         finally:  # only a cancelled driver leaves requests behind; their callers are being cancelled too
-            for request in self._active.values():
-                request.future.cancel()
-            self._waiting = []
+            if number == self._drivers:
+                for request in self._active.values():
+                    request.future.cancel()
+                self._waiting = []
 
     def _admit(self, room: int) -> list[Request]:
         ready = sorted((r for r in self._waiting if not r.done), key=lambda r: r.order)

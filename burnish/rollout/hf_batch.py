@@ -53,7 +53,7 @@ class LeftPaddedBatch:
         ids, log_probs = sample(logits[live], [r.sampling for r in requests], torch.from_numpy(noise))
         for request, token_id, log_prob in zip(requests, ids.tolist(), log_probs.tolist(), strict=True):
             if math.isnan(log_prob):
-                raise RolloutError(f"request {request.request_id}: the model's logits are NaN or infinite")
+                raise RolloutError(f"the model's logits are NaN or infinite, first for request {request.request_id}")
             request.accept(token_id, log_prob, self.version)
         self._drop_done_rows()
         return len(live)

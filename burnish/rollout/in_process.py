@@ -7,9 +7,11 @@ on how fast anything was.
 """
 
 import asyncio
+import copy
+import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -20,6 +22,8 @@ from burnish.errors import BurnishError, ConfigError, NotAvailable, RolloutError
 from burnish.rollout.base import Completion, OnToken, RolloutEngine, Sampling
 from burnish.rollout.request import Request
 from burnish.rollout.stops import StopMatcher
+
+log = logging.getLogger(__name__)
 
 SETTLE_PASSES = 16  # passes of the event loop without a new request before work starts
 
@@ -40,6 +44,7 @@ class InProcessEngine(RolloutEngine):
         self._active: dict[str, Request] = {}  # whose callers wait
         self._arrived = 0  # requests so far
         self._driver: asyncio.Task[None] | None = None
+        self._drivers = 0  # so far; the last one is in charge
 
     @classmethod
     def check_dtype(cls, module: nn.Module, config: RolloutConfig) -> None:
@@ -101,8 +106,8 @@ class InProcessEngine(RolloutEngine):
         """A request's caller goes: it has its answer, or wants none any more."""
 
     @abstractmethod
-    async def _drive(self) -> None:
-        """Answer what has come, until nothing is left."""
+    async def _drive(self, number: int) -> None:
+        """Answer what has come, until nothing is left. It may clean up after itself while `_drivers` is its number."""
 
     @abstractmethod
     def _abandon(self) -> None:
@@ -115,12 +120,15 @@ class InProcessEngine(RolloutEngine):
                 raise RolloutError(
                     f"the {self.name} engine is in use by another event loop; give each loop its own engine"
                 )
+            with suppress(RuntimeError):  # their loop may be closed
+                for request in self._active.values():
+                    request.future.cancel()
             self._driver, self._active = None, {}
             self._abandon()
         if self._driver is None or self._driver.done():
-            self._driver = loop.create_task(self._drive(), name=f"{self.name}-rollout-driver")
-            # What ends the driver itself is an interrupt, which rises from the loop too: asyncio need not tell it.
-            self._driver.add_done_callback(lambda task: task.cancelled() or task.exception())
+            self._drivers += 1
+            self._driver = loop.create_task(self._drive(self._drivers), name=f"{self.name}-rollout-driver")
+            self._driver.add_done_callback(_told)
 
     async def _settle(self) -> None:
         """Yield until no coroutine adds a request any more."""
@@ -147,18 +155,24 @@ class InProcessEngine(RolloutEngine):
             for name, tensor in (weights or {}).items():
                 if own[name].data_ptr() != tensor.data_ptr():
                     own[name].copy_(tensor)
-                    if _checksum(own[name]) != _checksum(tensor.to(own[name].dtype)):
-                        raise RolloutError(f"published weight {name!r} did not arrive: checksums differ after the copy")
+        for name, tensor in (weights or {}).items():  # after all of them: tied names share their memory
+            if _checksum(own[name]) != _checksum(tensor.to(own[name].dtype)):
+                raise RolloutError(f"published weight {name!r} did not arrive: checksums differ after the copy")
 
     def _fail(self, requests: Sequence[Request], error: Exception) -> None:
         """Every caller of a broken step gets its own error, with the cause."""
         for request in requests:
-            if not request.done:
-                failure = error
-                if not isinstance(error, BurnishError):
-                    failure = RolloutError(f"request {request.request_id}: {type(error).__name__}: {error}")
-                    failure.__cause__ = error
-                request.future.set_exception(failure)
+            if request.done:
+                continue
+            failure: Exception
+            if isinstance(error, RolloutError):
+                failure = RolloutError(f"request {request.request_id}: {error}")
+            elif isinstance(error, BurnishError):  # says itself what to mend
+                failure = copy.copy(error)
+            else:
+                failure = RolloutError(f"request {request.request_id}: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            request.future.set_exception(failure)
 
 
 @contextmanager
@@ -170,6 +184,13 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         if training:
             module.train()
+
+
+def _told(driver: "asyncio.Task[None]") -> None:
+    """Errors of steps reach the callers. An interrupt rises from the loop too; whatever else ends a driver is told."""
+    error = None if driver.cancelled() else driver.exception()
+    if isinstance(error, Exception):
+        log.error("%s ended: %s", driver.get_name(), error, exc_info=error)
 
 
 def _checksum(tensor: Tensor) -> int:

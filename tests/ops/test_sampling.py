@@ -28,6 +28,9 @@ def make_rows(count: int, temperature: float | list[float] = 1.0, left: int = 5,
         drawn=torch.arange(count) % 7,
         seeds=torch.from_numpy(generator.integers(0, 2**64, count, dtype=np.uint64).view(np.int64)),
         temperature=torch.as_tensor(temperature, dtype=torch.float32).expand(count).clone(),
+        top_k=torch.zeros(count, dtype=torch.int32),
+        top_p=torch.ones(count),
+        min_p=torch.zeros(count),
         stops=torch.full((count, STOPS), -1),
         out=torch.full((3, count), -7.0),
     )
@@ -137,6 +140,125 @@ def test_the_least_noise_skips_tokens_without_probability():
     assert rows.ids.tolist() == [2]
 
 
+# Truncation
+
+KINDS = [  # temperature, top-k, top-p, min-p
+    (1.0, 0, 1.0, 0.0),
+    (0.0, 2, 0.5, 0.3),
+    (1.0, 1, 1.0, 0.0),
+    (0.7, 3, 1.0, 0.0),
+    (1.0, 11, 1.0, 0.0),
+    (1.0, 10**6, 1.0, 0.0),
+    (1.0, 0, 1e-9, 0.0),
+    (1.0, 0, 1e-50, 0.0),
+    (1.3, 0, 0.3, 0.0),
+    (1.0, 0, 0.9, 0.0),
+    (0.6, 0, 0.999, 0.0),
+    (1.0, 0, 1.0, 1.0),
+    (1.0, 0, 1.0, 0.1),
+    (2.0, 7, 0.8, 0.0),
+    (1.0, 7, 0.2, 0.05),
+    (1.0, 5, 1.0, 0.4),
+    (1.5, 0, 0.7, 0.02),
+]
+
+
+def shapes(vocabulary: int) -> dict[str, torch.Tensor]:
+    """Logits that are hard to truncate, (V,) each."""
+    normal = torch.randn(vocabulary, generator=torch.Generator().manual_seed(vocabulary)) * 3
+    some = torch.arange(vocabulary) % 3 == 1
+    signs = torch.where(some, -0.0, 0.0)
+    signs[::5] = -1.0
+    return {
+        "plain": normal,
+        "tied": (normal * 0.7).round(),
+        "flat": torch.zeros(vocabulary),
+        "flat below 0": torch.full((vocabulary,), -3.25),
+        "zeros of both signs": signs,
+        "hardly any": torch.where(torch.arange(vocabulary) % 7 == 0, normal.round(), -INF),
+        "one": torch.where(torch.arange(vocabulary) == vocabulary // 2, 0.0, -INF),
+        "far up": normal.round() + 1000.0,
+        "far down": normal - 5000.0,
+        "wide": normal * 1e4,
+        "near 0": normal * 1e-30,
+    }
+
+
+def truncated_rows(count: int, vocabulary: int, seed: int = 0) -> tuple[torch.Tensor, Rows]:
+    """Logits (n, V) and rows that have every kind with every shape of them, in one batch."""
+    lines = list(shapes(vocabulary).values())
+    rows = make_rows(count, [KINDS[i % len(KINDS)][0] for i in range(count)], seed=seed)
+    rows.top_k[:] = torch.tensor([KINDS[i % len(KINDS)][1] for i in range(count)])
+    rows.top_p[:] = torch.tensor([KINDS[i % len(KINDS)][2] for i in range(count)])
+    rows.min_p[:] = torch.tensor([KINDS[i % len(KINDS)][3] for i in range(count)])
+    return torch.stack([lines[i // len(KINDS) % len(lines)] for i in range(count)]), rows
+
+
+def expected(logits: torch.Tensor, rows: Rows, row: int, off: float = 0.0, u_off: float = 0.0) -> int:
+    """The token that the row draws from its logits (V,), written down token by token.
+
+    `off` and `u_off` are errors, of the borders of truncation (relative) and of the noise.
+    """
+    temperature, top_p, min_p = (float(x[row]) for x in (rows.temperature, rows.top_p, rows.min_p))
+    if temperature == 0:
+        return int(logits.argmax())
+    p = torch.log_softmax(logits.float() / temperature, dim=0).double().exp().numpy()
+    order = sorted(range(len(p)), key=lambda token: (-float(logits[token]), token))
+    if rows.top_k[row] > 0:
+        order = order[: rows.top_k[row]]
+    if top_p < 1:
+        masses = np.concatenate([[0.0], np.cumsum(p[order])])
+        order = [t for i, t in enumerate(order) if i == 0 or masses[i] < top_p * (1 + off) * masses[-1]]
+    order = sorted(token for token in order if p[token] >= min_p * (1 + off) * p.max() or token == order[0])
+    cumulative = np.cumsum(p[order])
+    u = min(max(noise(rows)[row] + u_off, 0.0), 1 - 2**-53)
+    return order[int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocabulary", [1, 17, 300])
+def test_truncation_keeps_what_a_walk_down_the_tokens_keeps(vocabulary, dtype):
+    logits, rows = truncated_rows(len(KINDS) * 11 * 4, vocabulary)
+    logits = logits.to(dtype)
+    want = [expected(logits[i], rows, i) for i in range(len(logits))]
+    full = torch.log_softmax(logits.float() / rows.temperature.where(rows.temperature > 0, 1.0)[:, None], dim=-1)
+    sample_and_advance(logits, rows, truncates=True)
+    assert rows.ids.tolist() == want
+    assert torch.equal(rows.out[1], full.gather(1, rows.ids[:, None])[:, 0])
+
+
+def test_truncation_is_off_unless_asked_for():
+    logits, rows = truncated_rows(400, 50)
+    plain = to(rows, "cpu")
+    plain.top_k[:], plain.top_p[:], plain.min_p[:] = 0, 1, 0
+    again = to(plain, "cpu")
+    sample_and_advance(logits, rows)
+    sample_and_advance(logits, plain)
+    sample_and_advance(logits, again, truncates=True)
+    assert rows.ids.tolist() == plain.ids.tolist() == again.ids.tolist()
+
+
+def test_truncation_follows_index_and_source():
+    logits = torch.zeros(2, 10)
+    logits[1, 5:] = 1.0
+    rows = make_rows(300)
+    rows.top_k[100:200] = 1
+    rows.top_k[200:] = 3
+    sample_and_advance(logits, rows, torch.arange(299, 99, -1), torch.arange(200) % 2, truncates=True)
+    assert set(rows.ids[200::2].tolist()) == {5, 6, 7} and set(rows.ids[201::2].tolist()) == {0, 1, 2}
+    assert set(rows.ids[100:200:2].tolist()) == {5} and set(rows.ids[101:200:2].tolist()) == {0}
+    assert rows.ids[:100].tolist() == list(range(100, 200))
+
+
+@pytest.mark.parametrize("wrong", [NAN, INF])
+def test_truncation_without_a_distribution_gives_token_0_and_nan(wrong):
+    logits, rows = truncated_rows(2 * len(KINDS), 40)
+    logits[: len(KINDS), 20] = wrong
+    logits[len(KINDS) :] = -INF
+    sample_and_advance(logits, rows, truncates=True)
+    assert rows.out[1].isnan().all() and not rows.ids.any()
+
+
 def test_index_names_the_rows_and_source_their_logits():
     logits = torch.full((3, 10), -INF)
     logits[0, 2] = logits[1, 5] = logits[2, 7] = 0.0
@@ -176,7 +298,7 @@ def test_a_row_ends_at_a_stop_or_when_nothing_is_left(index):
     assert (rows.positions - before.positions).tolist() == [1, 1, 1, 0]
     assert (rows.drawn - before.drawn).tolist() == [1, 1, 1, 0]
     assert rows.out.tolist() == [[42, 42, 42, -7], [-0.5, -1.5, -2.5, -7], [1, 2, 2, 0]]
-    for name in ("seeds", "temperature", "stops"):
+    for name in ("seeds", "temperature", "top_k", "top_p", "min_p", "stops"):
         assert torch.equal(getattr(rows, name), getattr(before, name))
 
 
@@ -195,14 +317,13 @@ def test_steps_follow_each_other_until_the_row_is_idle():
 # The kernels
 
 
-def launch(logits: torch.Tensor, rows: Rows, index=None, source=None) -> Rows:
+def launch(logits: torch.Tensor, rows: Rows, index=None, source=None, truncates=False) -> Rows:
     """Run the kernels on their device, hand the rows back to the CPU."""
     from burnish.ops.triton.sampling import sample_and_advance as run
 
     there = to(rows, KERNEL_DEVICE)
-    run(
-        *(None if x is None else x.to(KERNEL_DEVICE) if x is not rows else there for x in (logits, rows, index, source))
-    )
+    index, source = (None if x is None else x.to(KERNEL_DEVICE) for x in (index, source))
+    run(logits.to(KERNEL_DEVICE), there, index, source, truncates)
     return to(there, "cpu")
 
 
@@ -237,7 +358,7 @@ def same_step(logits, rows, index=None, source=None) -> None:
             different.append(row)
     assert len(different) <= len(places) // 20
     same = [row for row in range(len(rows.ids)) if row not in different]
-    for name in ("ids", "positions", "left", "drawn", "seeds", "temperature", "stops"):
+    for name in (field.name for field in fields(Rows) if field.name != "out"):
         assert torch.equal(getattr(kernel, name)[same], getattr(twin, name)[same]), name
     assert torch.equal(kernel.out[0, same], twin.out[0, same])
     assert torch.equal(kernel.out[2, same], twin.out[2, same])
@@ -313,19 +434,106 @@ def test_kernels_never_draw_what_has_no_probability():
     assert launch(logits[:2], least_noise(make_rows(2))).ids.tolist() == [4100, 3]
 
 
+def near(logits: torch.Tensor, rows: Rows, row: int, token: int) -> bool:
+    """Whether rounding can have led the row to the token: of the noise, or of what truncation keeps."""
+    reach = 1e-5
+    for off in (0.0, -reach, reach):
+        low, high = (expected(logits, rows, row, off, error) for error in (-reach, reach))
+        if low <= token <= high:
+            return True
+    return False
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("vocabulary", [1, 17, 4097, 20_000, 151936])
+def test_kernels_truncate_as_the_twin_does(vocabulary, dtype):
+    count = len(KINDS) * 11 * (4 if KERNEL_DEVICE == "cuda" and vocabulary < 10_000 else 1)
+    logits, rows = truncated_rows(count, vocabulary, seed=vocabulary)
+    logits = (logits.clamp(-60_000, 60_000) if dtype == torch.float16 else logits).to(dtype)
+    rows.left[::9] = 0
+    rows.left[1::9] = 1
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(1))
+    twin = to(rows, "cpu")
+    sampling.sample_and_advance_twin(logits, twin, order, order, truncates=True)
+    kernel = launch(logits, rows, order, order, truncates=True)
+    different = (kernel.ids != twin.ids).nonzero()[:, 0].tolist()
+    assert len(different) <= max(2, count // 50)
+    for row in different:
+        assert near(logits[row], rows, row, int(kernel.ids[row])), (row, KINDS[row % len(KINDS)])
+    scale = rows.temperature.where(rows.temperature > 0, 1.0)
+    active = rows.left > 0
+    for row in active.nonzero()[:, 0].tolist():
+        exact = torch.log_softmax(logits[row].double() / scale[row].double(), dim=0)[kernel.ids[row]]
+        assert abs(kernel.out[1, row] - exact) < 1e-5 * max(1.0, abs(float(exact)))
+    assert torch.equal(kernel.out[2], twin.out[2]) and torch.equal(kernel.left, twin.left)
+    assert torch.equal(kernel.out[:2, ~active], rows.out[:2, ~active])
+    assert torch.equal(kernel.positions, twin.positions) and torch.equal(kernel.drawn, twin.drawn)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kernels_keep_exactly_the_first_ties_across_chunks(dtype):
+    logits = torch.full((512, 9000), -2.0, dtype=dtype)
+    tied = [10, 4000, 4095, 4096, 4100, 8191, 8192, 8999]
+    logits[:, tied] = -1.0
+    logits[:, 5000] = 0.0
+    rows = make_rows(512, 5.0)
+    rows.drawn[:] = 0
+    rows.top_k[:256], rows.top_k[256:] = 5, 1001
+    kernel = launch(logits, rows, truncates=True)
+    assert set(kernel.ids[:256].tolist()) == {5000, *tied[:4]}
+    rest = [token for token in range(9000) if token not in (5000, *tied)]
+    assert set(kernel.ids[256:].tolist()) <= {5000, *tied, *rest[: 1001 - 9]}
+    assert kernel.ids[256:].max() > 900 or set(kernel.ids[256:].tolist()) & {*rest[800:992]}
+
+
+@pytest.mark.gpu
+def test_kernels_draw_from_what_stays_as_often_as_its_probabilities_say():
+    draws = 20_000 if KERNEL_DEVICE == "cuda" else 300
+    line = torch.tensor([0.3, -INF, 1.2, -2.0, 0.0, 0.9, -INF, 0.3, 0.3, -1.0]).bfloat16()
+    rows = make_rows(draws, 1.5)
+    rows.top_k[:], rows.top_p[:] = 5, 0.9  # of the three at 0.3 two, of which top-p leaves both
+    kernel = launch(line.expand(draws, -1).contiguous(), rows, truncates=True)
+    stays = torch.tensor([0, 2, 5, 7, 8])
+    exact = torch.softmax(line[stays].double() / 1.5, dim=0) * draws
+    counts = torch.bincount(kernel.ids, minlength=10).double()
+    assert counts.sum() == counts[stays].sum()
+    assert ((counts[stays] - exact) ** 2 / exact).sum() < 23.5  # four degrees of freedom: p of one in ten thousand
+
+
+@pytest.mark.gpu
+def test_kernels_truncate_nothing_without_a_distribution():
+    logits, rows = truncated_rows(3 * len(KINDS), 9000)
+    logits[: len(KINDS), 8000], logits[len(KINDS) : 2 * len(KINDS), 10], logits[2 * len(KINDS) :] = NAN, INF, -INF
+    kernel = launch(logits, rows, truncates=True)
+    assert kernel.out[1].isnan().all() and not kernel.ids.any()
+
+
+@pytest.mark.gpu
+def test_kernels_truncate_a_row_alike_wherever_it_lies():
+    logits, rows = truncated_rows(64, 5000)
+    together = launch(logits, rows, truncates=True)
+    row = torch.tensor([45])
+    alone = launch(logits, rows, row, row, truncates=True)
+    assert alone.ids[45] == together.ids[45] and alone.out[1, 45] == together.out[1, 45]
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(KERNEL_DEVICE == "cpu", reason="graphs need a GPU")
-def test_kernels_run_in_a_graph():
+@pytest.mark.parametrize("truncates", [False, True])
+def test_kernels_run_in_a_graph(truncates):
     logits = torch.randn(32, 5000, generator=torch.Generator().manual_seed(3))
     rows = make_rows(32, left=3)
+    rows.top_k[:], rows.top_p[::2] = 40, 0.9
     twin, there, on_device = to(rows, "cpu"), to(rows, "cuda"), logits.cuda()
-    sample_and_advance(on_device, to(rows, "cuda"))  # compiles
+    sample_and_advance(on_device, to(rows, "cuda"), truncates=truncates)  # compiles
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        sample_and_advance(on_device, there)
+        sample_and_advance(on_device, there, truncates=truncates)
     for status in (1, 1, 2, 0):
         graph.replay()
-        sample_and_advance(logits, twin)
+        sample_and_advance(logits, twin, truncates=truncates)
         back = to(there, "cpu")
         assert back.out[2].tolist() == [status] * 32
         assert back.ids.tolist() == twin.ids.tolist()

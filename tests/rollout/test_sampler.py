@@ -6,7 +6,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from burnish.rollout import sampler
+from burnish.ops import sampling
 from burnish.rollout.base import Sampling, uniforms
 from burnish.rollout.sampler import sample
 
@@ -77,7 +77,7 @@ def test_rows_do_not_depend_on_each_other_or_on_the_cut(monkeypatch):
     ids, log_probs = sample(logits, kinds, noise)
     alone = [sample(logits[i : i + 1], kinds[i : i + 1], noise[i : i + 1]) for i in range(9)]
     assert ids.tolist() == [one.item() for one, _ in alone]
-    monkeypatch.setattr(sampler, "ELEMENTS_AT_ONCE", 2 * V)
+    monkeypatch.setattr(sampling, "ELEMENTS_AT_ONCE", 2 * V)
     again, again_log_probs = sample(logits, kinds, noise)
     assert torch.equal(ids, again) and torch.equal(log_probs, again_log_probs)
 
@@ -113,7 +113,8 @@ class FloatSums(TorchDispatchMode):
         self.devices = []
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        if op.overloadpacket is torch.ops.aten.cumsum and args[0].is_floating_point():
+        sums = (torch.ops.aten.cumsum, torch.ops.aten.cumsum_)
+        if op.overloadpacket in sums and args[0].is_floating_point():
             self.devices.append(args[0].device.type)
         return op(*args, **(kwargs or {}))
 

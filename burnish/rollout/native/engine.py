@@ -22,6 +22,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,7 @@ from burnish.rollout.request import Request
 
 AHEAD = {"cuda": 3, "cpu": 0}  # steps queued before the results of the first are read
 GATHER = {"cuda": 4}  # steps between two short prefills
+SHRUNK = 0.8  # of what fits now: where the context is cut to the pool, memory may be shorter the next time
 STEP_DEADLINE_S = {"cuda": 300.0, "cpu": 1800.0}
 
 log = logging.getLogger(__name__)
@@ -103,7 +105,8 @@ class NativeEngine(InProcessEngine):
             shapes = layers_of(module)
         self.pool = KVPool(shapes, block_size, parameter.dtype, self.device)
         self._fixed_blocks = blocks
-        self._useful_blocks = max_num_seqs * -(-min(longest or self.context, self.context) // block_size) + 1
+        self._blocks = max_num_seqs * -(-min(longest or self.context, self.context) // block_size) + 1  # of use at all
+        self._blocks = self._block_count()
         self.context = self._fitting_context(explicit=max_model_len is not None)
         decoder = decoder_for(module, self.context, fused)
         self.runner = Runner(decoder, self.pool, max_rows=max_num_seqs, context=self.context, graphs=graphs)
@@ -125,6 +128,9 @@ class NativeEngine(InProcessEngine):
         self._launches = self._landings = 0
         self._retired: deque[tuple[int, int]] = deque()  # slots, each with the launches that may still write to it
         self._broken: Stuck | None = None
+        self._was_training = False  # the module, before a step put it into evaluation mode
+        self._landing = False
+        self._aborts: list[str] = []  # asked for while a step lands
         self._counts = dict.fromkeys(("aborted", "prompt_tokens", "generated_tokens", "prefill_tokens", "steps"), 0)
         self._busy_s = 0.0
         self._make_pool()
@@ -150,26 +156,29 @@ class NativeEngine(InProcessEngine):
     # Requests come and go
 
     def _enter(self, request: Request) -> None:
-        if self._broken is not None:
-            raise RolloutError("the rollout engine was stuck and cannot be used any more; make a new one")
+        self._refuse_broken()
         prompt = np.asarray(request.prompt_ids, dtype=np.int64)
         self._sequences[request] = sequence = Sequence(request, prompt, (request.order, self._arrived))
         self._counts["prompt_tokens"] += len(prompt)
         self.scheduler.add(sequence)
 
     def _leave(self, request: Request) -> None:
-        if (sequence := self._sequences.pop(request, None)) is not None:  # cancelled by its caller
-            self.scheduler.drop(sequence)
-            self._retire(sequence)
+        if (sequence := self._sequences.get(request)) is not None:  # cancelled by its caller
+            self._drop(sequence)
 
     def abort(self, request_id: str) -> None:
         request = self._active.get(request_id)
-        if request is not None and not request.done:
-            self._counts["aborted"] += 1
-            sequence = self._sequences.pop(request)
-            self._answer(sequence, "abort", None)
-            self.scheduler.drop(sequence)
-            self._retire(sequence)
+        if request is None or request.done:
+            return
+        if (
+            self._landing
+        ):  # by a caller that was told of a token: the others of this step are still to be told of theirs
+            self._aborts.append(request_id)
+            return
+        self._counts["aborted"] += 1
+        sequence = self._sequences[request]
+        self._answer(sequence, "abort", None)
+        self._drop(sequence)
 
     def _answer(self, sequence: Sequence, reason: FinishReason, stop: str | int | None) -> None:
         request = sequence.request
@@ -177,41 +186,61 @@ class NativeEngine(InProcessEngine):
             request.token_ids, request.log_probs = self.history.sampled(sequence.slot)
         request.finish(reason, stop, self.version)
 
-    def _retire(self, sequence: Sequence) -> None:
-        """Its slot can be used again once all that is under way has landed."""
+    def _drop(self, sequence: Sequence) -> None:
+        self.scheduler.drop(sequence)
+        self._remove(sequence)
+
+    def _remove(self, sequence: Sequence) -> None:
+        """It has left the scheduler. Its slot can be used again once all that is under way has landed."""
+        del self._sequences[sequence.request]
         if sequence.slot >= 0:
             self._retired.append((self._launches, sequence.slot))
 
     # Steps
 
-    async def _drive(self) -> None:
+    async def _drive(self, number: int) -> None:
         """Consumes what `_enter` adds; waits for the device only. Ends when nothing is left, or is cancelled."""
-        self.runner.open()
+        lane = None
         try:
-            with evaluating(self.module):
-                await self._settle()
-                while self.scheduler.has_work or self._flights:
-                    arrived, start = self._arrived, time.monotonic()
-                    answered = self._try_step()
-                    self._busy_s += time.monotonic() - start
-                    if not self._flights and (answered or self._arrived != arrived):
-                        await self._settle()
-                    else:
-                        await asyncio.sleep(0)
-        finally:  # only a cancelled driver leaves requests behind; their callers are being cancelled too
-            self.runner.close(stuck=self._broken is not None)
-            for request in self._active.values():
-                request.future.cancel()
-            self._abandon()
+            lane = self.runner.open()
+            await self._settle()
+            while self.scheduler.has_work or self._flights:
+                arrived, start = self._arrived, time.monotonic()
+                answered = self._try_step()
+                self._busy_s += time.monotonic() - start
+                if not self._flights and (answered or self._arrived != arrived):
+                    await self._settle()
+                else:
+                    await asyncio.sleep(0)
+        finally:
+            self.runner.close(lane, stuck=self._broken is not None)
+            if (
+                number == self._drivers
+            ):  # only a cancelled driver leaves requests; their callers are being cancelled too
+                for request in self._active.values():
+                    request.future.cancel()
+                self._abandon()
 
     def _try_step(self) -> bool:
+        """`_step`, in evaluation mode; the module is as it was before its callers go on."""
+        self._was_training |= self.module.training
+        if self.module.training:
+            self.module.eval()
         try:
             return self._step()
         except Exception as error:  # noqa: BLE001 (rises at every caller)
             self._broken = error if isinstance(error, Stuck) else None
             self._fail(list(self._sequences), error)
-            self._abandon()
+            self._start_again()
             return True
+        finally:
+            if not (self.scheduler.has_work or self._flights):
+                self._restore_mode()
+
+    def _restore_mode(self) -> None:
+        if self._was_training:
+            self.module.train()
+            self._was_training = False
 
     def _step(self) -> bool:
         """Hand out work and take in results; whether a request was answered."""
@@ -242,8 +271,7 @@ class NativeEngine(InProcessEngine):
         if work is None:
             return False
         self._counts["steps"] += 1
-        sequences = self.scheduler.about(work.rows)[0] if work.truncates else ()
-        flight = self.runner.decode(work, self._stopped(), sequences)
+        flight = self.runner.decode(work, self._stopped())
         self._note(flight, work.rows, f"a decode step of {len(work.rows)} sequences")
         return True
 
@@ -260,43 +288,60 @@ class NativeEngine(InProcessEngine):
         ids, log_probs, status = step.flight.wait(self._deadline_s, step.what)[:, step.rows]
         sampled = status > 0
         if np.isnan(log_probs[sampled]).any():
-            first = step.sequences[sampled][np.isnan(log_probs[sampled])][0]
-            raise RolloutError(f"request {first.request.request_id}: the model's logits are NaN or infinite")
+            first = step.sequences[sampled][np.isnan(log_probs[sampled])][0].request.request_id
+            raise RolloutError(f"the model's logits are NaN or infinite, first for request {first}")
         tokens = ids.astype(np.int64)
         self.history.append(step.slots[sampled], tokens[sampled], log_probs[sampled])
         self._counts["generated_tokens"] += int(np.count_nonzero(sampled))
         answered = False
+        self._landing = True
         for i in np.flatnonzero(sampled & (step.watched | (status == ENDED))):
-            sequence, token = step.sequences[i], int(tokens[i])
-            if sequence.request.done:  # aborted, or stopped by a string, while this was under way
-                continue
-            stop = sequence.request.noticed(token, float(log_probs[i]))
-            if not sequence.request.done and (stop is not None or status[i] == ENDED):  # else: aborted by its caller
-                self._end(sequence, stop)
-                answered = True
+            if not step.sequences[i].request.done:  # else: aborted, or stopped by a string, while this was under way
+                ended = bool(status[i] == ENDED)
+                answered |= self._tell(step.sequences[i], int(tokens[i]), float(log_probs[i]), ended)
+        self._landing = False
         self._landings += 1
         while self._retired and self._retired[0][0] <= self._landings:
             self.history.give_back(self._retired.popleft()[1])
-        return answered
+        aborts, self._aborts = self._aborts, []
+        for request_id in aborts:
+            self.abort(request_id)
+        return answered or bool(aborts)
 
-    def _end(self, sequence: Sequence, stop: str | int | None) -> None:
+    def _tell(self, sequence: Sequence, token: int, log_prob: float, ended: bool) -> bool:
+        """Let its caller know of a token; whether it was the last. What a caller's own code raises is the caller's."""
+        try:
+            stop = sequence.request.noticed(token, log_prob)
+        except Exception as error:  # noqa: BLE001 (rises at the caller)
+            self._fail([sequence.request], error)
+            self._drop(sequence)
+            return True
+        if stop is None and not ended:
+            return False
         self.scheduler.end(sequence)
         self._answer(sequence, "length" if stop is None else "stop", stop)
-        self._retire(sequence)
-        del self._sequences[sequence.request]
+        self._remove(sequence)
+        return True
 
     def _abandon(self) -> None:
-        """Start again with nothing: no sequence, no step under way, an empty pool."""
-        if not self._sequences and not self._flights:
-            return
+        """Nobody waits any more: no sequence, no step under way. What the pool holds is right, and kept."""
+        self._restore_mode()
         self._flights.clear()
-        self._landings = self._launches
-        for sequence in self._sequences.values():
-            self._retire(sequence)
-        self._sequences.clear()
+        self._landings, self._landing, self._aborts = self._launches, False, []
+        for sequence in list(self._sequences.values()):
+            self._remove(sequence)
         self.scheduler.reset()
+
+    def _start_again(self) -> None:
+        """After a step that failed: nothing that it wrote may stay."""
         if self._broken is None:
-            self._make_pool()  # nothing that is not a number may stay in it
+            for step in self._flights:
+                with suppress(Exception):
+                    step.flight.wait(self._deadline_s, step.what)
+        self._abandon()
+        self.scheduler.blocks.forget()
+        if self._broken is None:
+            self.pool.clear()
 
     # Weights and memory
 
@@ -305,9 +350,11 @@ class NativeEngine(InProcessEngine):
 
         Keys and values of the old weights are forgotten, and the canary shows that the new ones have arrived.
         """
+        self._refuse_broken()
         self._refuse_while_running("weights cannot change")
         if self._asleep:
             raise RolloutError("weights cannot be published while the engine sleeps; call wake() first")
+        self._land_all()
         self.scheduler.blocks.forget()
         self._take_over(weights)
         self._canary.check(self.runner, self.scheduler.blocks)
@@ -315,16 +362,28 @@ class NativeEngine(InProcessEngine):
 
     def sleep(self) -> None:
         """Give the KV pool back; `generate` is refused until `wake`."""
+        self._refuse_broken()
         self._refuse_while_running("the KV pool cannot be given back")
         if not self._asleep:
+            self._land_all()
             self.scheduler.blocks.forget()
             self.pool.release()
             self._asleep = True
 
     def wake(self) -> None:
+        self._refuse_broken()
         if self._asleep:
-            self._asleep = False
             self._make_pool()
+            self._asleep = False
+
+    def _land_all(self) -> None:
+        """Steps of requests that were aborted may still be under way."""
+        while self._flights:
+            self._land(self._flights.popleft())
+
+    def _refuse_broken(self) -> None:
+        if self._broken is not None:
+            raise RolloutError("the rollout engine was stuck and cannot be used any more; make a new one")
 
     def stats(self) -> dict[str, float]:
         blocks, scheduler = self.scheduler.blocks, self.scheduler
@@ -354,19 +413,19 @@ class NativeEngine(InProcessEngine):
         self.scheduler.blocks = BlockManager(blocks, self.pool.block_size, self.prefix_caching)
 
     def _block_count(self) -> int:
-        return self._fixed_blocks or self.pool.fitting_blocks(self._useful_blocks, self.memory_share)
+        return self._fixed_blocks or self.pool.fitting_blocks(self._blocks, self.memory_share)
 
     def _least_blocks(self, tokens: int) -> int:
         return -(-tokens // self.pool.block_size) + 1  # and the one that belongs to nobody
 
     def _fitting_context(self, explicit: bool) -> int:
         """The context, or what the pool holds of it where nobody asked for a length."""
-        blocks = self._block_count()
-        if blocks >= self._least_blocks(self.context):
+        if self._blocks >= self._least_blocks(self.context):
             return self.context
-        held = max(blocks - 1, 0) * self.pool.block_size
+        share = 1.0 if self._fixed_blocks else SHRUNK
+        held = int(share * max(self._blocks - 1, 0)) * self.pool.block_size
         if explicit or held < self.pool.block_size:
-            raise ConfigError(self._too_small(blocks, "raise gpu_memory_utilization, or lower max_model_len"))
+            raise ConfigError(self._too_small(self._blocks, "raise gpu_memory_utilization, or lower max_model_len"))
         log.warning(
             "the KV pool holds %d tokens, less than the model's context of %d: longer sequences are refused",
             held,

@@ -40,6 +40,8 @@ class Graphs:
         if (name, size) not in self._captured and not self._refused:
             try:
                 self._captured[name, size] = self._capture(step, size)
+            except torch.OutOfMemoryError:
+                raise
             except RuntimeError as error:
                 self._refused = True
                 log.warning("decode steps run without CUDA graphs, slower: the model cannot be captured (%s)", error)

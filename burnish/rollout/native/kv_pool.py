@@ -25,6 +25,7 @@ class KVPool:
     def __init__(self, shapes: Sequence[LayerShape], block_size: int, dtype: torch.dtype, device: torch.device):
         self.block_size, self.dtype, self.device = block_size, dtype, device
         self.shapes = list(shapes)
+        self.blocks = 0  # that there are now
         self.block_bytes = sum(2 * self._elements(shape) for shape in shapes) * dtype.itemsize
         empty = torch.empty(0, dtype=dtype, device=device)
         self._addresses = torch.zeros(len(shapes), 2, dtype=torch.long, device=device)
@@ -42,12 +43,24 @@ class KVPool:
             layer.keys = flat[start : start + size].view(form)
             layer.values = flat[start + size : start + 2 * size].view(form)
             start += 2 * size
+        self.blocks = blocks
         places = [[layer.keys.data_ptr(), layer.values.data_ptr()] for layer in self.layers]
         self._addresses.copy_(torch.tensor(places))
 
     def release(self) -> None:
         for layer in self.layers:
             layer.keys = layer.values = torch.empty(0, dtype=self.dtype, device=self.device)
+        self.blocks = 0
+        self._addresses.zero_()  # rather an error than a write into what is now someone else's
+
+    def clear(self) -> None:
+        """Zeros again, after a failed step: nothing that is not a number may stay."""
+        if self.device.type == "cpu":
+            self.allocate(self.blocks)  # which writes nothing
+            return
+        for layer in self.layers:
+            layer.keys.zero_()
+            layer.values.zero_()
 
     def copy(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
         """Blocks `sources` (n,) to blocks `targets` (n,), in every layer."""
@@ -57,13 +70,14 @@ class KVPool:
 
     def fitting_blocks(self, wanted: int, share: float) -> int:
         """At most `wanted`, and within `share` of the device's memory."""
+        if self.device.type == "cuda" and self._room(share) < wanted * self.block_bytes:
+            torch.cuda.empty_cache()  # what torch holds without using it counts as free
         return min(wanted, int(self._room(share) // self.block_bytes))
 
     def _room(self, share: float) -> float:
         if self.device.type == "cuda":
             free, total = torch.cuda.mem_get_info(self.device)
-            unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-            return min(share * total, MARGIN * (free + unused))
+            return min(share * total, MARGIN * free)
         return share * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def _zeros(self, size: int) -> torch.Tensor:

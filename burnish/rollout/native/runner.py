@@ -5,7 +5,7 @@ every row its newest token. Both leave their results in the decode state, where 
 of this is queued and the host goes on; decode steps are replayed graphs.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -15,8 +15,7 @@ from torch import Tensor
 
 from burnish.models.decoders import Decoder
 from burnish.ops.paged_attention import Paged
-from burnish.ops.sampling import STOPS, advance, sample_and_advance, uniforms
-from burnish.rollout.base import Sampling
+from burnish.ops.sampling import STOPS, sample_and_advance
 from burnish.rollout.native.flight import DeviceFlight, Flight, Lane, LaneFlight
 from burnish.rollout.native.graphs import Graphs
 from burnish.rollout.native.kv_pool import KVPool
@@ -24,9 +23,6 @@ from burnish.rollout.native.scheduler import Chunk, Decode, Prefill
 from burnish.rollout.native.sequence import History
 from burnish.rollout.native.sequence import Sequence as Generation
 from burnish.rollout.native.state import DecodeState, NewRows, upload
-from burnish.rollout.sampler import sample
-
-IDLE = Sampling(temperature=0.0)  # for rows without a request
 
 
 @dataclass(frozen=True)
@@ -74,20 +70,25 @@ class Runner:
         self._graphs = Graphs(self.state) if graphs and self._on_gpu else None
         self._lane: Lane | None = None
 
-    def open(self) -> None:
-        """Get ready for work; `close` when there is none for now."""
-        if not self._on_gpu:
-            self._lane = Lane()
+    def open(self) -> Lane | None:
+        """Get ready for work; `close` what this returns when there is none for now."""
+        self._lane = None if self._on_gpu else Lane()
+        return self._lane
 
-    def close(self, stuck: bool = False) -> None:
-        if self._lane is not None:
-            self._lane.abandon() if stuck else self._lane.close()
+    def close(self, lane: Lane | None, stuck: bool) -> None:
+        if lane is None:
+            return
+        if stuck:
+            lane.abandon()
+        else:
+            lane.close()
+        if self._lane is lane:
             self._lane = None
 
     def prefill(self, work: Prefill, stopped: list[int], history: History) -> Flight:
         line = Line.of(work.chunks, self.pool.block_size)
         new = _new_rows(work.sampled, history) if work.sampled else None
-        truncating = [s.request.sampling for s in work.sampled] if any(s.truncates for s in work.sampled) else None
+        truncates = any(sequence.truncates for sequence in work.sampled)
         copies = np.asarray(work.copies, dtype=np.int64).reshape(-1, 2)
         longest_query = max(chunk.stop - chunk.start for chunk in work.chunks)
 
@@ -97,34 +98,21 @@ class Runner:
             logits, source = self._read(line, longest_query)
             if len(copies):
                 self.pool.copy(*upload(self.device, *copies.T))
-            if index is not None and truncating is None:
-                sample_and_advance(logits, self.state.rows, index, source)
-            elif index is not None:
-                rows = self.state.rows
-                noise = uniforms(rows.seeds[index], rows.drawn[index])
-                advance(rows, index, *sample(logits[source], truncating or [], noise))
+            if index is not None:
+                sample_and_advance(logits, self.state.rows, index, source, truncates)
             return self.state.rows.out
 
         return self._fly(run)
 
-    def decode(self, work: Decode, stopped: list[int], sequences: Iterable[Generation]) -> Flight:
-        """`sequences` are those of the rows, where some of them truncate."""
-        truncating: list[Sampling] | None = None
-        if work.truncates:
-            truncating = [IDLE] * work.size
-            for row, sequence in zip(work.rows.tolist(), sequences, strict=True):
-                truncating[row] = sequence.request.sampling
-
+    def decode(self, work: Decode, stopped: list[int]) -> Flight:
         def run() -> Tensor:
             self.state.stop(stopped)
             self.state.move(work.moves)
             self.state.extend(work.grown)
-            if truncating is None:
-                self._call("step", self._step, work.size)
+            if work.truncates:
+                self._call("truncated step", self._truncated_step, work.size)
             else:
-                logits = self._call("logits", self.logits, work.size)
-                rows, _ = self.state.first(work.size)
-                advance(rows, None, *sample(logits, truncating, uniforms(rows.seeds, rows.drawn)))
+                self._call("step", self._step, work.size)
             return self.state.rows.out
 
         return self._fly(run)
@@ -165,6 +153,9 @@ class Runner:
     def _step(self, size: int) -> None:
         sample_and_advance(self.logits(size), self.state.first(size)[0])
 
+    def _truncated_step(self, size: int) -> None:
+        sample_and_advance(self.logits(size), self.state.first(size)[0], truncates=True)
+
     def _read(self, line: Line, longest_query: int) -> tuple[Tensor, Tensor]:
         """Compute a line: the logits (k, V) of the tokens to keep, and for each sampled sequence which (n,)."""
         ids, positions, slots, tables, lengths, starts, keep, source = upload(
@@ -188,6 +179,7 @@ class Runner:
 def _new_rows(sequences: Sequence[Generation], history: History) -> NewRows:
     counts = history.counts[[sequence.slot for sequence in sequences]]
     requests = [sequence.request for sequence in sequences]
+    samplings = [request.sampling for request in requests]
     stops = np.full((len(sequences), STOPS), -1, dtype=np.int64)
     tables = np.zeros((len(sequences), max(len(sequence.blocks) for sequence in sequences)), dtype=np.int64)
     for i, sequence in enumerate(sequences):
@@ -195,14 +187,17 @@ def _new_rows(sequences: Sequence[Generation], history: History) -> NewRows:
         if len(requests[i].stop_ids) <= STOPS:
             stops[i, : len(requests[i].stop_ids)] = list(requests[i].stop_ids)
     lengths = np.array([len(sequence.prompt) for sequence in sequences])
-    seeds = np.array([request.sampling.seed & 0xFFFFFFFFFFFFFFFF for request in requests], dtype=np.uint64)
+    seeds = np.array([sampling.seed & 0xFFFFFFFFFFFFFFFF for sampling in samplings], dtype=np.uint64)
     return NewRows(
         rows=np.array([sequence.row for sequence in sequences]),
         positions=lengths + counts - 1,
         left=np.array([request.limit for request in requests]) - counts,
         drawn=counts,
         seeds=seeds.view(np.int64),
-        temperature=np.array([request.sampling.temperature for request in requests], dtype=np.float32),
+        temperature=np.array([sampling.temperature for sampling in samplings], dtype=np.float32),
+        top_k=np.clip([sampling.top_k for sampling in samplings], 0, np.iinfo(np.int32).max),
+        top_p=np.array([sampling.top_p for sampling in samplings], dtype=np.float32),
+        min_p=np.array([sampling.min_p for sampling in samplings], dtype=np.float32),
         stops=stops,
         tables=tables,
     )

@@ -237,9 +237,9 @@ class Scheduler:
     # Decode
 
     def decode(self) -> Decode | None:
-        """One token for every row that may have another. None where no row may, or blocks are missing (`starved`)."""
+        """One token for every row that may have another. None where no row may, or where `preempt` must come first."""
         rows = np.flatnonzero(self._left[: self._top] > 0)
-        if not len(rows) or self.starved(rows):
+        if not len(rows) or self._starved(rows):
             return None
         moves = self._compact()
         if moves:
@@ -250,10 +250,8 @@ class Scheduler:
         self._left[rows] -= 1
         return Decode(rows, moves, grown, self.batch_size(self._top), bool(self._truncates[rows].any()))
 
-    def starved(self, rows: np.ndarray | None = None) -> bool:
+    def _starved(self, rows: np.ndarray) -> bool:
         """Whether rows that go on need more blocks than are free."""
-        if rows is None:
-            rows = np.flatnonzero(self._left[: self._top] > 0)
         return int(np.count_nonzero(self._next[rows] >= self._capacity[rows])) > self.blocks.free
 
     def preempt(self) -> None:
@@ -278,11 +276,10 @@ class Scheduler:
             heapq.heapify(self._waiting)
 
     def reset(self) -> None:
-        """Forget everything, after a failed step."""
+        """Nobody waits for anything any more."""
         for sequence in [*self._live(), *self._reading]:
             self._leave(sequence, sequence.prompt[:0])
         self._waiting = []
-        self.blocks.forget()
 
     def _leave(self, sequence: Sequence, held: np.ndarray) -> None:
         self.blocks.remember(held, sequence.blocks)

@@ -1,8 +1,7 @@
 """One request on its way through the engine: its tokens, its blocks, and its row in the decode batch.
 
-`tokens` begins with the prompt; sampled tokens are added when they are known to the host, which on a GPU is some steps
-after they were sampled. `History` keeps what was sampled, for all sequences at once, so that a step is written down
-with two array operations and not token by token.
+`History` keeps what was sampled, for all sequences at once, so that a step is written down with two array operations
+and not token by token. The host knows of a token some steps after it was sampled on a GPU.
 """
 
 from dataclasses import dataclass, field
@@ -78,6 +77,7 @@ class History:
         for name in ("ids", "log_probs"):
             old = getattr(self, name)
             new = np.empty((slots, limit), dtype=old.dtype)
-            new[: old.shape[0], : old.shape[1]] = old
+            used = int(self.counts.max(initial=0))
+            new[: old.shape[0], :used] = old[:, :used]
             setattr(self, name, new)
         self.counts = np.pad(self.counts, (0, slots - len(self.counts)))

@@ -24,6 +24,9 @@ class NewRows:
     drawn: np.ndarray  # (n,) int64
     seeds: np.ndarray  # (n,) int64
     temperature: np.ndarray  # (n,) float32
+    top_k: np.ndarray  # (n,) int64
+    top_p: np.ndarray  # (n,) float32
+    min_p: np.ndarray  # (n,) float32
     stops: np.ndarray  # (n, STOPS) int64
     tables: np.ndarray  # (n, m) int64
 
@@ -43,6 +46,9 @@ class DecodeState:
             drawn=zeros(capacity),
             seeds=zeros(capacity),
             temperature=zeros(capacity, dtype=torch.float32),
+            top_k=zeros(capacity, dtype=torch.int32),
+            top_p=zeros(capacity, dtype=torch.float32) + 1,
+            min_p=zeros(capacity, dtype=torch.float32),
             stops=zeros(capacity, STOPS) - 1,
             out=zeros(3, capacity, dtype=torch.float32),
         )
@@ -54,13 +60,15 @@ class DecodeState:
 
     def fill(self, new: NewRows) -> Tensor:
         """Take over new rows; their indices (n,) on the device."""
-        index, positions, left, drawn, seeds, stops, tables = upload(
-            self.device, new.rows, new.positions, new.left, new.drawn, new.seeds, new.stops, new.tables
+        index, positions, left, drawn, seeds, top_k, stops, tables = upload(
+            self.device, new.rows, new.positions, new.left, new.drawn, new.seeds, new.top_k, new.stops, new.tables
         )
+        temperature, top_p, min_p = upload(self.device, new.temperature, new.top_p, new.min_p)
         rows = self.rows
         rows.positions[index], rows.left[index], rows.drawn[index] = positions, left.int(), drawn
         rows.seeds[index], rows.stops[index] = seeds, stops
-        rows.temperature[index] = upload(self.device, new.temperature)[0]
+        rows.temperature[index], rows.top_k[index] = temperature, top_k.int()
+        rows.top_p[index], rows.min_p[index] = top_p, min_p
         self.tables[index, : tables.shape[1]] = tables.int()
         return index
 
@@ -73,9 +81,10 @@ class DecodeState:
         if not moves:
             return
         sources, targets = upload(self.device, *np.asarray(moves).T)
-        for name in ("ids", "positions", "left", "drawn", "seeds", "temperature", "stops"):
-            values = getattr(self.rows, name)
-            values[targets] = values[sources]
+        for item in fields(Rows):
+            if item.name != "out":
+                values = getattr(self.rows, item.name)
+                values[targets] = values[sources]
         self.tables[targets] = self.tables[sources]
         self._idle(sources)
 

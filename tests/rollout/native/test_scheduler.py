@@ -103,7 +103,7 @@ def test_without_a_block_the_youngest_gives_way_and_comes_back_with_what_it_had(
     for _ in range(4):
         assert scheduler.decode() is not None
         land(scheduler, [old, young])
-    assert scheduler.decode() is None and scheduler.starved()
+    assert scheduler.decode() is None and scheduler.has_work
     scheduler.preempt()
     assert (young.row, young.blocks, scheduler.waiting, scheduler.preemptions) == (None, [], 1, 1)
     assert scheduler.prefill() is None  # the block is for the one that runs
