@@ -474,18 +474,17 @@ def test_kernels_truncate_as_the_twin_does(vocabulary, dtype):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_kernels_keep_exactly_the_first_ties_across_chunks(dtype):
-    logits = torch.full((512, 9000), -2.0, dtype=dtype)
+    logits = torch.full((192, 9000), -2.0, dtype=dtype)
     tied = [10, 4000, 4095, 4096, 4100, 8191, 8192, 8999]
     logits[:, tied] = -1.0
     logits[:, 5000] = 0.0
-    rows = make_rows(512, 5.0)
-    rows.drawn[:] = 0
-    rows.top_k[:256], rows.top_k[256:] = 5, 1001
+    rows = make_rows(192, 5.0)
+    rows.top_k[:64], rows.top_k[64:] = 5, 1001
     kernel = launch(logits, rows, truncates=True)
-    assert set(kernel.ids[:256].tolist()) == {5000, *tied[:4]}
+    assert set(kernel.ids[:64].tolist()) == {5000, *tied[:4]}
     rest = [token for token in range(9000) if token not in (5000, *tied)]
-    assert set(kernel.ids[256:].tolist()) <= {5000, *tied, *rest[: 1001 - 9]}
-    assert kernel.ids[256:].max() > 900 or set(kernel.ids[256:].tolist()) & {*rest[800:992]}
+    drawn = set(kernel.ids[64:].tolist())
+    assert drawn <= {5000, *tied, *rest[: 1001 - 9]} and drawn & {*rest[900:]}
 
 
 @pytest.mark.gpu
