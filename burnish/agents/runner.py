@@ -98,7 +98,8 @@ class TrajectoryRunner:
                 waits = [f"{task.get_name()} {stages[i]}" for i, task in enumerate(tasks) if task in pending]
                 raise DeadlineError(
                     f"rollout: {len(pending)} of {len(tasks)} trajectories were not done after {deadline_s} s: "
-                    + "; ".join(waits[:8])
+                    + "; ".join(waits[:3])
+                    + ". Raise actor_rollout_ref.rollout.timeout (null: no limit), or see what they wait for"
                 )
             return [task.result() for task in ([failed] if failed else tasks)]
         finally:

@@ -30,9 +30,11 @@ PREFIX = "burnish_"
 PLAIN = ("sdpa", "eager")
 ORDINARY = (DynamicLayer, DynamicSlidingWindowLayer)  # keys and values per token, and nothing else
 BY_LENGTH = ("dynamic", "longrope")  # rotary frequencies that depend on the longest sequence of a batch
-EXTRAS = ("s_aux", "position_bias", "head_mask")  # what attention may depend on besides queries, keys and values
+EXTRAS = {  # what attention may depend on besides queries, keys and values
+    "s_aux": "attention sinks", "position_bias": "a bias by position", "head_mask": "a mask of heads",
+}  # fmt: skip
 NO_MASK = (1, 1, 1, 1)
-INSTEAD = "Use a decoder with transformers' attention interface and an ordinary key-value cache, or rollout.name=hf"
+INSTEAD = "Choose rollout.name=hf (--engine hf), or a decoder with an ordinary key-value cache"
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,11 @@ def use_paging(module: "PreTrainedModel") -> None:
     if own.startswith(PREFIX):
         return
     if own not in PLAIN:
-        raise NotAvailable(f"rollout with attn_implementation={own}", f"Choose one of {', '.join(PLAIN)}")
+        raise NotAvailable(
+            f"the native rollout engine with attn_implementation={own}", f"Choose one of {', '.join(PLAIN)}"
+        )
     if own == "sdpa" and getattr(config, "attn_logit_softcapping", None) is not None:
-        what = f"rollout with {type(module).__name__} and attn_implementation=sdpa, which leaves out its capped scores"
+        what = f"the native rollout engine for {type(module).__name__} with sdpa, which leaves out its capped scores"
         raise NotAvailable(what, "Choose eager")
     module.set_attn_implementation(PREFIX + own)
 
@@ -77,7 +81,7 @@ def use_paging(module: "PreTrainedModel") -> None:
 def layers_of(module: "PreTrainedModel") -> list[LayerShape]:
     """What each layer keeps per token; NotAvailable for a model that cannot be paged, which names its kind."""
     if problem := _kind_problem(module):
-        raise NotAvailable(f"rollout with {type(module).__name__}: {problem}", INSTEAD)
+        raise NotAvailable(f"the native rollout engine for {type(module).__name__}: {problem}", INSTEAD)
     use_paging(module)
     cache = DynamicCache(config=module.config.get_text_config())
     trial = Trial([getattr(layer, "sliding_window", None) for layer in cache.layers])
@@ -90,7 +94,7 @@ def layers_of(module: "PreTrainedModel") -> list[LayerShape]:
     elif sorted(seen) != list(range(len(seen))):
         trial.problems.append("layers share keys and values, or call attention several times")
     if trial.problems:
-        raise NotAvailable(f"rollout with {type(module).__name__}: {trial.problems[0]}", INSTEAD)
+        raise NotAvailable(f"the native rollout engine for {type(module).__name__}: {trial.problems[0]}", INSTEAD)
     return [shape for _, shape in sorted(trial.layers, key=lambda layer: layer[0])]
 
 
@@ -177,7 +181,7 @@ def _note(
         )
     if arguments.get("is_causal", True) is False or not getattr(module, "is_causal", True):
         trial.problems.append("its attention is not causal")
-    trial.problems.extend(f"its attention has {name}" for name in EXTRAS if arguments.get(name) is not None)
+    trial.problems.extend(f"it has {kind}" for name, kind in EXTRAS.items() if arguments.get(name) is not None)
     repeated = value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
     return repeated.transpose(1, 2).contiguous()  # (1, T, H, D): any figures of the right shape
 

@@ -145,7 +145,7 @@ def _draw(logits: Tensor, temperature: Tensor, noise: Tensor, *truncation: Tenso
     scale = torch.where(greedy, 1.0, temperature)
     log_probs = torch.log_softmax(logits / scale[:, None], dim=-1)  # (n, V) float32, the type of `scale`
     place = torch.device("cpu") if torch.are_deterministic_algorithms_enabled() else logits.device
-    probabilities = log_probs.to(place).double().exp_()  # (n, V)
+    probabilities = log_probs.to(place, torch.float64, copy=True).exp_()  # (n, V)
     if truncation:
         # By logit, since probabilities round to more ties; a stable sort breaks those by token id.
         order = logits.sort(dim=-1, descending=True, stable=True).indices

@@ -7,7 +7,6 @@ on how fast anything was.
 """
 
 import asyncio
-import copy
 import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -156,8 +155,8 @@ class InProcessEngine(RolloutEngine):
                 if own[name].data_ptr() != tensor.data_ptr():
                     own[name].copy_(tensor)
         for name, tensor in (weights or {}).items():  # after all of them: tied names share their memory
-            if _checksum(own[name]) != _checksum(tensor.to(own[name].dtype)):
-                raise RolloutError(f"published weight {name!r} did not arrive: checksums differ after the copy")
+            if not torch.equal(own[name], tensor.to(own[name])):
+                raise RolloutError(f"published weight {name!r} did not arrive: the module's own differs after the copy")
 
     def _fail(self, requests: Sequence[Request], error: Exception) -> None:
         """Every caller of a broken step gets its own error, with the cause."""
@@ -168,7 +167,8 @@ class InProcessEngine(RolloutEngine):
             if isinstance(error, RolloutError):
                 failure = RolloutError(f"request {request.request_id}: {error}")
             elif isinstance(error, BurnishError):  # says itself what to mend
-                failure = copy.copy(error)
+                failure = type(error).__new__(type(error), *error.args)  # its text is made already
+                failure.__dict__.update(error.__dict__)
             else:
                 failure = RolloutError(f"request {request.request_id}: {type(error).__name__}: {error}")
             failure.__cause__ = error
@@ -191,12 +191,6 @@ def _told(driver: "asyncio.Task[None]") -> None:
     error = None if driver.cancelled() else driver.exception()
     if isinstance(error, Exception):
         log.error("%s ended: %s", driver.get_name(), error, exc_info=error)
-
-
-def _checksum(tensor: Tensor) -> int:
-    """The sum of the raw bytes' words, the same on every device."""
-    raw = tensor.detach().contiguous().view(-1).view(torch.uint8)
-    return int(raw.long().sum()) if len(raw) % 4 else int(raw.view(torch.int32).long().sum())
 
 
 def _context(module: nn.Module, max_model_len: int | None) -> int:

@@ -97,17 +97,18 @@ class NativeEngine(InProcessEngine):
         fused: bool = True,
         step_deadline_s: float | None = None,
     ):
+        with evaluating(module):
+            shapes = layers_of(module)  # first: what cannot be paged is refused for that
         super().__init__(module, tokenizer, max_model_len)
         parameter = next(module.parameters())
         self.device = parameter.device
         self.max_num_seqs, self.memory_share, self.prefix_caching = max_num_seqs, memory_share, prefix_caching
-        with evaluating(module):
-            shapes = layers_of(module)
         self.pool = KVPool(shapes, block_size, parameter.dtype, self.device)
         self._fixed_blocks = blocks
-        self._blocks = max_num_seqs * -(-min(longest or self.context, self.context) // block_size) + 1  # of use at all
+        needed = min(longest or self.context, self.context)
+        self._blocks = max_num_seqs * -(-needed // block_size) + 1  # of use at all
         self._blocks = self._block_count()
-        self.context = self._fitting_context(explicit=max_model_len is not None)
+        self.context = self._fitting_context(needed, asked_for=longest is not None or max_model_len is not None)
         decoder = decoder_for(module, self.context, fused)
         self.runner = Runner(decoder, self.pool, max_rows=max_num_seqs, context=self.context, graphs=graphs)
         self.history = History()
@@ -165,6 +166,7 @@ class NativeEngine(InProcessEngine):
     def _leave(self, request: Request) -> None:
         if (sequence := self._sequences.get(request)) is not None:  # cancelled by its caller
             self._drop(sequence)
+            self._rest()
 
     def abort(self, request_id: str) -> None:
         request = self._active.get(request_id)
@@ -179,6 +181,7 @@ class NativeEngine(InProcessEngine):
         sequence = self._sequences[request]
         self._answer(sequence, "abort", None)
         self._drop(sequence)
+        self._rest()
 
     def _answer(self, sequence: Sequence, reason: FinishReason, stop: str | int | None) -> None:
         request = sequence.request
@@ -234,8 +237,15 @@ class NativeEngine(InProcessEngine):
             self._start_again()
             return True
         finally:
-            if not (self.scheduler.has_work or self._flights):
-                self._restore_mode()
+            self._rest()
+
+    def _rest(self) -> None:
+        """Where nobody waits any more, end what is under way and leave the module as it was found."""
+        if not self._sequences and not self._landing:
+            if self._broken is None:
+                with suppress(Exception):  # nobody is left to hear of it; what it wrote is not used
+                    self._land_all()
+            self._restore_mode()
 
     def _restore_mode(self) -> None:
         if self._was_training:
@@ -325,6 +335,10 @@ class NativeEngine(InProcessEngine):
 
     def _abandon(self) -> None:
         """Nobody waits any more: no sequence, no step under way. What the pool holds is right, and kept."""
+        while self._flights and self._broken is None:
+            step = self._flights.popleft()
+            with suppress(Exception):
+                step.flight.wait(self._deadline_s, step.what)
         self._restore_mode()
         self._flights.clear()
         self._landings, self._landing, self._aborts = self._launches, False, []
@@ -334,10 +348,6 @@ class NativeEngine(InProcessEngine):
 
     def _start_again(self) -> None:
         """After a step that failed: nothing that it wrote may stay."""
-        if self._broken is None:
-            for step in self._flights:
-                with suppress(Exception):
-                    step.flight.wait(self._deadline_s, step.what)
         self._abandon()
         self.scheduler.blocks.forget()
         if self._broken is None:
@@ -408,7 +418,7 @@ class NativeEngine(InProcessEngine):
         """What memory allows now may be less than when the engine was made, never less than one sequence needs."""
         blocks = self._block_count()
         if blocks < self._least_blocks(self.context):
-            raise RolloutError(self._too_small(blocks, "free memory, or lower actor_rollout_ref.rollout.max_model_len"))
+            raise RolloutError(self._too_small(blocks, self.context, "free memory, or ask for shorter sequences"))
         self.pool.allocate(blocks)
         self.scheduler.blocks = BlockManager(blocks, self.pool.block_size, self.prefix_caching)
 
@@ -418,23 +428,24 @@ class NativeEngine(InProcessEngine):
     def _least_blocks(self, tokens: int) -> int:
         return -(-tokens // self.pool.block_size) + 1  # and the one that belongs to nobody
 
-    def _fitting_context(self, explicit: bool) -> int:
-        """The context, or what the pool holds of it where nobody asked for a length."""
+    def _fitting_context(self, needed: int, asked_for: bool) -> int:
+        """The context, or what the pool holds of it; that is enough for `needed` tokens where these were asked for."""
         if self._blocks >= self._least_blocks(self.context):
             return self.context
-        share = 1.0 if self._fixed_blocks else SHRUNK
-        held = int(share * max(self._blocks - 1, 0)) * self.pool.block_size
-        if explicit or held < self.pool.block_size:
-            raise ConfigError(self._too_small(self._blocks, "raise gpu_memory_utilization, or lower max_model_len"))
-        log.warning(
-            "the KV pool holds %d tokens, less than the model's context of %d: longer sequences are refused",
-            held,
-            self.context,
-        )
-        return held
+        if self._blocks < self._least_blocks(needed):
+            if asked_for or self._blocks < 3:
+                raise ConfigError(self._too_small(self._blocks, needed, "raise it, or ask for shorter sequences"))
+            log.warning(
+                "the KV pool holds %d tokens, and the model's context is %d: longer sequences are refused. Raise "
+                "gpu_memory_utilization, or set max_model_len", (self._blocks - 1) * self.pool.block_size, self.context,
+            )  # fmt: skip
+        held = (self._blocks - 1) * self.pool.block_size
+        if self._fixed_blocks:
+            return held
+        return max(int(SHRUNK * held), needed if held >= needed else 0)
 
-    def _too_small(self, blocks: int, fix: str) -> str:
+    def _too_small(self, blocks: int, needed: int, fix: str) -> str:
         return (
             f"actor_rollout_ref.rollout.gpu_memory_utilization={self.memory_share:g}: the KV pool would hold "
-            f"{max(blocks - 1, 0) * self.pool.block_size} tokens, and one sequence may have {self.context}; {fix}"
+            f"{max(blocks - 1, 0) * self.pool.block_size} tokens, and one sequence may have {needed}; {fix}"
         )
