@@ -172,9 +172,7 @@ class NativeEngine(InProcessEngine):
         request = self._active.get(request_id)
         if request is None or request.done:
             return
-        if (
-            self._landing
-        ):  # by a caller that was told of a token: the others of this step are still to be told of theirs
+        if self._landing:  # asked for by a callback: others are still to be told of their tokens of this step
             self._aborts.append(request_id)
             return
         self._counts["aborted"] += 1
@@ -217,9 +215,7 @@ class NativeEngine(InProcessEngine):
                     await asyncio.sleep(0)
         finally:
             self.runner.close(lane, stuck=self._broken is not None)
-            if (
-                number == self._drivers
-            ):  # only a cancelled driver leaves requests; their callers are being cancelled too
+            if number == self._drivers:  # a cancelled driver leaves requests; their callers are being cancelled too
                 for request in self._active.values():
                     request.future.cancel()
                 self._abandon()
@@ -259,11 +255,11 @@ class NativeEngine(InProcessEngine):
         if not launched and not self._flights:
             self.scheduler.preempt()  # no block is free for rows that must go on
             return False
+        if not launched:
+            return self._land(self._flights.popleft())  # after which there may be work again
         answered = False
-        while len(self._flights) > (self._ahead if launched else 0):
-            answered = self._land(self._flights.popleft()) or answered
-            if not launched:  # there may be work again
-                break
+        while len(self._flights) > self._ahead:
+            answered |= self._land(self._flights.popleft())
         return answered
 
     def _launch_prefill(self) -> bool:
