@@ -5,13 +5,13 @@
     state.py          the decode batch on the device; a step reads and writes it without the host
     kv_pool.py        the memory of keys and values
     sequence.py       one request on its way, and the history of what was sampled
-    flight.py         work under way, and the wait for it
+    flight.py         work under way, the wait for it, and a watch over it
     canary.py         the proof that what generates is what is trained
 
 No thread steps the engine. The driver task (see `rollout/in_process.py`) does, in the event loop of those who wait: a
 step hands out work, lets the loop run, and takes in the results of the step `ahead` steps before. On a GPU the device
-is busy meanwhile, so coroutines may take some milliseconds without anyone waiting; on a CPU `ahead` is 0. While a step
-is awaited the loop stands still, for the length of one step at most.
+is busy meanwhile, so coroutines may take some milliseconds without anyone waiting; on a CPU work is computed as it is
+handed out, and `ahead` is 0. The loop stands still for the length of one step at most.
 
 A request that arrives joins before the next step; one that ends leaves at once. Its tokens depend on its seed and
 prompt alone, but for near-ties: sums are rounded otherwise in another batch.
@@ -38,7 +38,7 @@ from burnish.rollout.base import FinishReason
 from burnish.rollout.in_process import InProcessEngine, evaluating
 from burnish.rollout.native.block_manager import BlockManager
 from burnish.rollout.native.canary import Canary
-from burnish.rollout.native.flight import Flight, Stuck
+from burnish.rollout.native.flight import Flight, Stuck, Watch
 from burnish.rollout.native.graphs import batch_size
 from burnish.rollout.native.kv_pool import KVPool
 from burnish.rollout.native.runner import Runner
@@ -124,6 +124,7 @@ class NativeEngine(InProcessEngine):
         self._canary = Canary(module, self.context)
         self._ahead = AHEAD.get(self.device.type, 0) if ahead is None else ahead
         self._deadline_s = STEP_DEADLINE_S.get(self.device.type, 1800.0) if step_deadline_s is None else step_deadline_s
+        self._watch = Watch(self._deadline_s)
         self._sequences: dict[Request, Sequence] = {}  # in the scheduler
         self._flights: deque[Launched] = deque()
         self._launches = self._landings = 0
@@ -201,9 +202,8 @@ class NativeEngine(InProcessEngine):
 
     async def _drive(self, number: int) -> None:
         """Consumes what `_enter` adds; waits for the device only. Ends when nothing is left, or is cancelled."""
-        lane = None
         try:
-            lane = self.runner.open()
+            self._watch.open()
             await self._settle()
             while self.scheduler.has_work or self._flights:
                 arrived, start = self._arrived, time.monotonic()
@@ -214,8 +214,8 @@ class NativeEngine(InProcessEngine):
                 else:
                     await asyncio.sleep(0)
         finally:
-            self.runner.close(lane, stuck=self._broken is not None)
             if number == self._drivers:  # a cancelled driver leaves requests; their callers are being cancelled too
+                self._watch.close()
                 for request in self._active.values():
                     request.future.cancel()
                 self._abandon()
@@ -228,7 +228,8 @@ class NativeEngine(InProcessEngine):
         try:
             return self._step()
         except Exception as error:  # noqa: BLE001 (rises at every caller)
-            self._broken = error if isinstance(error, Stuck) else None
+            if isinstance(error, Stuck):
+                self._broken = error = Stuck(str(error) or self._watch.report)
             self._fail(list(self._sequences), error)
             self._start_again()
             return True
@@ -268,8 +269,10 @@ class NativeEngine(InProcessEngine):
             return False
         self._counts["prefill_tokens"] += work.token_count
         rows = np.array([sequence.row for sequence in work.sampled], dtype=np.int64)
-        flight = self.runner.prefill(work, self._stopped(), self.history)
-        self._note(flight, rows, f"reading {work.token_count} tokens of {len(work.chunks)} prompts")
+        what = f"reading {work.token_count} tokens of {len(work.chunks)} prompts"
+        with self._watch.over(what):
+            flight = self.runner.prefill(work, self._stopped(), self.history)
+        self._note(flight, rows, what)
         return True
 
     def _launch_decode(self) -> bool:
@@ -277,8 +280,10 @@ class NativeEngine(InProcessEngine):
         if work is None:
             return False
         self._counts["steps"] += 1
-        flight = self.runner.decode(work, self._stopped())
-        self._note(flight, work.rows, f"a decode step of {len(work.rows)} sequences")
+        what = f"a decode step of {len(work.rows)} sequences"
+        with self._watch.over(what):
+            flight = self.runner.decode(work, self._stopped())
+        self._note(flight, work.rows, what)
         return True
 
     def _note(self, flight: Flight, rows: np.ndarray, what: str) -> None:

@@ -1,19 +1,18 @@
-"""Work that has been handed to the device, and how its results come back.
+"""Work that has been handed to the device, how its results come back, and what happens when they do not.
 
-On a GPU work is queued by the thread that asks for it, and runs by itself; a `Flight` waits for the small copy at its
-end. On a CPU a `Lane`, which is a thread, computes one piece after the other. Either way `wait` blocks its caller no
-longer than the deadline: a step that does not end is reported with the stack of the thread that is stuck.
+On a GPU work is queued and runs by itself; a `DeviceFlight` waits for the small copy at its end, no longer than the
+deadline. On a CPU it has been computed when it is handed out, by the thread that trains: two threads that compute in
+turn would each keep the cores busy with waiting for the other. There a `Watch` looks at the clock.
 """
 
-import queue
+import ctypes
+import logging
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -22,56 +21,23 @@ from torch import Tensor
 from burnish.errors import RolloutError
 
 POLL_S = 2e-5
-CLOSE_DEADLINE_S = 60.0  # for the step that runs when a lane is closed
+
+log = logging.getLogger(__name__)
 
 
-class Lane:
-    """Computes what `submit` hands over, in order, in a thread that ends with `close`."""
-
-    def __init__(self) -> None:
-        self._work: queue.SimpleQueue[tuple[Callable[[], Any], Future] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="rollout-lane", daemon=True)
-        self._thread.start()
-
-    def submit(self, function: Callable[[], Any]) -> Future:
-        future: Future = Future()
-        self._work.put((function, future))
-        return future
-
-    def close(self) -> None:
-        self._work.put(None)
-        self._thread.join(CLOSE_DEADLINE_S)
-
-    def abandon(self) -> None:
-        """Leave a thread that is stuck; it ends if its step ever does."""
-        self._work.put(None)
-
-    def stack(self) -> str:
-        """Where the thread is."""
-        frame = sys._current_frames().get(self._thread.ident or 0)
-        return "".join(traceback.format_stack(frame)) if frame else "the thread has ended"
-
-    def _run(self) -> None:
-        while (item := self._work.get()) is not None:
-            function, future = item
-            try:
-                future.set_result(function())
-            except BaseException as error:  # noqa: BLE001 (rises where the result is waited for)
-                future.set_exception(error)
+class Stuck(RolloutError):
+    """A step did not end; the engine cannot go on."""
 
 
-class LaneFlight:
-    def __init__(self, lane: Lane, work: Callable[[], Tensor]):
-        self._lane = lane
-        self._future = lane.submit(lambda: work().clone().numpy())
+class HostFlight:
+    """Results that are there already."""
+
+    def __init__(self, work: Callable[[], Tensor]):
+        self._out = work().clone().numpy()
 
     def wait(self, deadline_s: float, what: str) -> np.ndarray:
         """`Rows.out` after the step, (3, C)."""
-        try:
-            out: np.ndarray = self._future.result(deadline_s)
-        except FutureTimeout:
-            raise _stuck(what, deadline_s, self._lane.stack()) from None
-        return out
+        return self._out
 
 
 class DeviceFlight:
@@ -87,17 +53,60 @@ class DeviceFlight:
         start = time.monotonic()
         while not self._event.query():
             if time.monotonic() - start > deadline_s:
-                raise _stuck(what, deadline_s, "the kernels of the step have not ended")
+                raise Stuck(_report(what, deadline_s, "its kernels have not ended"))
             time.sleep(POLL_S)
         return self._copy.numpy()
 
 
-Flight = LaneFlight | DeviceFlight
+Flight = HostFlight | DeviceFlight
 
 
-class Stuck(RolloutError):
-    """A step did not end; the engine cannot go on."""
+class Watch:
+    """Looks from a thread of its own whether what the engine computes on this host ends in time.
+
+    If not, it writes the stack to the log, and raises `Stuck` in the thread that computes, as soon as that runs Python
+    code again. (A call into a library that never returns cannot be ended from outside; it is reported.) The thread
+    lives from `open` to `close` and wakes a few times within the deadline.
+    """
+
+    def __init__(self, deadline_s: float):
+        self.deadline_s = deadline_s
+        self.report = ""  # of the step that did not end
+        self._lock = threading.Lock()  # so that nothing is raised in a thread whose step has just ended
+        self._step: tuple[float, str, int] | None = None  # when it is due, what it is, and whose
+        self._closed = threading.Event()
+
+    def open(self) -> None:
+        self._closed.set()  # a driver that was left behind has not done it
+        self._closed = threading.Event()
+        threading.Thread(target=self._look, args=(self._closed,), name="rollout-watch", daemon=True).start()
+
+    def close(self) -> None:
+        self._closed.set()
+
+    @contextmanager
+    def over(self, what: str) -> Iterator[None]:
+        """Watch what is computed inside."""
+        self._step = time.monotonic() + self.deadline_s, what, threading.get_ident()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._step = None
+
+    def _look(self, closed: threading.Event) -> None:
+        while not closed.wait(min(self.deadline_s / 4, 5.0)):
+            with self._lock:
+                if self._step is not None and time.monotonic() > self._step[0]:
+                    self._tell(*self._step)
+                    self._step = None
+
+    def _tell(self, due: float, what: str, thread: int) -> None:
+        frame = sys._current_frames().get(thread)
+        self.report = _report(what, self.deadline_s, "".join(traceback.format_stack(frame)) if frame else "")
+        log.error("%s", self.report)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Stuck))
 
 
-def _stuck(what: str, deadline_s: float, where: str) -> Stuck:
-    return Stuck(f"the rollout engine is stuck: {what} did not end within {deadline_s:g} s.\n{where}")
+def _report(what: str, deadline_s: float, where: str) -> str:
+    return f"the rollout engine is stuck: {what} did not end within {deadline_s:g} s.\n{where}"

@@ -16,7 +16,7 @@ from torch import Tensor
 from burnish.models.decoders import Decoder
 from burnish.ops.paged_attention import Paged
 from burnish.ops.sampling import STOPS, sample_and_advance
-from burnish.rollout.native.flight import DeviceFlight, Flight, Lane, LaneFlight
+from burnish.rollout.native.flight import DeviceFlight, Flight, HostFlight
 from burnish.rollout.native.graphs import Graphs
 from burnish.rollout.native.kv_pool import KVPool
 from burnish.rollout.native.scheduler import Chunk, Decode, Prefill
@@ -68,22 +68,6 @@ class Runner:
         self._on_gpu = pool.device.type == "cuda"
         self.state = DecodeState(max_rows, -(-context // pool.block_size), pool.device)
         self._graphs = Graphs(self.state) if graphs and self._on_gpu else None
-        self._lane: Lane | None = None
-
-    def open(self) -> Lane | None:
-        """Get ready for work; `close` what this returns when there is none for now."""
-        self._lane = None if self._on_gpu else Lane()
-        return self._lane
-
-    def close(self, lane: Lane | None, stuck: bool) -> None:
-        if lane is None:
-            return
-        if stuck:
-            lane.abandon()
-        else:
-            lane.close()
-        if self._lane is lane:
-            self._lane = None
 
     def prefill(self, work: Prefill, stopped: list[int], history: History) -> Flight:
         line = Line.of(work.chunks, self.pool.block_size)
@@ -170,10 +154,8 @@ class Runner:
         return result  # type: ignore[return-value]
 
     def _fly(self, run: Callable[[], Tensor]) -> Flight:
-        if self._lane is not None:
-            return LaneFlight(self._lane, torch.inference_mode()(run))
-        with torch.inference_mode(), torch.cuda.device(self.device):
-            return DeviceFlight(run)
+        with torch.inference_mode(), torch.cuda.device(self.device) if self._on_gpu else nullcontext():
+            return DeviceFlight(run) if self._on_gpu else HostFlight(run)
 
 
 def _new_rows(sequences: Sequence[Generation], history: History) -> NewRows:

@@ -8,7 +8,6 @@ import asyncio
 import copy
 import gc
 import threading
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -44,53 +43,6 @@ def start(engine, name, prompt=(5, 6), sampling=LONG, **settings):
 
 def pool_addresses(engine):
     return [tensor.data_ptr() for layer in engine.pool.layers for tensor in (layer.keys, layer.values)]
-
-
-class Gate:
-    """Holds back the first lane that computes after `close`, until `open`. Other threads go through."""
-
-    def __init__(self, engine, swap_decoder):
-        self._opened = threading.Event()
-        self._held = None
-        self._main = threading.current_thread()
-        self._closed = False
-        self.arrived = threading.Event()
-        self.calls = 0  # of lanes, that have ended
-        swap_decoder(engine, self._wrap)
-
-    def _wrap(self, decoder):
-        def call(*args, **kwargs):
-            thread = threading.current_thread()
-            if thread is self._main:
-                return decoder(*args, **kwargs)
-            if self._closed and self._held in (None, thread):
-                self._held = thread
-                self.arrived.set()
-                assert self._opened.wait(10)
-            try:
-                return decoder(*args, **kwargs)
-            finally:
-                self.calls += 1
-
-        return call
-
-    def close(self):
-        self._closed = True
-
-    def open(self, after_s=0.0):
-        timer = threading.Timer(after_s, self._opened.set)
-        timer.daemon = True
-        timer.start()
-
-
-async def held_at_its_prompt(engine, gate, prompt, sampling=LONG):
-    """A task whose first steps are handed out and stand at the gate."""
-    before = engine.stats()["prefill_tokens"]
-    gate.close()
-    task = start(engine, "held", prompt, sampling)
-    await until(lambda: engine.stats()["prefill_tokens"] > before)
-    assert gate.arrived.wait(20)
-    return task
 
 
 # The canary
@@ -340,69 +292,6 @@ def test_sleep_after_an_abort_takes_no_memory_again(native, module):
     check_exact(module, requests, engine.run(requests), context=CONTEXT)
 
 
-def test_sleep_waits_for_the_steps_of_what_was_aborted(native, module, swap_decoder):
-    engine = native(module, ahead=3)
-    gate = Gate(engine, swap_decoder)
-    requests = random_requests(6, seed=5)
-
-    async def main():
-        task = await held_at_its_prompt(engine, gate, range(3, 60))
-        gate.open(after_s=0.1)
-        engine.abort("held")
-        engine.sleep()
-        calls = gate.calls
-        time.sleep(0.2)
-        assert gate.calls == calls > 0  # nothing is computed in a pool that was given back
-        engine.wake()
-        completions = await asyncio.gather(*[start(engine, str(i), *r) for i, r in enumerate(requests)])
-        return await task, completions
-
-    aborted, completions = asyncio.run(main())
-    assert (aborted.token_ids, aborted.finish_reason) == ([], "abort")
-    check_exact(module, requests, completions, context=CONTEXT)
-
-
-def test_publish_waits_for_the_steps_of_what_was_aborted(native, swap_decoder):
-    """The canary writes where they write: while it runs, they must not."""
-    module = family("qwen2")
-    engine = native(module, ahead=3, block_size=8, blocks=1 + 12)
-    gate = Gate(engine, swap_decoder)
-    calls = 0
-
-    def canary_last(decoder):
-        """The canary's first token is computed when the lane has done all it has; the canary's prompt before."""
-
-        def call(*args, **kwargs):
-            nonlocal calls
-            if threading.current_thread() is threading.main_thread():
-                calls += 1
-                if calls == 2:
-                    gate.open()
-                    engine.runner._lane.submit(lambda: None).result(20)
-            return decoder(*args, **kwargs)
-
-        return call
-
-    swap_decoder(engine, canary_last)
-    requests = [(prompt, replace(LONG, max_tokens=20)) for prompt in random_prompts(4, seed=5)]
-
-    async def main():
-        task = await held_at_its_prompt(engine, gate, range(3, 93))  # in all blocks
-        gate.open(after_s=0.3)
-        engine.abort("held")
-        with torch.no_grad():
-            for parameter in module.parameters():
-                parameter.mul_(1.05)
-        engine.publish(None, 1)
-        completions = await asyncio.gather(*[start(engine, str(i), *r) for i, r in enumerate(requests)])
-        return await task, completions
-
-    aborted, completions = asyncio.run(main())
-    assert (aborted.token_ids, aborted.finish_reason) == ([], "abort")
-    check_exact(module, requests, completions, context=CONTEXT)
-    assert {c.policy_version for c in completions} == {1}
-
-
 def test_tied_names_with_different_tensors_are_refused(native):
     module = family("qwen2-tied")
     engine = native(module)
@@ -449,29 +338,6 @@ def test_a_loop_that_was_stopped_does_not_disturb_the_next_one(native, module, a
         second.close()
     check_exact(module, requests, completions, context=CONTEXT)
     check_exact(module, requests, engine.run(requests), context=CONTEXT)
-
-
-def test_steps_of_a_loop_that_was_stopped_do_not_disturb_the_next_one(native, module, swap_decoder):
-    engine = native(module, ahead=3)
-    requests = random_requests(6, seed=8)
-    gate = Gate(engine, swap_decoder)
-    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
-
-    async def goes_on():
-        before = engine.stats()["generated_tokens"]
-        tasks = [start(engine, str(i), *request) for i, request in enumerate(requests)]
-        await until(lambda: engine.stats()["generated_tokens"] > before + 10)
-        gate.open()
-        return await asyncio.gather(*tasks)
-
-    try:
-        first.run_until_complete(held_at_its_prompt(engine, gate, range(3, 60)))
-        gate.open(after_s=0.4)
-        completions = second.run_until_complete(goes_on())
-    finally:
-        first.close()
-        second.close()
-    check_exact(module, requests, completions, context=CONTEXT)
 
 
 # Errors
@@ -552,17 +418,24 @@ def test_nan_logits_name_every_request_and_the_first(native):
 @pytest.mark.parametrize("asleep", [False, True])
 def test_an_engine_that_was_stuck_takes_no_orders(module, tokenizer, swap_decoder, asleep):
     engine = NativeEngine(module, tokenizer, max_num_seqs=4, blocks=40, block_size=8, step_deadline_s=0.2)
-    gate = Gate(engine, swap_decoder)
-    gate.close()
-    try:
-        with pytest.raises(RolloutError, match="stuck"):
-            asyncio.run(engine.generate([5, 6], LONG, request_id="a"))
-        orders = [lambda: engine.publish(None, 1), engine.sleep, engine.wake]
-        for order in reversed(orders) if asleep else orders:
-            with pytest.raises(RolloutError, match="was stuck and cannot be used any more; make a new one"):
-                order()
-    finally:
-        gate.open()
+    release = threading.Event()
+
+    def blocks(decoder):
+        def call(*args, **kwargs):
+            while not release.wait(0.01):
+                pass
+            return decoder(*args, **kwargs)
+
+        return call
+
+    swap_decoder(engine, blocks)
+    with pytest.raises(RolloutError, match="stuck"):
+        asyncio.run(engine.generate([5, 6], LONG, request_id="a"))
+    release.set()
+    orders = [lambda: engine.publish(None, 1), engine.sleep, engine.wake]
+    for order in reversed(orders) if asleep else orders:
+        with pytest.raises(RolloutError, match="was stuck and cannot be used any more; make a new one"):
+            order()
     assert (engine.version, engine.stats()["kv_blocks_used"]) == (0, 0)
 
 
