@@ -6,7 +6,7 @@ the KV pool and hands on logits. Per layer: four matrix products, attention, and
 q, k and v projections (and gate and up) become one product each. Their weights are moved, layer by layer, into one
 buffer, and the module's own Parameters are pointed at their rows of it: there is no second copy, and what an optimiser,
 a checkpoint or the training forward reads and writes is what this pass reads. Whoever rebinds a parameter's memory
-afterwards (`module.to(…)`) cuts that tie: compare `pointers()` with the module's to see it.
+afterwards (`module.to(…)`) cuts that tie; the rollout engine's canary sees it.
 """
 
 from collections import Counter
@@ -82,11 +82,6 @@ class FusedDecoder:
         places = torch.arange(context, device=self._embedding.device)[None]
         cos, sin = decoder.rotary_emb(self._embedding, places)
         self._cos, self._sin = cos[0].contiguous(), signed(sin[0])  # (context, D), in the model's dtype
-        self._pointers = {name: parameter.data_ptr() for name, parameter in module.named_parameters()}
-
-    def pointers(self) -> dict[str, int]:
-        """Where the memory lies that this pass reads for each of the module's parameters."""
-        return dict(self._pointers)
 
     def __call__(
         self, ids: Tensor, positions: Tensor, kv: Sequence[LayerKV], where: Paged, keep: Tensor | None = None

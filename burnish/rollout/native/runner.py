@@ -5,7 +5,7 @@ every row its newest token. Both leave their results in the decode state, where 
 of this is queued and the host goes on; decode steps are replayed graphs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -20,8 +20,7 @@ from burnish.rollout.native.flight import DeviceFlight, Flight, HostFlight
 from burnish.rollout.native.graphs import Graphs
 from burnish.rollout.native.kv_pool import KVPool
 from burnish.rollout.native.scheduler import Chunk, Decode, Prefill
-from burnish.rollout.native.sequence import History
-from burnish.rollout.native.sequence import Sequence as Generation
+from burnish.rollout.native.sequence import History, Sequence
 from burnish.rollout.native.state import DecodeState, NewRows, upload
 
 
@@ -39,7 +38,7 @@ class Line:
     source: np.ndarray  # (n,) for each sampled sequence, which of them
 
     @classmethod
-    def of(cls, chunks: Sequence[Chunk], block_size: int) -> "Line":
+    def of(cls, chunks: list[Chunk], block_size: int) -> "Line":
         positions = [np.arange(chunk.start, chunk.stop) for chunk in chunks]
         blocks = [np.asarray(chunk.sequence.blocks) for chunk in chunks]
         used = [-(-chunk.stop // block_size) for chunk in chunks]
@@ -101,7 +100,7 @@ class Runner:
 
         return self._fly(run)
 
-    def teacher_forced(self, ids: np.ndarray, blocks: Sequence[int], prompt: int) -> Tensor:
+    def teacher_forced(self, ids: np.ndarray, blocks: list[int], prompt: int) -> Tensor:
         """Logits (n, V) after each of `ids` (n,): the first `prompt` read at once, the others fed one by one to row 0.
 
         For the canary: it takes the same ways as generation does. The state's rows are idle before and after.
@@ -109,7 +108,7 @@ class Runner:
         with torch.inference_mode(), torch.cuda.device(self.device) if self._on_gpu else nullcontext():
             return self._teacher_forced(ids, blocks, prompt)
 
-    def _teacher_forced(self, ids: np.ndarray, blocks: Sequence[int], prompt: int) -> Tensor:
+    def _teacher_forced(self, ids: np.ndarray, blocks: list[int], prompt: int) -> Tensor:
         places = np.arange(prompt)
         table = np.asarray(blocks, dtype=np.int64)
         slots = table[places // self.pool.block_size] * self.pool.block_size + places % self.pool.block_size
@@ -158,7 +157,7 @@ class Runner:
             return DeviceFlight(run) if self._on_gpu else HostFlight(run)
 
 
-def _new_rows(sequences: Sequence[Generation], history: History) -> NewRows:
+def _new_rows(sequences: list[Sequence], history: History) -> NewRows:
     counts = history.counts[[sequence.slot for sequence in sequences]]
     requests = [sequence.request for sequence in sequences]
     samplings = [request.sampling for request in requests]

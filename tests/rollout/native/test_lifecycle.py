@@ -1,7 +1,6 @@
 """What an engine must keep through its life: the module's mode, the pool, its loops, and what each caller is told.
 
 Failures are tried one by one: a wake without memory, a loop that stops, a callback that raises, a step that never ends.
-Where steps are queued `ahead`, tests hold them back with `Gate`, so that what must be waited for is still to come.
 """
 
 import asyncio
@@ -19,26 +18,12 @@ from burnish.rollout.base import Sampling
 from burnish.rollout.native.engine import NativeEngine
 from burnish.rollout.native.kv_pool import KVPool
 from burnish.rollout.native.sequence import History
+from tests.rollout.native.asking import LONG, aheads, start, until
 from tests.rollout.native.exact import check_exact, random_prompts, random_requests
 from tests.rollout.native.models import CONTEXT, FAMILIES, build, family
 
-LONG = Sampling(max_tokens=50, ignore_eos=True)
 GREEDY = Sampling(temperature=0, max_tokens=12, ignore_eos=True)
 DROPOUT = {"resid_pdrop": 0.5, "embd_pdrop": 0.5, "attn_pdrop": 0.5}
-aheads = pytest.mark.parametrize("ahead", [0, 3])
-
-
-async def until(condition, passes=20_000):
-    """Let the loop turn until a condition holds."""
-    for _ in range(passes):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("the condition never held")
-
-
-def start(engine, name, prompt=(5, 6), sampling=LONG, **settings):
-    return asyncio.create_task(engine.generate(list(prompt), sampling, request_id=name, **settings))
 
 
 def pool_addresses(engine):
