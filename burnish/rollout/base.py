@@ -63,6 +63,11 @@ class Sampling:
     def greedy(self) -> bool:
         return self.temperature == 0
 
+    @property
+    def truncates(self) -> bool:
+        """Whether it does not sample from the whole distribution."""
+        return not self.greedy and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
+
     def to_params(self) -> dict[str, Any]:
         """The dictionary an agent loop receives; without the seed, which belongs to the request."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "seed"}

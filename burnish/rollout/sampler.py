@@ -19,6 +19,6 @@ def sample(logits: Tensor, samplings: Sequence[Sampling], noise: Tensor) -> tupl
         values = [getattr(sampling, name) for sampling in samplings]
         return torch.tensor(values, dtype=torch.float32, device=logits.device)
 
-    truncates = any(s.top_k > 0 or s.top_p < 1 or s.min_p > 0 for s in samplings if not s.greedy)
+    truncates = any(sampling.truncates for sampling in samplings)
     truncation = (column("top_k"), column("top_p"), column("min_p")) if truncates else None
     return draw(logits, column("temperature"), noise.to(logits.device, torch.float64), truncation)

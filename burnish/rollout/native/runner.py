@@ -71,7 +71,7 @@ class Runner:
     def prefill(self, work: Prefill, stopped: list[int], history: History) -> Flight:
         line = Line.of(work.chunks, self.pool.block_size)
         new = _new_rows(work.sampled, history) if work.sampled else None
-        truncates = any(sequence.truncates for sequence in work.sampled)
+        truncates = any(sequence.request.sampling.truncates for sequence in work.sampled)
         copies = np.asarray(work.copies, dtype=np.int64).reshape(-1, 2)
         longest_query = max(chunk.stop - chunk.start for chunk in work.chunks)
 

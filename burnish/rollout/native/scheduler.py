@@ -178,8 +178,8 @@ class Scheduler:
             return False
         self._open(sequence)
         sequence.blocks = found + self.blocks.take(needed)
-        sequence.computed = sequence.reused = len(found) * self.blocks.block_size
-        self.reused_tokens += sequence.reused
+        sequence.computed = len(found) * self.blocks.block_size
+        self.reused_tokens += sequence.computed
         self._reading.append(sequence)
         return True
 
@@ -227,7 +227,7 @@ class Scheduler:
         self._capacity[row] = len(sequence.blocks) * self.blocks.block_size
         self._slots[row] = sequence.slot
         self._watched[row] = sequence.watched
-        self._truncates[row] = sequence.truncates
+        self._truncates[row] = sequence.request.sampling.truncates
 
     def _reserve(self) -> int:
         """Blocks to leave for rows that have yet to grow."""

@@ -21,19 +21,12 @@ class Sequence:
     blocks: list[int] = field(default_factory=list)
     computed: int = 0  # tokens whose keys and values are in the pool, or will be when what is queued has run
     row: int | None = None  # in the decode batch, once all its tokens but the newest are computed
-    reused: int = 0  # tokens found in the pool at the last admission
 
     @property
     def watched(self) -> bool:
         """Whether the host must look at each of its tokens."""
         request = self.request
         return request.matcher is not None or request.on_token is not None or len(request.stop_ids) > STOPS
-
-    @property
-    def truncates(self) -> bool:
-        """Whether it is not sampled from the whole distribution."""
-        sampling = self.request.sampling
-        return not sampling.greedy and (sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0)
 
 
 class History:
