@@ -496,18 +496,15 @@ def profile(engine: ThroughContract, work: Work, top: int = 16) -> dict[str, Any
     ]
     host = [event for event in events if event.device_type == DeviceType.CPU]
     kernels = [event for event in events if event.device_type == DeviceType.CUDA]
-    waits = per_step(sum(event.self_cpu_time_total for event in host if "Synchronize" in event.key))
     found = {
         "step_ms": watch.ms_per_step(-PROFILED),
         "step_ms_profiled": watch.ms_per_step(WARM),
-        "host_ms": watch.ms_per_step(WARM) - waits,
         "gpu_busy_ms": per_step(sum(event.self_device_time_total for event in kernels)) if on_gpu else None,
         "kernels": sum(event.count for event in kernels) / PROFILED,
     }
     indent = " " * 23
     print(f"{indent}a step takes {found['step_ms']:.3f} ms, under the profiler {found['step_ms_profiled']:.3f} ms")
     if on_gpu:
-        print(f"{indent}there the host works {found['host_ms']:.3f} ms and waits {waits:.3f} ms for the GPU")
         print(f"{indent}the GPU is busy {found['gpu_busy_ms']:.3f} ms with {found['kernels']:.0f} kernels and copies")
         found["top"] = print_top("GPU ms", kernels, lambda event: event.self_device_time_total, top)
     found["top_host"] = print_top(

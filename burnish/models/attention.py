@@ -114,8 +114,8 @@ def _kind_problem(module: "PreTrainedModel") -> str | None:
     if not getattr(module, "_supports_attention_backend", False):
         return "its attention is its own, not transformers' attention interface"
     by_length = [kind for kind in _rope_types(getattr(config, "rope_parameters", None)) if kind in BY_LENGTH]
-    for kind in by_length:
-        return f"its rotary frequencies ({kind}) depend on the longest sequence of a batch"
+    if by_length:
+        return f"its rotary frequencies ({by_length[0]}) depend on the longest sequence of a batch"
     return None
 
 

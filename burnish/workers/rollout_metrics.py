@@ -13,8 +13,8 @@ GENERATED, ENGINE_S, SPEED = "rollout/generated_tokens", "timing_s/engine", "per
 def engine_metrics(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
     """From two `stats()` of an engine."""
     metrics = {f"rollout/{name}": after[name] - before[name] for name in COUNTED if name in after}
-    if after.get("tokens_per_s"):
-        metrics[ENGINE_S] = _busy_s(after) - _busy_s(before)
+    if "busy_s" in after:
+        metrics[ENGINE_S] = after["busy_s"] - before["busy_s"]
     return metrics
 
 
@@ -22,8 +22,3 @@ def with_speed(metrics: Mapping[str, float]) -> dict[str, float]:
     """Tokens per second while the engine computed, where it says how long that was."""
     seconds = metrics.get(ENGINE_S, 0.0)
     return {SPEED: metrics[GENERATED] / seconds} if seconds > 0 else {}
-
-
-def _busy_s(stats: Mapping[str, float]) -> float:
-    """Seconds that the engine has computed so far; its speed is over all of them."""
-    return stats["generated_tokens"] / stats["tokens_per_s"] if stats["tokens_per_s"] else 0.0

@@ -67,8 +67,8 @@ def test_an_engine_that_counts_less_has_fewer_metrics(train):
 
 
 def test_metrics_are_differences():
-    before = {"generated_tokens": 10, "steps": 4, "tokens_per_s": 5.0, "running": 3}
-    metrics = engine_metrics(before, before | {"generated_tokens": 40, "steps": 9, "tokens_per_s": 8.0})
+    before = {"generated_tokens": 10, "steps": 4, "busy_s": 2.0, "running": 3}
+    metrics = engine_metrics(before, before | {"generated_tokens": 40, "steps": 9, "busy_s": 5.0})
     assert metrics == {"rollout/generated_tokens": 30, "rollout/steps": 5, "timing_s/engine": 3.0}
     assert with_speed(metrics) == {"perf/rollout_tokens_per_s": 10.0}
     idle = dict.fromkeys(before, 0)

@@ -409,6 +409,7 @@ class NativeEngine(InProcessEngine):
             "kv_blocks": 0 if self._asleep else blocks.total,
             "kv_blocks_used": blocks.used,
             "kv_blocks_cached": blocks.cached,
+            "busy_s": self._busy_s,
             "tokens_per_s": self._counts["generated_tokens"] / self._busy_s if self._busy_s else 0.0,
         }
 
