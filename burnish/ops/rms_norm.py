@@ -2,6 +2,9 @@
 
 Consumes hidden states (T, C); hands on the normed states and the new residual. Rounds where HF's RMSNorm modules do:
 float32 inside, then the dtype of the states, then times the weight.
+
+`rms_norm` is for inference: it writes the new residual over the old. `add_rms_norm` is for training: it leaves its
+inputs as they are and is differentiable.
 """
 
 from typing import overload
@@ -31,6 +34,20 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = No
     if residual is None:
         return _normed(x, weight, eps)
     return _normed(residual.add_(x), weight, eps), residual
+
+
+def add_rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Norm of the rows of `x + residual` (T, C) times `weight` (C,), and that sum; without `residual`, of `x` itself.
+
+    Differentiable in `x`, `weight` and `residual`, from the gradients of both results.
+    """
+    if x.is_cuda:
+        from burnish.ops.triton.rms_norm import AddRmsNorm
+
+        normed, total = AddRmsNorm.apply(x, weight, eps, residual)
+        return normed, total
+    total = x if residual is None else x + residual
+    return _normed(total, weight, eps), total
 
 
 def _normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:

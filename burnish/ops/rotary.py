@@ -1,8 +1,9 @@
-"""From the output of the merged q/k/v projection to queries ready for attention, and keys and values in the pool.
+"""From the output of the merged q/k/v projection to queries, keys and values ready for attention.
 
 Consumes (T, (H+2*Hkv)*D), the query heads first, then keys, then values. Queries and keys get the RMS norm of each head
-where the model has one (Qwen3) and their rotation by position; keys and values go to their slots of the pool; queries
-are handed on as (T, H, D). Every intermediate is rounded to the model's dtype where HF's modules round.
+where the model has one (Qwen3) and their rotation by position. `rotary_store` is for inference: keys and values go to
+their slots of the pool, queries are handed on as (T, H, D). `rotary` is for training: it hands on all three and is
+differentiable. Every intermediate is rounded to the model's dtype where HF's modules round.
 
 The rotation pairs figure i of a head with figure i + D/2 (rotate-half): x * cos + rotate_half(x) * sin. The sign of
 rotate_half is kept in the table, see `signed`, so what remains of it is an exchange of the two halves.
@@ -16,7 +17,7 @@ from burnish.ops.rms_norm import rms_norm
 
 
 def signed(sin: Tensor) -> Tensor:
-    """The sine table (P, D) of an HF rotary embedding with its first half negated, as `rotary_store` takes it."""
+    """The sine table (P, D) of an HF rotary embedding with its first half negated, as the functions here take it."""
     first, second = sin.chunk(2, -1)
     return torch.cat((-first, second), dim=-1)
 
@@ -47,15 +48,48 @@ def rotary_store(
         return launch(qkv, positions, cos, sin, kv, slots, heads, q_norm, k_norm, eps)
     if positions is not None:
         cos, sin = cos[positions, None], sin[positions, None]  # (T, 1, D)
+    query, key, value = _turned(qkv, cos, sin, heads, q_norm, k_norm, eps)
+    store(kv, slots, key, value)
+    return query
+
+
+def rotary(
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    *,
+    heads: int,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 0.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries (T, H, D), rotated keys and plain values (T, Hkv, D) of `qkv` (T, (H+2*Hkv)*D).
+
+    `cos` and `sin` (T, D) are rows of these very tokens in the model's dtype, `sin` as `signed` gives it. `q_norm` and
+    `k_norm` (D,) are weights of the norm over each head, with `eps`. Differentiable in `qkv`, `q_norm` and `k_norm`.
+    The results may be views, of `qkv` or of each other's memory: not contiguous, and not to be written to.
+    """
+    if qkv.is_cuda:
+        from burnish.ops.triton.rotary import Rotary
+
+        query, key, value = Rotary.apply(qkv, cos, sin, heads, q_norm, k_norm, eps)
+        return query, key, value
+    return _turned(qkv, cos[:, None], sin[:, None], heads, q_norm, k_norm, eps)
+
+
+def _turned(
+    qkv: Tensor, cos: Tensor, sin: Tensor, heads: int, q_norm: Tensor | None, k_norm: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `rotary`, in torch: `cos` and `sin` are (T, 1, D)."""
     size = cos.shape[-1]
     every = qkv.shape[1] // size
     kv_heads = (every - heads) // 2
-    parts = qkv.view(len(qkv), every, size)  # (T, H+2*Hkv, D)
-    turned = parts[:, : heads + kv_heads]  # (T, H+Hkv, D): what is rotated
+    # (T, H+Hkv, D): what is rotated; (T, Hkv, D)
+    turned, value = qkv.view(len(qkv), every, size).split((heads + kv_heads, kv_heads), 1)
     if q_norm is not None and k_norm is not None:
         query, key = turned.split((heads, kv_heads), 1)
         turned = torch.cat((rms_norm(query, q_norm, eps), rms_norm(key, k_norm, eps)), 1)
     exchanged = turned.roll(size // 2, -1)
     turned = (turned * cos).add_(exchanged.mul_(sin))
-    store(kv, slots, turned[:, heads:], parts[:, heads + kv_heads :])
-    return turned[:, :heads]
+    query, key = turned.split((heads, kv_heads), 1)
+    return query, key, value

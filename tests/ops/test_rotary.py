@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, apply_rotary_pos_emb
 
 from burnish.ops.paged_attention import LayerKV
-from burnish.ops.rotary import rotary_store, signed
+from burnish.ops.rotary import rotary, rotary_store, signed
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SHAPES = [(4, 2, 16), (14, 2, 64), (3, 3, 24), (32, 8, 128), (1, 1, 8), (5, 1, 80)]  # H, Hkv, D
@@ -41,23 +42,48 @@ class Case:
 
     def expected(self):
         """Queries (T, H, D), keys and values (N*S, Hkv, D) by HF's own functions."""
+        query, key, value = self.hf()
+        keys, values = (part.clone().flatten(0, 1) for part in (self.kv.keys, self.kv.values))
+        for i, slot in enumerate(self.slots.tolist()):
+            keys[slot], values[slot] = key[i], value[i]
+        return query, keys, values
+
+    def hf(self):
+        """Queries (T, H, D), keys and values (T, Hkv, D) by HF's own functions."""
         parts = self.qkv.view(1, len(self.qkv), -1, self.size)
         query, key, value = parts.split((self.heads, self.kv_heads, self.kv_heads), 2)
         if self.q_norm is not None:
             query, key = hf_norm(query, self.q_norm), hf_norm(key, self.k_norm)
         cos, sin = self.cos[self.positions][None], self.sin[self.positions][None]
         query, key = apply_rotary_pos_emb(query.transpose(1, 2), key.transpose(1, 2), cos, sin)
-        keys, values = (part.clone().flatten(0, 1) for part in (self.kv.keys, self.kv.values))
-        for i, slot in enumerate(self.slots.tolist()):
-            keys[slot], values[slot] = key[0, :, i], value[0, i]
-        return query[0].transpose(0, 1), keys, values
+        return query[0].transpose(0, 1), key[0].transpose(0, 1), value[0]
+
+    def inputs(self):
+        """What `rotary` is differentiable in, once it is told to be."""
+        return [part.requires_grad_() for part in (self.qkv, self.q_norm, self.k_norm) if part is not None]
+
+    def train(self, function=rotary):
+        """Queries, keys and values by `rotary`."""
+        rows = self.cos[self.positions], signed(self.sin)[self.positions]
+        return function(self.qkv, *rows, heads=self.heads, q_norm=self.q_norm, k_norm=self.k_norm, eps=EPS)
+
+    def arriving(self):
+        """Gradients of the three results, as strided as attention may hand them on."""
+        generator = torch.Generator().manual_seed(3)
+        shape = (self.heads, len(self.qkv), self.size)
+        query = torch.randn(*shape, generator=generator).to(self.qkv).transpose(0, 1)  # heads first in memory
+        shape = (len(self.qkv), 2 * self.kv_heads, self.size)
+        key = torch.randn(*shape, generator=generator).to(self.qkv)[:, self.kv_heads :]  # part of another
+        shape = (self.size, len(self.qkv), self.kv_heads)
+        value = torch.randn(*shape, generator=generator).to(self.qkv).permute(1, 2, 0)  # figures of a head apart
+        return query, key, value
 
 
 def hf_norm(x, weight):
-    module = Qwen3RMSNorm(len(weight), eps=EPS).to(weight.device, weight.dtype)
-    with torch.no_grad():
-        module.weight.copy_(weight)
-        return module(x)
+    module = Qwen3RMSNorm(len(weight), eps=EPS)
+    del module.weight
+    module.weight = weight  # the tensor itself: its gradient is asked for
+    return module(x)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -111,3 +137,107 @@ def test_the_kernel_follows_the_addresses():
     rows = case.slots
     assert torch.equal(keys.flatten(0, 1)[rows], expected_keys[rows])
     assert torch.equal(values.flatten(0, 1)[rows], expected_values[rows])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("norms", [False, True], ids=["plain", "head-norms"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_training_rounds_as_hf_does(shape, norms, dtype):
+    case = Case(shape, 7, dtype, norms)
+    before = case.qkv.clone()
+    for found, expected in zip(case.train(), case.hf(), strict=True):
+        assert torch.equal(found, expected)
+    assert torch.equal(case.qkv, before)
+
+
+@pytest.mark.parametrize("norms", [False, True], ids=["plain", "head-norms"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_gradients_are_those_of_hf(shape, norms):
+    case = Case(shape, 7, torch.float32, norms)
+    inputs, arriving = case.inputs(), case.arriving()
+    expected = torch.autograd.grad(case.hf(), inputs, arriving)
+    for one, other in zip(torch.autograd.grad(case.train(), inputs, arriving), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("norms", [False, True], ids=["plain", "head-norms"])
+def test_gradients_are_the_slopes(norms):
+    case = Case((2, 1, 4), 3, torch.float64, norms)
+    norm = dict(zip(("q_norm", "k_norm"), case.inputs()[1:], strict=False))
+
+    def function(qkv, *weights):
+        return rotary(qkv, case.cos[:3], case.sin[:3], heads=2, eps=0.1, **dict(zip(norm, weights, strict=True)))
+
+    assert torch.autograd.gradcheck(function, (case.qkv, *norm.values()))
+
+
+def kernel(qkv, cos, sin, *, heads, q_norm, k_norm, eps):
+    """`rotary` by its kernels, on the device of its inputs."""
+    from burnish.ops.triton.rotary import Rotary
+
+    if qkv.is_cuda:
+        return rotary(qkv, cos, sin, heads=heads, q_norm=q_norm, k_norm=k_norm, eps=eps)
+    return Rotary.apply(qkv, cos, sin, heads, q_norm, k_norm, eps)
+
+
+@pytest.mark.parametrize("norms", [False, True], ids=["plain", "head-norms"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("tokens", [0, 1, 20])
+def test_training_kernels(device, monkeypatch, shape, norms, tokens):
+    from burnish.ops.triton import rotary as kernels
+
+    monkeypatch.setattr(kernels, "PROGRAMS", 8)  # several tokens for each program of the backward kernel
+    for dtype in DTYPES if device == "cuda" else DTYPES[:1]:
+        case, plain = Case(shape, tokens, dtype, norms, device), Case(shape, tokens, dtype, norms)
+        inputs = case.inputs()
+        results = case.train(kernel)
+        # In float32 the compiler may fuse a product and a sum.
+        step = 1e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps if norms else 0
+        for one, other in zip(results, plain.train(), strict=True):
+            torch.testing.assert_close(one.detach().cpu(), other, rtol=step, atol=4 * step)
+        found = torch.autograd.grad(results, inputs, case.arriving())
+        # Backward is rounded once: it is compared with what float32 gives for the same numbers.
+        arriving = [part.float() for part in plain.arriving()]
+        for name in ("qkv", "cos", "sin", *(("q_norm", "k_norm") if norms else ())):
+            setattr(plain, name, getattr(plain, name).float())
+        inputs = plain.inputs()
+        expected = torch.autograd.grad(plain.train(), inputs, arriving)
+        step = 1e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
+        for one, other in zip(found, expected, strict=True):
+            assert one.dtype == dtype
+            torch.testing.assert_close(one.cpu().float(), other, rtol=step, atol=3e-5)
+
+
+def test_training_kernels_take_an_expanded_gradient(device):
+    case = Case((4, 2, 16), 5, torch.float32, True, device)
+    inputs, results = case.inputs(), case.train(kernel)
+    expected = torch.autograd.grad(results, inputs, [torch.ones_like(part) for part in results], retain_graph=True)
+    found = torch.autograd.grad(sum(part.sum() for part in results), inputs)
+    assert all(map(torch.equal, found, expected))
+    (one,) = torch.autograd.grad(case.train(kernel)[1].sum(), case.qkv)  # the others' gradients are none
+    parts = one.view(5, 8, 16)
+    assert not parts[:, :4].any() and parts[:, 4:6].any() and not parts[:, 6:].any()
+
+
+@pytest.mark.parametrize("norms", [False, True], ids=["plain", "head-norms"])
+def test_training_kernels_keep_their_input_only_for_norms(device, norms):
+    case, saved = Case((4, 2, 16), 5, torch.float32, norms, device), []
+
+    def pack(tensor):
+        saved.append(tuple(tensor.shape))
+        return tensor.cpu()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor.to(device)):
+        value = case.train(kernel)[2]
+        assert value.untyped_storage().data_ptr() == case.qkv.untyped_storage().data_ptr()
+        inputs = case.inputs()
+        with torch.no_grad():
+            case.train(kernel)
+        assert not saved
+        results = case.train(kernel)
+    assert saved == ([(5, 128), (16,), (16,)] if norms else []) + [(5, 16), (5, 16)]
+    shared = results[2].untyped_storage().data_ptr() == case.qkv.untyped_storage().data_ptr()
+    assert shared == norms  # values that are a view of `qkv` keep the whole of it
+    again = checkpoint(lambda: case.train(kernel), use_reentrant=False)
+    found, other = (torch.autograd.grad(one, inputs, case.arriving()) for one in (results, again))
+    assert all(map(torch.equal, found, other))

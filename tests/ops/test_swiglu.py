@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP
 
@@ -20,11 +21,17 @@ def made(rows, inner, dtype):
 def test_rounds_as_hf_does(rows, inner, dtype):
     """HF's MLP with its projections taken out is the activation alone."""
     gate_up = made(rows, inner, dtype)
-    mlp = LlamaMLP(LlamaConfig(hidden_size=8, intermediate_size=inner, num_attention_heads=1))
-    mlp.gate_proj, mlp.up_proj, mlp.down_proj = _Columns(0, inner), _Columns(inner, 2 * inner), nn.Identity()
+    mlp = hf_mlp(inner)
     before = gate_up.clone()
     assert torch.equal(swiglu(gate_up), mlp(gate_up))
     assert torch.equal(gate_up, before)
+    assert torch.equal(swiglu(gate_up.requires_grad_()), mlp(gate_up))
+
+
+def hf_mlp(inner):
+    mlp = LlamaMLP(LlamaConfig(hidden_size=8, intermediate_size=inner, num_attention_heads=1))
+    mlp.gate_proj, mlp.up_proj, mlp.down_proj = _Columns(0, inner), _Columns(inner, 2 * inner), nn.Identity()
+    return mlp
 
 
 class _Columns(nn.Module):
@@ -50,3 +57,65 @@ def test_kernel(rows, inner, dtype):
 def test_kernel_of_extremes():
     extremes = torch.tensor([[-1e4, -90.0, 0.0, 90.0, 1e4, 1.0, 1.0, 1.0, 1.0, 1.0]])
     torch.testing.assert_close(swiglu(extremes.cuda()).cpu(), swiglu(extremes))
+
+
+@pytest.mark.parametrize(("rows", "inner"), [(1, 8), (5, 72), (3, 1000)])
+def test_gradients_are_those_of_hf(rows, inner):
+    gate_up = made(rows, inner, torch.float32).requires_grad_()
+    arriving = torch.randn(rows, inner)
+    (expected,) = torch.autograd.grad(hf_mlp(inner)(gate_up), gate_up, arriving)
+    (found,) = torch.autograd.grad(swiglu(gate_up), gate_up, arriving)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_are_the_slopes():
+    assert torch.autograd.gradcheck(swiglu, made(3, 5, torch.float64).requires_grad_())
+
+
+def kernel(gate_up):
+    """`swiglu` by its kernels, on the device of its input."""
+    from burnish.ops.triton.swiglu import SwiGLU
+
+    return swiglu(gate_up) if gate_up.is_cuda else SwiGLU.apply(gate_up)
+
+
+@pytest.mark.parametrize(("rows", "inner"), [(1, 8), (70, 4864), (9, 14336), (7, 1000), (5, 27), (0, 64)])
+def test_training_kernels(device, rows, inner):
+    for dtype in DTYPES if device == "cuda" else DTYPES[:1]:
+        gate_up = made(rows, inner, dtype)
+        given = gate_up.to(device).requires_grad_()
+        out = kernel(given)
+        step = 1e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
+        torch.testing.assert_close(out.detach().cpu(), swiglu(gate_up), rtol=step, atol=1e-6)
+        arriving = torch.randn(inner, rows, generator=torch.Generator().manual_seed(2)).to(dtype).T
+        exact = gate_up.float().requires_grad_()  # backward is rounded once
+        (expected,) = torch.autograd.grad(swiglu(exact), exact, arriving.float())
+        (found,) = torch.autograd.grad(out, given, arriving.to(device))
+        assert found.dtype == dtype
+        torch.testing.assert_close(found.cpu().float(), expected, rtol=step, atol=1e-5)
+
+
+def test_training_kernels_of_extremes(device):
+    gate_up = torch.tensor([[-1e4, -90.0, 0.0, 90.0, 1e4, 1.0, 1.0, 1.0, 1.0, 1.0]])
+    given = gate_up.to(device).requires_grad_()
+    (found,) = torch.autograd.grad(kernel(given).sum(), given)
+    (expected,) = torch.autograd.grad(swiglu(gate_up.requires_grad_()).sum(), gate_up)
+    torch.testing.assert_close(found.cpu(), expected)
+
+
+def test_training_kernels_save_their_input_alone(device):
+    gate_up, saved = made(4, 40, torch.float32).to(device), []
+
+    def pack(tensor):
+        saved.append(tensor.data_ptr())
+        return tensor.cpu()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor.to(device)):
+        kernel(gate_up)
+        with torch.no_grad():
+            kernel(gate_up.requires_grad_())
+        assert not saved
+        out = kernel(gate_up)
+    assert saved == [gate_up.data_ptr()]
+    again = checkpoint(kernel, gate_up, use_reentrant=False)
+    assert torch.equal(*(torch.autograd.grad(one.sum(), gate_up)[0] for one in (out, again)))

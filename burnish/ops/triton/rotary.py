@@ -1,16 +1,24 @@
-"""Head norms, rotation and the write to the KV pool on the GPU, in one launch.
+"""Head norms and rotation on the GPU, in one launch: into the KV pool for inference, into tensors for training.
 
 A program takes some heads of one token: query, key and value heads alike, told apart by masks. The pool's addresses
 are read on the device, so that a captured graph survives a pool that was freed and allocated elsewhere.
+
+Backward, one launch too. A rotation needs nothing of its input; only where there are head norms is it kept, and a
+program takes every so many tokens to sum the gradients of their weights.
 """
 
+from typing import Any
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from burnish.ops.paged_attention import LayerKV
 
 TILE = 1024  # figures of one half of the heads that a program takes: 16 heads of 128
+PROGRAMS = 660  # of the backward kernel with head norms: as many as the 132 processors of an H200 hold at once
 
 
 @triton.jit
@@ -25,6 +33,27 @@ def _head_norm(first, second, is_query, q_norm, k_norm, places, inside, eps, dty
     first = (first * scale).to(dtype).to(tl.float32) * tl.where(is_query, q_first, k_first)
     second = (second * scale).to(dtype).to(tl.float32) * tl.where(is_query, q_second, k_second)
     return first.to(dtype).to(tl.float32), second.to(dtype).to(tl.float32)
+
+
+@triton.jit
+def _tables(cos, sin, places, inside, SIZE: tl.constexpr):
+    """Rows of the tables at `cos` and `sin`, each in its halves: (1, HALF_BLOCK)."""
+    half: tl.constexpr = SIZE // 2
+    cos_first = tl.load(cos + places, mask=inside, other=0.0).to(tl.float32)[None, :]
+    cos_second = tl.load(cos + half + places, mask=inside, other=0.0).to(tl.float32)[None, :]
+    sin_first = tl.load(sin + places, mask=inside, other=0.0).to(tl.float32)[None, :]
+    sin_second = tl.load(sin + half + places, mask=inside, other=0.0).to(tl.float32)[None, :]
+    return cos_first, cos_second, sin_first, sin_second
+
+
+@triton.jit
+def _turned(first, second, cos, sin, places, inside, dtype: tl.constexpr, SIZE: tl.constexpr):
+    """Both halves of each head, rotated by the rows at `cos` and `sin`."""
+    cos_first, cos_second, sin_first, sin_second = _tables(cos, sin, places, inside, SIZE)
+    # HF evaluates in the model's dtype: both products are rounded before they are added.
+    turned_first = (first * cos_first).to(dtype).to(tl.float32) + (second * sin_first).to(dtype).to(tl.float32)
+    turned_second = (second * cos_second).to(dtype).to(tl.float32) + (first * sin_second).to(dtype).to(tl.float32)
+    return turned_first.to(dtype), turned_second.to(dtype)
 
 
 @triton.jit
@@ -62,14 +91,7 @@ def _kernel(
         first, second = _head_norm(first, second, head < HEADS, q_norm, k_norm, places, in_half, eps, dtype, SIZE)
 
     row = tl.load(positions + token) * SIZE
-    cos_first = tl.load(cos + row + places, mask=in_half, other=0.0).to(tl.float32)[None, :]
-    cos_second = tl.load(cos + row + half + places, mask=in_half, other=0.0).to(tl.float32)[None, :]
-    sin_first = tl.load(sin + row + places, mask=in_half, other=0.0).to(tl.float32)[None, :]
-    sin_second = tl.load(sin + row + half + places, mask=in_half, other=0.0).to(tl.float32)[None, :]
-    # HF evaluates in the model's dtype: both products are rounded before they are added.
-    turned_first = (first * cos_first).to(dtype).to(tl.float32) + (second * sin_first).to(dtype).to(tl.float32)
-    turned_second = (second * cos_second).to(dtype).to(tl.float32) + (first * sin_second).to(dtype).to(tl.float32)
-    turned_first, turned_second = turned_first.to(dtype), turned_second.to(dtype)
+    turned_first, turned_second = _turned(first, second, cos + row, sin + row, places, in_half, dtype, SIZE)
 
     target = out + token * HEADS * SIZE + head * SIZE + places[None, :]
     is_query = mask & (head < HEADS)
@@ -90,6 +112,151 @@ def _kernel(
     tl.store(target + half, raw_second, mask=is_value)
 
 
+@triton.jit
+def _forward_kernel(
+    qkv,  # (T, (H+2*Hkv)*D)
+    cos,  # (T, D)
+    sin,  # (T, D), first half negated
+    q_norm,  # (D,)
+    k_norm,  # (D,)
+    query,  # (T, H, D)
+    key,  # (T, Hkv, D)
+    value,  # (T, Hkv, D), written where COPY
+    eps,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    GROUP: tl.constexpr,
+    HALF_BLOCK: tl.constexpr,
+    NORM: tl.constexpr,
+    COPY: tl.constexpr,
+):
+    dtype = query.dtype.element_ty
+    half: tl.constexpr = SIZE // 2
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * GROUP + tl.arange(0, GROUP)[:, None]  # (GROUP, 1)
+    places = tl.arange(0, HALF_BLOCK)  # (HALF_BLOCK,)
+    in_half = places < half
+    mask = (head < HEADS + KV_HEADS * (2 if COPY else 1)) & in_half[None, :]
+
+    source = qkv + token * (HEADS + 2 * KV_HEADS) * SIZE + head * SIZE + places[None, :]
+    raw_first = tl.load(source, mask=mask, other=0.0)
+    raw_second = tl.load(source + half, mask=mask, other=0.0)
+    first, second = raw_first.to(tl.float32), raw_second.to(tl.float32)
+    if NORM:
+        first, second = _head_norm(first, second, head < HEADS, q_norm, k_norm, places, in_half, eps, dtype, SIZE)
+    row = token * SIZE
+    turned_first, turned_second = _turned(first, second, cos + row, sin + row, places, in_half, dtype, SIZE)
+
+    target = query + token * HEADS * SIZE + head * SIZE + places[None, :]
+    is_query = mask & (head < HEADS)
+    tl.store(target, turned_first, mask=is_query)
+    tl.store(target + half, turned_second, mask=is_query)
+    target = key + token * KV_HEADS * SIZE + (head - HEADS) * SIZE + places[None, :]
+    is_key = mask & (head >= HEADS) & (head < HEADS + KV_HEADS)
+    tl.store(target, turned_first, mask=is_key)
+    tl.store(target + half, turned_second, mask=is_key)
+    if COPY:
+        target = value + token * KV_HEADS * SIZE + (head - HEADS - KV_HEADS) * SIZE + places[None, :]
+        is_value = mask & (head >= HEADS + KV_HEADS)
+        tl.store(target, raw_first, mask=is_value)
+        tl.store(target + half, raw_second, mask=is_value)
+
+
+@triton.jit
+def _backward_kernel(
+    d_query,  # (T, H, D)
+    d_key,  # (T, Hkv, D)
+    d_value,  # (T, Hkv, D)
+    qkv,  # (T, (H+2*Hkv)*D), read where NORM
+    cos,  # (T, D)
+    sin,  # (T, D), first half negated
+    q_norm,  # (D,)
+    k_norm,  # (D,)
+    out,  # (T, (H+2*Hkv)*D): gradient of qkv
+    sums,  # (programs, groups, 2, D) float32, written where NORM: gradients of q_norm and k_norm from each program
+    tokens,
+    eps,
+    query_row,  # strides: of a token, of a head
+    query_head,
+    key_row,
+    key_head,
+    value_row,
+    value_head,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    GROUP: tl.constexpr,
+    HALF_BLOCK: tl.constexpr,
+    NORM: tl.constexpr,
+):
+    dtype = out.dtype.element_ty
+    half: tl.constexpr = SIZE // 2
+    head = tl.program_id(1) * GROUP + tl.arange(0, GROUP)[:, None]  # (GROUP, 1)
+    places = tl.arange(0, HALF_BLOCK)  # (HALF_BLOCK,)
+    in_half = places < half
+    mask = (head < HEADS + 2 * KV_HEADS) & in_half[None, :]
+    is_query = mask & (head < HEADS)
+    is_key = mask & (head >= HEADS) & (head < HEADS + KV_HEADS)
+    is_value = mask & (head >= HEADS + KV_HEADS)
+    wide = head.to(tl.int64)  # the stride of a head may be as long as the line
+    from_query = d_query + wide * query_head + places[None, :]
+    from_key = d_key + (wide - HEADS) * key_head + places[None, :]
+    from_value = d_value + (wide - HEADS - KV_HEADS) * value_head + places[None, :]
+    if NORM:
+        q_first = tl.load(q_norm + places, mask=in_half, other=0.0).to(tl.float32)[None, :]
+        q_second = tl.load(q_norm + half + places, mask=in_half, other=0.0).to(tl.float32)[None, :]
+        k_first = tl.load(k_norm + places, mask=in_half, other=0.0).to(tl.float32)[None, :]
+        k_second = tl.load(k_norm + half + places, mask=in_half, other=0.0).to(tl.float32)[None, :]
+        weight_first = tl.where(head < HEADS, q_first, k_first)  # (GROUP, HALF_BLOCK)
+        weight_second = tl.where(head < HEADS, q_second, k_second)
+        sum_first = tl.zeros((GROUP, HALF_BLOCK), tl.float32)  # of each head: added over heads at the end
+        sum_second = tl.zeros((GROUP, HALF_BLOCK), tl.float32)
+
+    for index in tl.range(tl.program_id(0), tokens, tl.num_programs(0)):
+        token = tl.cast(index, tl.int64)
+        start = from_query + token * query_row
+        d_first = tl.load(start, mask=is_query, other=0.0).to(tl.float32)
+        d_second = tl.load(start + half, mask=is_query, other=0.0).to(tl.float32)
+        start = from_key + token * key_row
+        d_first += tl.load(start, mask=is_key, other=0.0).to(tl.float32)
+        d_second += tl.load(start + half, mask=is_key, other=0.0).to(tl.float32)
+        start = from_value + token * value_row
+        value_first = tl.load(start, mask=is_value, other=0.0)
+        value_second = tl.load(start + half, mask=is_value, other=0.0)
+
+        cos_first, cos_second, sin_first, sin_second = _tables(
+            cos + token * SIZE, sin + token * SIZE, places, in_half, SIZE
+        )
+        before_first = d_first * cos_first + d_second * sin_second
+        before_second = d_second * cos_second + d_first * sin_first
+        place = token * (HEADS + 2 * KV_HEADS) * SIZE + head * SIZE + places[None, :]
+        if NORM:
+            turned = is_query | is_key
+            first = tl.load(qkv + place, mask=turned, other=0.0).to(tl.float32)
+            second = tl.load(qkv + place + half, mask=turned, other=0.0).to(tl.float32)
+            scale = tl.rsqrt((tl.sum(first * first, 1) + tl.sum(second * second, 1)) / SIZE + eps)[:, None]
+            first *= scale
+            second *= scale
+            sum_first += before_first * first
+            sum_second += before_second * second
+            before_first *= weight_first
+            before_second *= weight_second
+            mean = ((tl.sum(before_first * first, 1) + tl.sum(before_second * second, 1)) / SIZE)[:, None]
+            before_first = scale * (before_first - first * mean)
+            before_second = scale * (before_second - second * mean)
+        tl.store(out + place, tl.where(is_value, value_first, before_first.to(dtype)), mask=mask)
+        tl.store(out + place + half, tl.where(is_value, value_second, before_second.to(dtype)), mask=mask)
+
+    if NORM:
+        program = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
+        target = sums + program * 2 * SIZE + places
+        tl.store(target, tl.sum(tl.where(is_query, sum_first, 0.0), 0), mask=in_half)
+        tl.store(target + half, tl.sum(tl.where(is_query, sum_second, 0.0), 0), mask=in_half)
+        tl.store(target + SIZE, tl.sum(tl.where(is_key, sum_first, 0.0), 0), mask=in_half)
+        tl.store(target + SIZE + half, tl.sum(tl.where(is_key, sum_second, 0.0), 0), mask=in_half)
+
+
 def launch(
     qkv: Tensor,
     positions: Tensor,
@@ -108,9 +275,8 @@ def launch(
     out = qkv.new_empty((tokens, heads, size))
     if tokens:
         norm = q_norm is not None and k_norm is not None
-        block = triton.next_power_of_2(size // 2)
         every = heads + 2 * kv_heads
-        group = min(triton.next_power_of_2(every), max(1, TILE // block))
+        block, group = _tile(every, size)
         _kernel[(tokens, triton.cdiv(every, group))](
             qkv,
             positions,
@@ -132,3 +298,137 @@ def launch(
             enable_fp_fusion=False,  # a fused multiply-add would leave out the rounding in between
         )
     return out
+
+
+def launch_forward(
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    heads: int,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+    copy: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries (T, H, D), keys and values (T, Hkv, D); the values are a view of `qkv` unless told to `copy`."""
+    tokens, size = len(qkv), cos.shape[-1]
+    every = qkv.shape[1] // size
+    kv_heads = (every - heads) // 2
+    query, key = qkv.new_empty((tokens, heads, size)), qkv.new_empty((tokens, kv_heads, size))
+    value = torch.empty_like(key) if copy else qkv.view(tokens, every, size)[:, heads + kv_heads :]
+    if tokens:
+        norm = q_norm is not None and k_norm is not None
+        written = every if copy else heads + kv_heads
+        block, group = _tile(written, size)
+        _forward_kernel[(tokens, triton.cdiv(written, group))](
+            qkv,
+            cos,
+            sin,
+            q_norm if norm else qkv,
+            k_norm if norm else qkv,
+            query,
+            key,
+            value,
+            eps,
+            HEADS=heads,
+            KV_HEADS=kv_heads,
+            SIZE=size,
+            GROUP=group,
+            HALF_BLOCK=block,
+            NORM=norm,
+            COPY=copy,
+            num_warps=4,
+            enable_fp_fusion=False,  # a fused multiply-add would leave out the rounding in between
+        )
+    return query, key, value
+
+
+def launch_backward(
+    d_query: Tensor,
+    d_key: Tensor,
+    d_value: Tensor,
+    qkv: Tensor | None,
+    cos: Tensor,
+    sin: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Gradients of `qkv` (T, (H+2*Hkv)*D), `q_norm` and `k_norm` (D,). Without head norms all three may be None.
+
+    The incoming gradients may have any strides but in their last dimension, which is contiguous.
+    """
+    tokens, heads, size = d_query.shape
+    kv_heads = d_key.shape[1]
+    every = heads + 2 * kv_heads
+    norm = qkv is not None and q_norm is not None and k_norm is not None
+    out = d_query.new_empty((tokens, every * size))
+    block, group = _tile(every, size)
+    groups = triton.cdiv(every, group)
+    programs = min(tokens, max(1, PROGRAMS // groups)) if norm else tokens
+    sums = out.new_empty((programs, groups, 2, size) if norm else 0, dtype=torch.float32)
+    if tokens:
+        _backward_kernel[(programs, groups)](
+            d_query,
+            d_key,
+            d_value,
+            qkv if norm else out,
+            cos,
+            sin,
+            q_norm if norm else out,
+            k_norm if norm else out,
+            out,
+            sums,
+            tokens,
+            eps,
+            *d_query.stride()[:2],
+            *d_key.stride()[:2],
+            *d_value.stride()[:2],
+            HEADS=heads,
+            KV_HEADS=kv_heads,
+            SIZE=size,
+            GROUP=group,
+            HALF_BLOCK=block,
+            NORM=norm,
+            num_warps=4,
+        )
+    if q_norm is None or k_norm is None:
+        return out, None, None
+    d_q_norm, d_k_norm = sums.sum((0, 1))
+    return out, d_q_norm.to(q_norm.dtype), d_k_norm.to(k_norm.dtype)
+
+
+def _tile(heads: int, size: int) -> tuple[int, int]:
+    """Figures of half a head, and heads, that a program takes: powers of two."""
+    block = triton.next_power_of_2(size // 2)
+    return block, min(triton.next_power_of_2(heads), max(1, TILE // block))
+
+
+class Rotary(torch.autograd.Function):
+    """`burnish.ops.rotary.rotary`, its kernels and what passes between them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        qkv: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        heads: int,
+        q_norm: Tensor | None,
+        k_norm: Tensor | None,
+        eps: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        qkv, cos, sin = qkv.contiguous(), cos.contiguous(), sin.contiguous()
+        norm = q_norm is not None and k_norm is not None
+        ctx.eps = eps
+        ctx.save_for_backward(*(qkv, q_norm, k_norm) if norm else (None, None, None), cos, sin)
+        # Nothing else keeps `qkv` for the backward pass where there are no norms: a view of its values would.
+        return launch_forward(qkv, cos, sin, heads, q_norm, k_norm, eps, copy=ctx.needs_input_grad[0] and not norm)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        qkv, q_norm, k_norm, cos, sin = ctx.saved_tensors
+        d_query, d_key, d_value = (x if x.stride(-1) == 1 else x.contiguous() for x in gradients)
+        d_qkv, d_q_norm, d_k_norm = launch_backward(d_query, d_key, d_value, qkv, cos, sin, q_norm, k_norm, ctx.eps)
+        return d_qkv, None, None, None, d_q_norm, d_k_norm, None

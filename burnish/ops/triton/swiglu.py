@@ -1,8 +1,12 @@
-"""silu(gate) * up on the GPU: a program takes a piece of one row."""
+"""silu(gate) * up on the GPU: a program takes a piece of one row. Kept for the backward pass: the input."""
 
+from typing import Any
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 BLOCK = 1024
 
@@ -25,6 +29,28 @@ def _kernel(
     tl.store(out + row * INNER + columns, (active * up).to(dtype), mask=inside)
 
 
+@triton.jit
+def _backward_kernel(
+    d_out,  # (T, I)
+    gate_up,  # (T, 2I)
+    out,  # (T, 2I): gradient of gate_up
+    INNER: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    dtype = out.dtype.element_ty
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < INNER
+    places = row * 2 * INNER + columns
+    gradient = tl.load(d_out + row * INNER + columns, mask=inside, other=0.0).to(tl.float32)
+    gate = tl.load(gate_up + places, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + INNER + places, mask=inside, other=0.0).to(tl.float32)
+    sigmoid = 1.0 / (1.0 + tl.exp(-gate))
+    d_gate = gradient * up * sigmoid * (1.0 + gate * (1.0 - sigmoid))
+    tl.store(out + places, d_gate.to(dtype), mask=inside)
+    tl.store(out + INNER + places, (gradient * gate * sigmoid).to(dtype), mask=inside)
+
+
 def launch(gate_up: Tensor) -> Tensor:
     """silu(gate) * up of the two halves of the columns of `gate_up`."""
     rows, inner = gate_up.shape[0], gate_up.shape[1] // 2
@@ -33,3 +59,29 @@ def launch(gate_up: Tensor) -> Tensor:
         block = min(BLOCK, triton.next_power_of_2(inner))
         _kernel[(rows, triton.cdiv(inner, block))](gate_up, out, INNER=inner, BLOCK=block, num_warps=4)
     return out
+
+
+def launch_backward(d_out: Tensor, gate_up: Tensor) -> Tensor:
+    """The gradient of `gate_up` (T, 2I) from that of its activation (T, I)."""
+    rows, inner = d_out.shape
+    out = torch.empty_like(gate_up)
+    if rows:
+        block = min(BLOCK, triton.next_power_of_2(inner))
+        _backward_kernel[(rows, triton.cdiv(inner, block))](d_out, gate_up, out, INNER=inner, BLOCK=block, num_warps=4)
+    return out
+
+
+class SwiGLU(torch.autograd.Function):
+    """`burnish.ops.swiglu.swiglu`, its kernels and what passes between them."""
+
+    @staticmethod
+    def forward(ctx: Any, gate_up: Tensor) -> Tensor:
+        gate_up = gate_up.contiguous()
+        ctx.save_for_backward(gate_up)
+        return launch(gate_up)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> Tensor:
+        (gate_up,) = ctx.saved_tensors
+        return launch_backward(d_out.contiguous(), gate_up)
