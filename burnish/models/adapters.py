@@ -5,7 +5,6 @@ data, weights are read from safetensors only (adapter_model.bin is a pickle), an
 of another shape is an error. Hands on an `Adapter`, which needs no torch, and modules. peft is an extra.
 """
 
-import importlib.util
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,8 +12,17 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from burnish.config.model import ModelConfig
+from burnish.config.rules.lora import need_peft
 from burnish.errors import ConfigError, ModelError
-from burnish.models.folder import ADAPTER_CONFIG, StoredTensor, read_json, stored_tensors
+from burnish.models.folder import (
+    ADAPTER_CONFIG,
+    StoredTensor,
+    local_folder,
+    newest_checkpoint,
+    read_json,
+    stored_tensors,
+)
 from burnish.models.loading import named
 
 if TYPE_CHECKING:
@@ -42,6 +50,11 @@ class Adapter:
         return self.settings.get("base_model_name_or_path") or None
 
     @property
+    def rank(self) -> int:
+        """The rank of its matrices, unless adapter_config.json makes exceptions (rank_pattern)."""
+        return int(self.settings["r"])
+
+    @property
     def revision(self) -> str | None:
         """The branch, tag or commit of that base on the hub."""
         return self.settings.get("revision") or None
@@ -60,6 +73,8 @@ def read_adapter(folder: Path) -> Adapter:
     for name, what in (("base_model_name_or_path", "the name of a model"), ("revision", "a branch, tag or commit")):
         if not isinstance(value := settings.get(name), str | None):
             raise ModelError(f"{folder / ADAPTER_CONFIG}: {name}={value!r} should be {what}")
+    if not isinstance(settings.get("r"), int):
+        raise ModelError(f"{folder / ADAPTER_CONFIG}: r={settings.get('r')!r} should be the rank of the adapter")
     if settings.get("megatron_config"):
         raise ModelError(
             f"{folder / ADAPTER_CONFIG}: megatron_config is not supported; it asks for code to be imported"
@@ -73,15 +88,40 @@ def read_adapter(folder: Path) -> Adapter:
     return Adapter(folder, settings, stored_tensors([weights]))
 
 
+def adapter_to_go_on_from(model: ModelConfig) -> Adapter | None:
+    """The adapter in `lora_adapter_path`, or None where none is named; `lora_rank` is its own, or 0.
+
+    The path is a folder of anyone's, a `global_step_N` of a LoRA run or the run itself, or a hub id.
+    """
+    if model.lora_adapter_path is None:
+        return None
+    folder = local_folder(model.lora_adapter_path)
+    if not is_adapter(folder):
+        folder = newest_checkpoint(folder) or folder
+        folder = folder if is_adapter(folder) else folder / "actor"
+    if not is_adapter(folder):
+        raise ModelError(
+            f"lora_adapter_path={model.lora_adapter_path}: no {ADAPTER_CONFIG} there; name the folder of an adapter, "
+            "or a checkpoint of a LoRA run"
+        )
+    adapter = read_adapter(folder)
+    if model.lora_rank not in (0, adapter.rank):
+        raise ConfigError(
+            f"lora_rank={model.lora_rank} with lora_adapter_path={model.lora_adapter_path}: that adapter has rank "
+            f"{adapter.rank}, which cannot be changed; leave lora_rank out"
+        )
+    return adapter
+
+
 def apply_adapter(module: "PreTrainedModel", adapter: Adapter) -> "PeftModel":
     """`module` with the adapter on it, unmerged and in evaluation mode. The module itself is changed."""
     need_peft()
     import torch
     from peft import PeftConfig, PeftModel
 
-    with _peft_errors(adapter), torch.random.fork_rng():
+    with peft_errors(adapter), torch.random.fork_rng():
         config = PeftConfig.from_pretrained(str(adapter.folder))
-        _check_settings(adapter, config)
+        check_settings(adapter, config)
         _check_modules(adapter, module, getattr(config, "modules_to_save", None) or ())
         config.inference_mode = True
         model = PeftModel(module, config, NAME)
@@ -100,7 +140,7 @@ def merge(model: "PeftModel", adapter: Adapter) -> "PreTrainedModel":
     from peft.tuners.lora import Embedding, Linear
 
     _untie_adapted_embeddings(model)
-    with _peft_errors(adapter):
+    with peft_errors(adapter):
         tuner: Any = model.base_model
         for name, layer in model.get_base_model().named_modules():
             if isinstance(layer, Linear | Embedding):
@@ -110,11 +150,6 @@ def merge(model: "PeftModel", adapter: Adapter) -> "PreTrainedModel":
     if outer is not None and inner.weight is not outer.weight:
         merged.config.get_text_config().tie_word_embeddings = merged.config.tie_word_embeddings = False
     return merged
-
-
-def need_peft() -> None:
-    if importlib.util.find_spec("peft") is None:
-        raise ConfigError("a LoRA adapter needs the package peft; install it with `pip install 'burnish[lora]'`")
 
 
 def _untie_adapted_embeddings(model: "PeftModel") -> None:
@@ -156,7 +191,7 @@ def _probes_of(layer: Any) -> "tuple[Tensor, ...]":
     return (torch.randn(PROBES, layer.in_features, generator=generator).to(base.weight.device),)
 
 
-def _check_settings(adapter: Adapter, config: Any) -> None:
+def check_settings(adapter: Adapter, config: Any) -> None:
     """peft drops settings that it does not know; one that is set may mean another model."""
     import peft
 
@@ -173,13 +208,13 @@ def _check_modules(adapter: Adapter, module: "PreTrainedModel", modules: Iterabl
     inside = [f".{name}." for name, _ in module.named_modules()]
     parts = [part for part in modules if any(name.endswith(f".{part}.") for name in inside)]
     if missing := [part for part in parts if not any(f".{part}." in name for name in adapter.tensors)]:
-        raise _incomplete(adapter, missing)
+        raise incomplete(adapter, missing)
 
 
 def _check_names(adapter: Adapter, missing: list[str], unexpected: list[str]) -> None:
     """Names that peft, which only warns, missed or had left over."""
     if missing:
-        raise _incomplete(adapter, missing)
+        raise incomplete(adapter, missing)
     if unexpected:
         raise ModelError(
             f"{adapter.folder / ADAPTER_WEIGHTS}: {named(unexpected)} has no place in the base model; name its own "
@@ -187,13 +222,13 @@ def _check_names(adapter: Adapter, missing: list[str], unexpected: list[str]) ->
         )
 
 
-def _incomplete(adapter: Adapter, missing: list[str]) -> ModelError:
+def incomplete(adapter: Adapter, missing: list[str]) -> ModelError:
     where = adapter.folder / ADAPTER_WEIGHTS
     return ModelError(f"{where}: lacks {named(missing)}; the adapter is incomplete or of another base model")
 
 
 @contextmanager
-def _peft_errors(adapter: Adapter) -> Iterator[None]:
+def peft_errors(adapter: Adapter) -> Iterator[None]:
     """What peft raises about an adapter as a ModelError on one line; its warnings are about what is checked here."""
     try:
         with warnings.catch_warnings():

@@ -1,11 +1,15 @@
 """The one attention function that burnish registers with transformers, and the context that tells it where tokens lie.
 
 A module whose implementation is `burnish_sdpa` (or another in PLAIN) attends as that implementation does, until a
-forward call brings a `PagedPass` as the keyword argument `paged`. Then the call's tokens are one packed line of many
-sequences: keys and values go into the layer's pool, and each token attends to what its own sequence has there. The
-context travels with the call, through the model's own keyword arguments, so nothing global is switched.
+forward call brings one of two contexts. Then the call's tokens are one packed line of many sequences:
 
-`layers_of` tries a module with two tokens and tells what each layer keeps per token, or why it cannot be paged.
+    packed   `Sequences`, for training: each token attends to the tokens of its own sequence in the line
+    paged    `PagedPass`, for rollout: keys and values go into the layer's pool, and each token attends to what its own
+             sequence has there
+
+The context travels with the call, through the model's own keyword arguments, so nothing global is switched.
+
+`layers_of` tries a module with two tokens and tells what each layer keeps per token, or why it takes no lines.
 """
 
 import sys
@@ -22,6 +26,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from burnish.errors import NotAvailable
 from burnish.ops.paged_attention import LayerKV, Paged, paged_attention, store
+from burnish.ops.varlen_attention import Sequences, varlen_attention
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -62,28 +67,29 @@ class Trial:
     problems: list[str] = field(default_factory=list)
 
 
-def use_paging(module: "PreTrainedModel") -> None:
-    """Let `module` take paged passes. What it computes without one does not change."""
-    config = module.config.get_text_config()
-    own = config._attn_implementation
-    if own.startswith(PREFIX):
-        return
-    if own not in PLAIN:
-        raise NotAvailable(
-            f"the native rollout engine with attn_implementation={own}", f"Choose one of {', '.join(PLAIN)}"
-        )
-    if own == "sdpa" and getattr(config, "attn_logit_softcapping", None) is not None:
-        what = f"the native rollout engine for {type(module).__name__} with sdpa, which leaves out its capped scores"
-        raise NotAvailable(what, "Choose eager")
-    module.set_attn_implementation(PREFIX + own)
-
-
 def layers_of(module: "PreTrainedModel") -> list[LayerShape]:
     """What each layer keeps per token; NotAvailable for a model that cannot be paged, which names its kind."""
-    if problem := _kind_problem(module):
-        raise NotAvailable(f"the native rollout engine for {type(module).__name__}: {problem}", INSTEAD)
-    use_paging(module)
-    cache = DynamicCache(config=module.config.get_text_config())
+    shapes = _try_line(module)
+    if isinstance(shapes, str):
+        instead = _other_attention(module) or INSTEAD
+        raise NotAvailable(f"the native rollout engine for {type(module).__name__}: {shapes}", instead)
+    return shapes
+
+
+def packing_problem(module: "PreTrainedModel") -> str | None:
+    """Why a module takes no packed lines in training; None: it does from now on. What it computes otherwise stays."""
+    shapes = _try_line(module)
+    return shapes if isinstance(shapes, str) else None
+
+
+def _try_line(module: "PreTrainedModel") -> list[LayerShape] | str:
+    """What each layer hands to the attention function, seen in a pass of two tokens; or why it cannot take lines."""
+    if problem := _kind_problem(module) or _attention_problem(module):
+        return problem
+    config = module.config.get_text_config()
+    if not config._attn_implementation.startswith(PREFIX):
+        module.set_attn_implementation(PREFIX + config._attn_implementation)
+    cache = DynamicCache(config=config)
     trial = Trial([getattr(layer, "sliding_window", None) for layer in cache.layers])
     ids = torch.zeros(1, 2, dtype=torch.long, device=next(module.parameters()).device)
     with torch.no_grad():
@@ -94,8 +100,26 @@ def layers_of(module: "PreTrainedModel") -> list[LayerShape]:
     elif sorted(seen) != list(range(len(seen))):
         trial.problems.append("layers share keys and values, or call attention several times")
     if trial.problems:
-        raise NotAvailable(f"the native rollout engine for {type(module).__name__}: {trial.problems[0]}", INSTEAD)
+        return trial.problems[0]
     return [shape for _, shape in sorted(trial.layers, key=lambda layer: layer[0])]
+
+
+def _attention_problem(module: "PreTrainedModel") -> str | None:
+    config = module.config.get_text_config()
+    own = config._attn_implementation.removeprefix(PREFIX)
+    if own not in PLAIN:
+        return f"attn_implementation={own}"
+    if own == "sdpa" and getattr(config, "attn_logit_softcapping", None) is not None:
+        return "sdpa leaves out its capped scores"
+    return None
+
+
+def _other_attention(module: "PreTrainedModel") -> str | None:
+    """What to choose instead of an implementation that takes no lines."""
+    if not _attention_problem(module):
+        return None
+    capped = getattr(module.config.get_text_config(), "attn_logit_softcapping", None) is not None
+    return f"Choose attn_implementation={'eager' if capped else ' or '.join(PLAIN)}"
 
 
 def line_inputs(ids: Tensor, positions: Tensor) -> dict[str, Any]:
@@ -135,25 +159,27 @@ def _attention(plain: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         key: Tensor,  # (1, Hkv, T, D)
         value: Tensor,
         attention_mask: Tensor | None,
+        packed: Sequences | None = None,
         paged: PagedPass | Trial | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        if paged is None:
+        if packed is None and paged is None:
             return _plain_function(plain, module)(module, query, key, value, attention_mask, **kwargs)
         if isinstance(paged, Trial):
             return _note(paged, module, query, key, value, {"mask": attention_mask, **kwargs}), None
-        kv = paged.kv[module.layer_idx]  # type: ignore[call-overload]
-        store(kv, paged.where.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
+        queries, keys, values = (part[0].transpose(0, 1) for part in (query, key, value))  # (T, H or Hkv, D)
         scale = kwargs.get("scaling")
-        attended = paged_attention(
-            query[0].transpose(0, 1),
-            kv,
-            paged.where,
-            scale=query.shape[-1] ** -0.5 if scale is None else scale,
-            window=kwargs.get("sliding_window"),
-            softcap=kwargs.get("softcap"),
-        )
-        return attended[None], None  # (1, T, H, D)
+        scores: dict[str, Any] = {
+            "scale": query.shape[-1] ** -0.5 if scale is None else scale,
+            "window": kwargs.get("sliding_window"),
+            "softcap": kwargs.get("softcap"),
+        }
+        if paged is None:
+            assert packed is not None
+            return varlen_attention(queries, keys, values, packed, **scores)[None], None
+        kv = paged.kv[module.layer_idx]  # type: ignore[call-overload]
+        store(kv, paged.where.slots, keys, values)
+        return paged_attention(queries, kv, paged.where, **scores)[None], None  # (1, T, H, D)
 
     return forward
 

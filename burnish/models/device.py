@@ -1,4 +1,7 @@
-"""Which device is meant by `trainer.device` and `--device`: auto, cuda or cpu. Imported without torch."""
+"""Which device is meant by `trainer.device` and `--device`, and which type by `dtype`, where they say auto.
+
+Imported without torch.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -8,6 +11,25 @@ if TYPE_CHECKING:
     import torch
 
 DEVICES = ("auto", "cuda", "cpu")
+BFLOAT16 = (8, 0)  # the first generation of GPUs that computes in it
+
+
+def memory_of(device: "torch.device") -> int | None:
+    """Bytes of a GPU; None for a CPU, whose memory is that of the machine."""
+    import torch
+
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
+
+
+def dtype_on(device: "torch.device | str", dtype: str) -> str:
+    """The type of weights that is meant on a device: auto is bfloat16 where the hardware has it, else float32."""
+    import torch
+
+    device = torch.device(device)
+    if dtype != "auto":
+        return dtype
+    has_it = device.type == "cuda" and torch.cuda.get_device_capability(device) >= BFLOAT16
+    return "bfloat16" if has_it else "float32"
 
 
 def pick_device(kind: str, index: int = 0, key: str = "trainer.device") -> "torch.device":

@@ -28,7 +28,11 @@ LEFT_BY_A_RUN = ("recipe.yaml", "metrics.jsonl")
 ADAPTER_CONFIG = "adapter_config.json"
 WEIGHTS = "*.safetensors, pytorch_model*.bin"
 INDEX = "model.safetensors.index.json"
-TRAINING_STATE = ("optimizer.safetensors", "rng.safetensors")  # beside the weights in a checkpoint (engine/state.py)
+TRAINING_STATE = (
+    "masters.safetensors",
+    "optimizer.safetensors",
+    "rng.safetensors",
+)  # beside the weights in a checkpoint (engine/state.py)
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -81,6 +85,8 @@ def check_whole(checkpoint: Path, instead: str, *, part: Path | None = None) -> 
     try:
         listed = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
         files = {checkpoint / name: size for name, size in listed.items()}
+        if outside := [name for name in listed if not _is_inside(name)]:
+            raise CheckpointError(f"{checkpoint / MANIFEST} names {outside[0]!r}, which lies outside of {checkpoint}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         files = {}
     if part:
@@ -97,6 +103,11 @@ def check_whole(checkpoint: Path, instead: str, *, part: Path | None = None) -> 
                 f"checkpoint {checkpoint} is truncated: {path.relative_to(checkpoint)} {state}. Copy it again, or "
                 f"{instead}"
             )
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a relative name stays in its folder."""
+    return not Path(name).is_absolute() and ".." not in Path(name).parts
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 Consumes a `ModelConfig` and a path (see `models/folder.py`); hands on modules on their device, with dropout off and
 every weight accounted for: a weight that the folder lacks is an error, never a silent random one. Only the head of a
-value model, or of a reward model that is to be trained, may be new; it is drawn from a seed. `resolve_path` and
+value model, or of a reward model that is to be trained, may be new; it is drawn from a seed, as is a new LoRA adapter
+(`models/lora.py`), which is put into the module where the configuration asks for one. `resolve_path` and
 `read_model_facts` are here too and need no torch, which is why torch and transformers are imported inside
 the functions.
 """
 
-import difflib
 import importlib
 import logging
 from collections.abc import Iterator
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from burnish.config.model import ModelConfig
 from burnish.errors import ConfigError, ModelError
+from burnish.models.device import dtype_on
 from burnish.models.facts import ModelFacts, read_model_facts
 from burnish.models.folder import (
     TOKENIZER_FILES,
@@ -31,6 +32,8 @@ from burnish.models.folder import (
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+    from burnish.models.adapters import Adapter
 
 __all__ = [
     "ModelFacts",
@@ -46,6 +49,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
+ALIGNMENT = 64  # bytes: what torch's own memory has
 CLASSIFIER = "Classification"  # in the names of the architectures that have a head with labels
 HEADS = ("score.weight", "classifier.weight")  # the names of such a head
 LABELS_BY_DEFAULT = ("LABEL_0", "LABEL_1")  # transformers' own, which config.json leaves out
@@ -85,9 +89,14 @@ def read_tokenizer(folder: Path, trust_remote_code: bool = False) -> "PreTrained
 
 
 def load_causal_lm(
-    path: str | Path, model_config: ModelConfig, device: "str | torch.device" = "cpu", dtype: str | None = None
+    path: str | Path,
+    model_config: ModelConfig,
+    device: "str | torch.device" = "cpu",
+    dtype: str | None = None,
+    *,
+    seed: int = 0,
 ) -> "PreTrainedModel":
-    """The policy in `path`, in `dtype` or else `model_config.dtype` (auto: float32)."""
+    """The policy in `path`, in `dtype` or else `model_config.dtype`; a new adapter is from `seed`."""
     from transformers import AutoModelForCausalLM
 
     folder = resolve_path(path)
@@ -97,11 +106,11 @@ def load_causal_lm(
             f"{folder}: {', '.join(classifiers)} gives scores (a reward model, or a critic) and cannot write; name the "
             "folder of a language model, e.g. the one that it was trained from"
         )
-    loaded = _load(AutoModelForCausalLM, folder, config, model_config, _wanted(dtype or model_config.dtype))
+    loaded = _load(AutoModelForCausalLM, folder, config, model_config, _wanted(dtype or model_config.dtype, device))
     module, missing = loaded.module, loaded.missing
     if missing:
         raise ModelError(f"{folder}: the weights lack {named(missing)}; the folder is incomplete or of another model")
-    return _prepared(module, model_config, device)
+    return _prepared(module, model_config, device, seed)
 
 
 def load_value_model(
@@ -121,12 +130,14 @@ def load_value_model(
     config = _read_config(folder, model_config)
     config.num_labels = 1
     config.classifier_dropout = 0.0  # where it is absent, transformers drops a tenth of the head's input
-    loaded = _load(AutoModelForTokenClassification, folder, config, model_config, _wanted(dtype or model_config.dtype))
+    loaded = _load(
+        AutoModelForTokenClassification, folder, config, model_config, _wanted(dtype or model_config.dtype, device)
+    )
     module, missing = loaded.module, loaded.missing
     _refuse_without_backbone(folder, module, missing)
     missing = _adopt_head(folder, loaded)
     _initialise(module, missing, seed)
-    return _prepared(module, model_config, device)
+    return _prepared(module, model_config, device, seed)
 
 
 def _adopt_head(folder: Path, loaded: Loaded) -> list[str]:
@@ -181,17 +192,20 @@ def load_reward_model(
     if is_classifier and config.num_labels != 1:
         raise ModelError(_other_labels(folder, config.num_labels))
     config.num_labels, config.classifier_dropout = 1, 0.0
+    if (judge := _adapter_with_head(model_config)) and (judge.folder / "config.json").is_file():
+        own = _config_of(judge.folder, model_config.trust_remote_code).get_text_config()
+        config.get_text_config().pad_token_id = own.pad_token_id
     if new_head_seed is not None and config.get_text_config().pad_token_id is None:
         config.get_text_config().pad_token_id = pad_token_id
     of_tokens = is_classifier and any("TokenClassification" in name for name in config.architectures)
     auto_class = AutoModelForTokenClassification if of_tokens else AutoModelForSequenceClassification
-    loaded = _load(auto_class, folder, config, model_config, _wanted(dtype or model_config.dtype))
+    loaded = _load(auto_class, folder, config, model_config, _wanted(dtype or model_config.dtype, device))
     module, missing = loaded.module, loaded.missing
     _refuse_without_backbone(folder, module, missing)
-    if missing and new_head_seed is None:
+    if missing and new_head_seed is None and judge is None:
         raise ModelError(_no_head(folder, f"the weights lack {named(missing)}, the head that gives the score"))
     _initialise(module, missing, new_head_seed or 0)
-    return _prepared(module, model_config, device)
+    return _prepared(module, model_config, device, new_head_seed or 0)
 
 
 def check_reward_model(model: ModelConfig) -> None:
@@ -203,8 +217,19 @@ def check_reward_model(model: ModelConfig) -> None:
                 f"{tokenizer}: no tokenizer, and a reward model reads with its own; save the one it was trained with "
                 "there, or name a folder that has it in reward_model.model.tokenizer_path"
             )
+    with naming("reward_model.model.lora_adapter_path"):
+        if _adapter_with_head(model):
+            return
     with naming("reward_model.model.path"):
         _check_head(resolve_path(model.path, weights=False))
+
+
+def _adapter_with_head(model: ModelConfig) -> "Adapter | None":
+    """The adapter that is to be put on the model, if it brings a head of its own."""
+    from burnish.models.adapters import adapter_to_go_on_from
+
+    adapter = adapter_to_go_on_from(model)
+    return adapter if adapter and any(name.endswith(HEADS) for name in adapter.tensors) else None
 
 
 def _check_head(folder: Path) -> None:
@@ -252,7 +277,7 @@ def load_unchanged(
     if values:
         config.num_labels = 1
     auto_class = AutoModelForTokenClassification if values else AutoModelForCausalLM
-    return _load(auto_class, folder, config, settings, _wanted(dtype) if dtype else "auto")
+    return _load(auto_class, folder, config, settings, _wanted(dtype, "cpu") if dtype else "auto")
 
 
 def _config_of(folder: Path, trust_remote_code: bool) -> "PreTrainedConfig":
@@ -264,35 +289,43 @@ def _config_of(folder: Path, trust_remote_code: bool) -> "PreTrainedConfig":
 
 def _read_config(folder: Path, model_config: ModelConfig) -> "PreTrainedConfig":
     """The folder's configuration with `override_config` applied and every dropout at 0."""
+    from burnish.models.overrides import is_dropout, overridden
+
     _import_external(model_config.external_lib)
+    if model_config.has_lora:
+        _check_adapter(model_config)
     config = _config_of(folder, model_config.trust_remote_code)
-    known = set(config.to_dict()) | set(config.attribute_map)
-    for name, value in model_config.override_config.items():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-            raise ConfigError(
-                f"model.override_config.{name}: {config.model_type} models have no such setting (nearest: {near})"
-            )
-        setattr(config, name, value)
+    if model_config.override_config:
+        config = overridden(folder, config, model_config.override_config, model_config.trust_remote_code)
     for part in {id(c): c for c in (config, config.get_text_config())}.values():
         for name, value in part.to_dict().items():
-            if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float):
+            if is_dropout(name) and isinstance(value, float):
                 setattr(part, name, 0.0)
     return config
+
+
+def _check_adapter(model_config: ModelConfig) -> None:
+    """What is wrong with an adapter is told before the weights that it goes on are loaded."""
+    from burnish.models.adapters import adapter_to_go_on_from, need_peft
+
+    need_peft()
+    adapter_to_go_on_from(model_config)
 
 
 def _import_external(libraries: str | None) -> None:
     for name in filter(None, (part.strip() for part in (libraries or "").split(","))):
         try:
             importlib.import_module(name)
-        except ImportError as error:
-            raise ConfigError(f"model.external_lib={libraries}: {name} could not be imported ({error})") from error
+        except (Exception, SystemExit) as error:  # whatever a user's module raises is the user's to mend
+            raise ConfigError(
+                f"model.external_lib={libraries}: {name} could not be imported ({type(error).__name__}: {error})"
+            ) from error
 
 
-def _wanted(dtype: str) -> "torch.dtype":
+def _wanted(dtype: str, device: "str | torch.device") -> "torch.dtype":
     import torch
 
-    wanted: torch.dtype = getattr(torch, "float32" if dtype == "auto" else dtype)
+    wanted: torch.dtype = getattr(torch, dtype_on(device, dtype))
     return wanted
 
 
@@ -341,10 +374,23 @@ def _initialise(module: "PreTrainedModel", names: list[str], seed: int) -> None:
             parameter.copy_(fresh if parameter.ndim > 1 else torch.zeros_like(fresh))
 
 
-def _prepared(module: "PreTrainedModel", model_config: ModelConfig, device: "str | torch.device") -> "PreTrainedModel":
-    if model_config.enable_gradient_checkpointing and module.supports_gradient_checkpointing:
+def _prepared(
+    module: "PreTrainedModel", model_config: ModelConfig, device: "str | torch.device", seed: int
+) -> "PreTrainedModel":
+    if model_config.has_lora:
+        from burnish.models.lora import add_adapter
+
+        add_adapter(module, model_config, seed=seed)
+    is_recomputed = model_config.enable_gradient_checkpointing is not False  # also where auto was decided by nobody
+    if is_recomputed and module.supports_gradient_checkpointing:
         module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    return module.to(device)
+    module.to(device)
+    for parameter in module.parameters():
+        # Weights lie in memory as they do in their file, at any address, and a CPU's products may differ in the last
+        # bit by it: the same weights from another file would give other figures.
+        if parameter.data_ptr() % ALIGNMENT:
+            parameter.data = parameter.data.clone()
+    return module
 
 
 def named(names: list[str]) -> str:

@@ -1,5 +1,6 @@
 """Adapter folders may come from anyone: read as data, every weight accounted for, and merged as peft runs them."""
 
+import importlib.util
 import json
 import shutil
 
@@ -9,9 +10,9 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from burnish.config.model import ModelConfig
 from burnish.errors import ConfigError, ModelError
-from burnish.models import adapters
-from burnish.models.adapters import apply_adapter, is_adapter, merge, read_adapter
+from burnish.models.adapters import adapter_to_go_on_from, apply_adapter, is_adapter, merge, read_adapter
 from burnish.models.folder import resolve_path
 from burnish.models.loading import load_unchanged
 
@@ -58,7 +59,7 @@ def base(tiny_model):
 def test_what_a_folder_says(written, tiny_model):
     assert is_adapter(written) and not is_adapter(tiny_model)
     adapter = read_adapter(written)
-    assert adapter.base == str(tiny_model) and adapter.settings["r"] == 4
+    assert adapter.base == str(tiny_model) and adapter.settings["r"] == adapter.rank == 4
     tensor = adapter.tensors["base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"]
     assert (tensor.dtype, tensor.shape) == ("F32", (4, 32))
 
@@ -84,6 +85,7 @@ def test_on_its_base_and_merged(written, tiny_model):
         ({"peft_type": "IA3"}, r"adapter_config\.json: peft_type=IA3 is not supported; LORA is"),
         ({"base_model_name_or_path": ["a"]}, r"base_model_name_or_path=\['a'\] should be the name of a model"),
         ({"revision": 3}, r"revision=3 should be a branch, tag or commit"),
+        ({"r": "8"}, r"adapter_config\.json: r='8' should be the rank of the adapter"),
         ({"megatron_config": {"x": 1}, "megatron_core": "os"}, "megatron_config is not supported; it asks for code"),
     ],
 )
@@ -156,7 +158,7 @@ def test_modules_that_are_not_there(folder, tiny_model):
 
 
 def test_without_peft_the_extra_is_named(written, tiny_model, monkeypatch):
-    monkeypatch.setattr(adapters.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs the package peft; install it with `pip install 'burnish\[lora\]'`"):
         apply_adapter(base(tiny_model), read_adapter(written))
 
@@ -164,3 +166,26 @@ def test_without_peft_the_extra_is_named(written, tiny_model, monkeypatch):
 def test_a_command_that_wants_a_whole_model_says_how_to_get_one(written):
     with pytest.raises(ModelError, match=rf"a LoRA adapter, not a whole model; .*`burnish export {written} --out"):
         resolve_path(written)
+
+
+def test_the_adapter_to_go_on_from_is_found_in_checkpoints_and_runs(written, tmp_path):
+    assert adapter_to_go_on_from(ModelConfig()) is None
+    run = tmp_path / "run"
+    shutil.copytree(written, run / "global_step_2/actor")
+    shutil.copytree(written, run / "global_step_1/actor")
+    (run / "latest_checkpointed_iteration.txt").write_text("1")
+    for path, folder in {
+        written: written,
+        run / "global_step_2": run / "global_step_2/actor",
+        run: run / "global_step_1/actor",
+    }.items():
+        assert adapter_to_go_on_from(ModelConfig(lora_adapter_path=str(path))).folder == folder
+    with pytest.raises(ModelError, match=r"lora_adapter_path=.*: no adapter_config\.json there; name the folder"):
+        adapter_to_go_on_from(ModelConfig(lora_adapter_path=str(tmp_path)))
+
+
+def test_the_rank_to_go_on_with_is_the_adapters(written):
+    for rank in (0, 4):
+        assert adapter_to_go_on_from(ModelConfig(lora_adapter_path=str(written), lora_rank=rank)).rank == 4
+    with pytest.raises(ConfigError, match=r"lora_rank=8 with .*: that adapter has rank 4, .*leave lora_rank out"):
+        adapter_to_go_on_from(ModelConfig(lora_adapter_path=str(written), lora_rank=8))

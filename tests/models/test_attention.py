@@ -80,7 +80,9 @@ def test_a_window_that_attention_is_told_of_is_taken(name):
 def test_attention_that_cannot_be_paged_is_refused_by_name(attention):
     module = family("qwen2")
     module.config._attn_implementation = attention
-    with pytest.raises(NotAvailable, match=rf"attn_implementation={attention}. Choose one of sdpa, eager"):
+    with pytest.raises(
+        NotAvailable, match=rf"attn_implementation={attention}. Choose attn_implementation=sdpa or eager"
+    ):
         layers_of(module)
 
 
@@ -88,7 +90,9 @@ def test_capped_scores_that_sdpa_would_leave_out_are_refused():
     name, overrides = FAMILIES["gemma2"]
     module = build(name, overrides | {"attn_implementation": "sdpa"})
     before = plain_logits(module)
-    with pytest.raises(NotAvailable, match=r"Gemma2ForCausalLM with sdpa.*Choose eager"):
+    with pytest.raises(
+        NotAvailable, match=r"Gemma2ForCausalLM: sdpa leaves out its capped scores. Choose attn_implementation=eager"
+    ):
         NativeEngine(module, byte_tokenizer(), blocks=32)
     assert module.config._attn_implementation == "sdpa"
     assert torch.equal(plain_logits(module), before)

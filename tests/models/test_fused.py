@@ -7,9 +7,11 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from burnish.config.model import ModelConfig
 from burnish.config.optim import OptimConfig
 from burnish.engine.trainable import Trainable
 from burnish.models.fused import FusedDecoder
+from burnish.models.lora import add_adapter
 from burnish.ops.paged_attention import LayerKV, Paged
 
 CONTEXT, BLOCK = 64, 16
@@ -349,12 +351,31 @@ def test_quantised_models_are_refused():
     assert FusedDecoder.problem(module) == "its weights are quantised"
 
 
-def test_adapters_are_refused():
+def test_wrapped_models_and_other_adapters_are_refused():
     peft = pytest.importorskip("peft")
     module = build()
-    wrapped = peft.get_peft_model(module, peft.LoraConfig(target_modules=["q_proj"], r=2))
+    wrapped = peft.get_peft_model(module, peft.LoraConfig(target_modules=["q_proj"], r=2, use_dora=True))
     assert "PeftModel is not one of" in FusedDecoder.problem(wrapped)
     assert "q_proj is a peft.tuners.lora" in FusedDecoder.problem(module)
+
+
+@pytest.mark.parametrize("targets", [["all-linear"], ["k_proj", "up_proj"], ["o_proj", "down_proj"]])
+def test_an_adapter_is_added_where_it_is(targets):
+    pytest.importorskip("peft")
+    module = build("qwen2")
+    [sequence] = sequences_of(module, lengths=[20])
+    plain = plain_logits(module, sequence)
+    add_adapter(module, ModelConfig(path="base", lora_rank=3, lora_alpha=12, target_modules=targets), seed=0)
+    assert FusedDecoder.problem(module) is None
+    decoder = FusedDecoder(module, CONTEXT)
+    agree(Lines(module, decoder, [sequence]).run([20])[0], plain)  # B is 0
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if "lora_B" in name:  # written where it lies, as an optimiser does
+                parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(len(name))) * 0.1)
+    expected = plain_logits(module, sequence)
+    assert not torch.allclose(expected, plain, atol=1e-2)
+    agree(Lines(module, decoder, [sequence]).run([20])[0], expected)
 
 
 def test_a_layer_that_needs_gradients_gets_none():

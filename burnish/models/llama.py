@@ -1,0 +1,219 @@
+"""Llama-shaped decoders: which models are, and what each of their layers is made of.
+
+Consumes the backbone of an HF module (`LlamaModel`, `Qwen2Model`, …); `problem` says why it cannot be run by hand, and
+`blocks` hands on its layers, by the order of use, for the fused passes of rollout (fused.py) and training
+(fused_training.py).
+
+Projections that read the same states become one product: `Projection.merge` moves their weights into one buffer and
+points the module's own Parameters at their rows of it. There is no second copy: what an optimiser, a checkpoint or the
+module's own forward reads and writes is what the fused passes read. Whoever rebinds a parameter's memory afterwards
+(`module.to(…)`) cuts that tie.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from burnish.errors import NotAvailable
+from burnish.models.lora import lora_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+BACKBONES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # whose frequencies are the same at every length
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+HARMLESS_HOOK = "make_inputs_require_grads"  # transformers', for gradient checkpointing: changes no figure
+QKV, GATE_UP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
+
+
+class LowRank(NamedTuple):
+    """What an adapter adds to some columns of a projection's output: scale·B(A x)."""
+
+    columns: slice
+    a: Tensor  # (r, in)
+    b: Tensor  # (out, r)
+    scale: float
+
+
+class Projection:
+    """Linear layers that read the same states, as one. They may carry LoRA adapters (`models/lora.py`)."""
+
+    def __init__(self, *layers: nn.Module):
+        self.layers = layers
+        found = [lora_of(layer) for layer in layers]
+        self.bases: list[Any] = [lora[0] if lora else layer for layer, lora in zip(layers, found, strict=True)]
+        self.has_adapter = any(lora is not None for lora in found)
+        self.weights: list[Tensor] = [base.weight for base in self.bases]
+        self.biases: list[Tensor] = [base.bias for base in self.bases if base.bias is not None]
+
+    def merge(self) -> tuple[Tensor, Tensor | None]:
+        """One weight and bias for all, which from now on are the memory of the layers' own parameters."""
+        return _one_buffer(self.weights), _one_buffer(self.biases) if self.biases else None
+
+    def merged(self) -> tuple[Tensor, Tensor | None]:
+        """The weight and bias that `merge` has made; RuntimeError where somebody has rebound a parameter since."""
+        if not _one_below_the_other(self.weights) or not _one_below_the_other(self.biases):
+            raise RuntimeError("parameters were moved to other memory (module.to, assign=True) after they were merged")
+        return self.merge()
+
+    def low_rank(self) -> Iterator[LowRank]:
+        """What adapters add at this moment; nothing while they are off."""
+        start = 0
+        for layer, base in zip(self.layers, self.bases, strict=True):
+            end = start + base.out_features
+            for a, b, scale in (lora_of(layer) or (base, []))[1]:
+                yield LowRank(slice(start, end), a, b, scale)
+            start = end
+
+
+@dataclass(frozen=True)
+class Block:
+    """What one layer is made of, in the order of its use."""
+
+    input_norm: nn.Parameter  # (C,)
+    input_eps: float
+    qkv: Projection
+    heads: int
+    q_norm: nn.Parameter | None  # (D,)
+    k_norm: nn.Parameter | None
+    head_eps: float
+    scale: float
+    window: int | None
+    o: Projection
+    mlp_norm: nn.Parameter  # (C,)
+    mlp_eps: float
+    gate_up: Projection
+    down: Projection
+
+
+def problem(backbone: "PreTrainedModel") -> str | None:
+    """Why this backbone cannot be run by hand, or None where it can."""
+    name = type(backbone).__name__
+    if name not in BACKBONES or not type(backbone).__module__.startswith("transformers.models."):
+        return f"{name} is not one of {', '.join(BACKBONES)} of transformers"
+    return _config_problem(backbone) or _modules_problem(backbone) or _parameters_problem(backbone)
+
+
+def blocks(backbone: "PreTrainedModel") -> list[Block]:
+    """The layers of a backbone without a `problem`."""
+    return [_block(layer, backbone) for layer in backbone.layers]
+
+
+def _block(layer: Any, backbone: "PreTrainedModel") -> Block:
+    attention, mlp = layer.self_attn, layer.mlp
+    q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+    return Block(
+        input_norm=layer.input_layernorm.weight,
+        input_eps=layer.input_layernorm.variance_epsilon,
+        qkv=Projection(*(getattr(attention, name) for name in QKV)),
+        heads=attention.q_proj.out_features // attention.head_dim,
+        q_norm=None if q_norm is None else q_norm.weight,
+        k_norm=None if k_norm is None else k_norm.weight,
+        head_eps=0.0 if q_norm is None else q_norm.variance_epsilon,
+        scale=attention.scaling,
+        window=_window(attention, backbone),
+        o=Projection(attention.o_proj),
+        mlp_norm=layer.post_attention_layernorm.weight,
+        mlp_eps=layer.post_attention_layernorm.variance_epsilon,
+        gate_up=Projection(*(getattr(mlp, name) for name in GATE_UP)),
+        down=Projection(mlp.down_proj),
+    )
+
+
+def _window(attention: Any, backbone: "PreTrainedModel") -> int | None:
+    """The sliding window that the HF attention of this class hands to its attention function."""
+    if type(backbone).__name__ == "LlamaModel":
+        return None
+    if type(backbone).__name__ == "MistralModel":
+        return backbone.config.sliding_window
+    return attention.sliding_window  # of the kind of this layer
+
+
+def _one_buffer(parameters: Sequence[Tensor]) -> Tensor:
+    """Parameters of equal width, one below the other: where they lie already, or moved to a new buffer."""
+    rows = [len(parameter) for parameter in parameters]
+    if _one_below_the_other(parameters):
+        first = parameters[0].detach()
+        return first.as_strided((sum(rows), *first.shape[1:]), first.stride())
+    buffer = torch.cat([parameter.detach() for parameter in parameters])
+    for parameter, part in zip(parameters, buffer.split(rows), strict=True):
+        parameter.data = part
+    return buffer
+
+
+def _one_below_the_other(parameters: Sequence[Tensor]) -> bool:
+    end = None
+    for parameter in parameters:
+        here = (parameter.untyped_storage().data_ptr(), parameter.storage_offset())
+        if not parameter.is_contiguous() or (end is not None and here != end):
+            return False
+        end = (here[0], here[1] + parameter.numel())
+    return True
+
+
+def _config_problem(backbone: "PreTrainedModel") -> str | None:
+    config, rope = backbone.config, backbone.rotary_emb
+    if config.hidden_act != "silu":
+        return f"hidden_act={config.hidden_act}: only silu is fused"
+    if getattr(config, "pretraining_tp", 1) not in (None, 1):
+        return f"pretraining_tp={config.pretraining_tp}: only 1 is fused"
+    if getattr(config, "quantization_config", None) is not None or getattr(backbone, "is_quantized", False):
+        return "its weights are quantised"
+    if rope.rope_type not in ROPE_TYPES:
+        return f"rope_type={rope.rope_type}: only {', '.join(ROPE_TYPES)} are fused"
+    size = backbone.layers[0].self_attn.head_dim if len(backbone.layers) else 0
+    if 2 * len(rope.inv_freq) != size:
+        return f"its rotary embedding turns {2 * len(rope.inv_freq)} of {size} figures of a head"
+    if len(backbone.layers) != config.num_hidden_layers:
+        return f"num_hidden_layers={config.num_hidden_layers}, but the model has {len(backbone.layers)} layers"
+    return None
+
+
+def _modules_problem(backbone: "PreTrainedModel") -> str | None:
+    if own := changed_forward(backbone):
+        return own
+    for name, child in backbone.named_modules():
+        if name.endswith("_proj"):
+            try:
+                lora_of(child)
+            except NotAvailable as error:
+                return f"{name} is a {type(child).__module__}.{type(child).__name__}, not a plain Linear ({error})"
+    for i, layer in enumerate(backbone.layers):
+        for parent, names in ((layer.self_attn, QKV), (layer.mlp, GATE_UP)):
+            biases = [getattr(parent, name).bias is not None for name in names]
+            if any(biases) != all(biases):
+                return f"layer {i}: only some of {', '.join(names)} have a bias"
+    return None
+
+
+def changed_forward(module: nn.Module) -> str | None:
+    """What was hung into a forward pass of this module or a part of it, which a fused pass would leave out."""
+    for name, child in module.named_modules():
+        hooks = [*child._forward_hooks.values(), *child._forward_pre_hooks.values()]
+        if any(getattr(hook, "__name__", "") != HARMLESS_HOOK for hook in hooks):
+            return f"{name or 'the model'} has forward hooks, which the fused path would not call"
+        if "forward" in vars(child):
+            return f"the forward of {name or 'the model'} was replaced"
+    return None
+
+
+def _parameters_problem(backbone: "PreTrainedModel") -> str | None:
+    parameters = dict(backbone.named_parameters(remove_duplicate=False))
+    kinds = sorted({f"{p.dtype} on {p.device}" for p in parameters.values()})
+    if len(kinds) > 1:
+        return f"its parameters are of several kinds: {', '.join(kinds)}"
+    one = next(iter(parameters.values()))
+    if one.dtype not in DTYPES or one.device.type == "meta":
+        return f"its parameters are {kinds[0]}"
+    uses = Counter(id(parameter) for parameter in parameters.values())
+    for name, parameter in parameters.items():
+        if type(parameter) is not nn.Parameter:
+            return f"{name} is a {type(parameter).__name__}, not a plain Parameter"
+        if uses[id(parameter)] > 1 and "_proj." in name:
+            return f"{name} is shared with another projection"
+    return None
