@@ -1,13 +1,15 @@
 """Cuts of a batch: into mini-batches (one optimiser step each) and micro-batches (one forward pass each).
 
 Consumes group ids or sequence lengths and hands on index arrays into the batch. A mini-batch holds whole groups and
-is part of the algorithm; a micro-batch is only about memory and never changes a result.
+is part of the algorithm; a micro-batch is only about memory and speed and never changes a result.
 """
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from burnish.engine.balance import micro_batches
 
 
 def mini_batches(
@@ -32,10 +34,14 @@ def mini_batches(
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """How much one forward pass may hold; with neither bound, the whole batch."""
+    """How much one forward pass may hold: a number of sequences or one of tokens; with neither, the whole batch."""
 
     max_sequences: int | None = None
     max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_sequences is not None and self.max_tokens is not None:
+            raise ValueError("a micro-batch is bounded by sequences or by tokens; give one of them")
 
     @classmethod
     def choose(cls, by_tokens: bool, tokens: int, sequences: int | None) -> "MicroBatch":
@@ -43,21 +49,14 @@ class MicroBatch:
         return cls(max_tokens=tokens) if by_tokens else cls(max_sequences=sequences)
 
     def cut(self, lengths: Sequence[int] | np.ndarray) -> list[np.ndarray]:
-        """Split rows so that each part holds at most `max_sequences` rows, padded to at most `max_tokens` tokens.
+        """Split rows into parts of at most `max_tokens` tokens, or of at most `max_sequences` rows in their order.
 
-        A pass pads its rows to the longest of them, so a part costs rows × longest. Only a single sequence longer
-        than the budget exceeds it, alone in its part. Without a budget rows keep their order. With one, rows go in
-        by falling length, so that a part's sequences are about equally long and padding wastes little.
+        A pass packs its sequences without padding, so a part costs what its sequences cost together. Within a budget
+        of tokens the parts are few, even in cost, and the heaviest comes first; only a single sequence longer than the
+        budget exceeds it, alone in its part. Rows inside a part keep their order.
         """
-        sizes = np.asarray(lengths, dtype=np.int64)
-        most = self.max_sequences or max(len(sizes), 1)
-        if self.max_tokens is None:
-            return [np.arange(i, min(i + most, len(sizes))) for i in range(0, len(sizes), most)]
-        parts: list[list[int]] = []
-        for row in np.argsort(-sizes, kind="stable").tolist():
-            fits = parts and len(parts[-1]) < most
-            if fits and (len(parts[-1]) + 1) * sizes[parts[-1][0]] <= self.max_tokens:  # the first row is the longest
-                parts[-1].append(row)
-            else:
-                parts.append([row])
-        return [np.array(sorted(part), dtype=np.int64) for part in parts]
+        if self.max_tokens is not None:
+            sizes = np.asarray(lengths, dtype=np.int64).tolist()
+            return [np.array(part, dtype=np.int64) for part in micro_batches(sizes, self.max_tokens)]
+        most = self.max_sequences or max(len(lengths), 1)
+        return [np.arange(i, min(i + most, len(lengths))) for i in range(0, len(lengths), most)]

@@ -1,71 +1,152 @@
 """Forward passes: log-probs and entropy of a language model, values of a critic, scores of a reward model.
 
-Consumes a `Packed` and an HF module; hands on (B, R) float32 tensors aligned with the response: the figure for token
-t is computed at the position before it. The output layer runs over response positions only and in chunks that are
-recomputed in the backward pass, so memory does not grow with vocabulary x tokens. A reward model reads whole
-conversations of its own, padded on the right, and gives one figure for each.
+`Forward` is made once for a module and picks the way through it (`models/backbones.py`). It consumes a `Packed` and
+hands on (B, R) float32 tensors aligned with the response: the figure for token t is computed at the place before it.
+The output layer runs over response places only and in chunks that are recomputed in the backward pass
+(`ops/linear_log_probs.py`), so memory does not grow with vocabulary × tokens. A reward model reads whole conversations
+and gives one figure for each.
 """
 
 import inspect
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from burnish.engine.packing import Packed
+from burnish.config.model import ModelConfig
+from burnish.engine.packing import Packed, pack_rows
+from burnish.errors import ModelError
+from burnish.models.backbones import FusedBackbone, PaddedBackbone, backbone_for
+from burnish.ops.linear_log_probs import check_arguments, linear_log_probs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# What a pass can give per response token, from log-probabilities over the vocabulary (n, V) and the tokens (n,).
+log = logging.getLogger(__name__)
+
+# The outputs of `ops/linear_log_probs.py` in plain words, from log-probabilities (n, V) and tokens (n,): for output
+# layers that are no plain matrix, and for who asks for it (`use_fused_kernels=False`).
 OUTPUTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "log_prob": lambda log_p, targets: log_p.gather(-1, targets[:, None])[:, 0],
     "entropy": lambda log_p, targets: -(log_p.exp() * log_p).sum(-1),
     "sum_pi_squared": lambda log_p, targets: (2 * log_p).exp().sum(-1),
 }
-CHUNK_ELEMENTS = 2**25  # logits held at a time: 128 MB in float32
+CHUNK_ELEMENTS = 2**25  # logits held at a time where the plain way computes them: 128 MB in float32
 
-# Settings of HF models that change logits after the output layer. Where one is set, the model computes them itself.
-LOGIT_SETTINGS = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0, "lm_head_multiplier": 1.0}
-
-
-def log_probs(
-    module: "PreTrainedModel", packed: Packed, temperature: float = 1.0, outputs: Sequence[str] = ("log_prob",)
-) -> dict[str, Tensor]:
-    """The named `outputs` of each response token under softmax(logits / temperature): (B, R), 0 elsewhere."""
-    if unknown := set(outputs) - set(OUTPUTS):
-        raise ValueError(f"outputs={sorted(unknown)}: this pass gives {list(OUTPUTS)}")
-    if temperature <= 0:
-        raise ValueError(f"temperature={temperature}: log-probs need a temperature above 0 (greedy sampling uses 1)")
-    states, logits_of = _states(module, packed)  # (N, H)
-
-    def chunk(states: Tensor, targets: Tensor) -> Tensor:
-        log_p = (logits_of(states).float() / temperature).log_softmax(-1)  # (n, V)
-        return torch.stack([OUTPUTS[name](log_p, targets) for name in outputs])  # (outputs, n)
-
-    size = max(1, CHUNK_ELEMENTS // _vocabulary(module))
-    results = _in_chunks(chunk, states, packed.targets, size)
-    return {name: packed.scatter(result) for name, result in zip(outputs, results, strict=True)}
+# Settings of HF models that change logits after the output layer: softcap * tanh(x / softcap), factors, and a divisor.
+SOFTCAP, FACTORS, DIVISOR = "final_logit_softcapping", ("logit_scale", "lm_head_multiplier"), "logits_scaling"
 
 
-def values(module: "PreTrainedModel", packed: Packed) -> Tensor:
-    """The critic's figure before each response token, (B, R)."""
-    per_token = module(**_inputs(packed)).logits[..., 0]  # (B, L)
-    return packed.to_response(packed.from_padded(per_token).float())
+class Forward:
+    """How one module is run. `config` says whether packed (`use_remove_padding`) and fused (`use_fused_kernels`)."""
+
+    def __init__(self, module: "PreTrainedModel", config: ModelConfig | None = None):
+        config = config or ModelConfig()
+        self.module = module
+        self.backbone, unpacked = backbone_for(module, config)
+        if unpacked:
+            log.warning("%s is run with padding: %s", type(module).__name__, unpacked)
+        self.is_packed = not isinstance(self.backbone, PaddedBackbone)
+        way = {PaddedBackbone: "padded", FusedBackbone: "packed and fused"}.get(type(self.backbone), "packed")
+        log.info("%s in %s: %s passes", type(module).__name__, str(module.dtype).removeprefix("torch."), way)
+        self.fuses_head = config.use_fused_kernels is not False
+
+    def log_probs(
+        self, packed: Packed, temperature: float = 1.0, outputs: Sequence[str] = ("log_prob",)
+    ) -> dict[str, Tensor]:
+        """The named `outputs` of each response token under softmax(logits / temperature): (B, R), 0 elsewhere."""
+        check_arguments(outputs, temperature)
+        states, head = self._states(packed), self.module.get_output_embeddings()
+        fused = self.fuses_head and type(head) is nn.Linear
+        compute = self._fused_log_probs if fused else self._plain_log_probs
+        results = compute(states, head, packed.targets, temperature, outputs)
+        return {name: packed.scatter(results[name]) for name in outputs}
+
+    def values(self, packed: Packed) -> Tensor:
+        """The critic's figure before each response token, (B, R)."""
+        return packed.scatter(_head_of(self.module)(self._states(packed))[:, 0].float())
+
+    def scores(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """The reward model's figure for each conversation, (B,), from right-padded ids and mask (B, L).
+
+        A classifier of sequences reads at the last token that is not its padding token; one that has no such token,
+        and a classifier of tokens, at the last of all.
+        """
+        padding = self.module.config.get_text_config().pad_token_id
+        if padding is not None and padding < 0:  # some configurations say -1 for none
+            padding = None
+        if not self.is_packed or not hasattr(self.module, "score"):
+            return _padded_scores(self.module, input_ids, attention_mask, padding)
+        ids, positions, sequences = pack_rows(input_ids, attention_mask)
+        ends = sequences.starts[1:].long() - 1  # (B,)
+        if padding is not None and "SequenceClassification" in type(self.module).__name__:
+            places = torch.arange(input_ids.shape[1], device=ids.device)
+            last = torch.where((attention_mask != 0) & (input_ids != padding), places, 0).amax(-1)  # (B,)
+            ends = sequences.starts[:-1].long() + last
+        states = self.backbone(ids, positions, sequences)
+        scores: Tensor = _head_of(self.module)(states[ends])[:, 0].float()
+        return scores
+
+    def _states(self, packed: Packed) -> Tensor:
+        """What predicts each response token, (N, C)."""
+        return self.backbone(packed.input_ids, packed.positions, packed.sequences)[packed.source]
+
+    def _fused_log_probs(
+        self, states: Tensor, head: nn.Linear, targets: Tensor, temperature: float, outputs: Sequence[str]
+    ) -> dict[str, Tensor]:
+        scale, softcap = _logit_settings(self.module)
+        return linear_log_probs(
+            states, head.weight, targets, tuple(outputs),
+            bias=head.bias, temperature=temperature, scale=scale, softcap=softcap,
+        )  # fmt: skip
+
+    def _plain_log_probs(
+        self, states: Tensor, head: nn.Module, targets: Tensor, temperature: float, outputs: Sequence[str]
+    ) -> dict[str, Tensor]:
+        scale, softcap = _logit_settings(self.module)
+
+        def chunk(states: Tensor, targets: Tensor) -> Tensor:
+            logits = head(states).float() * scale  # (n, V)
+            if softcap is not None:
+                logits = softcap * torch.tanh(logits / softcap)
+            log_p = (logits / temperature).log_softmax(-1)
+            return torch.stack([OUTPUTS[name](log_p, targets) for name in outputs])  # (outputs, n)
+
+        size = max(1, CHUNK_ELEMENTS // self.module.get_input_embeddings().weight.shape[0])
+        if len(states) <= size:
+            results = chunk(states, targets)
+        else:
+            parts = [
+                checkpoint(chunk, s, t, use_reentrant=False, preserve_rng_state=False)
+                for s, t in zip(states.split(size), targets.split(size), strict=True)
+            ]
+            results = torch.cat(parts, dim=-1)
+        return dict(zip(outputs, results, strict=True))
 
 
-def sequence_scores(module: "PreTrainedModel", input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-    """The reward model's figure for each conversation, (B,), from right-padded ids and mask (B, L).
+def _logit_settings(module: "PreTrainedModel") -> tuple[float, float | None]:
+    """The factor of the logits, and the bound that they are squeezed into; (1, None) for most models."""
+    config = module.config.get_text_config()
+    scale = 1.0 / (getattr(config, DIVISOR, None) or 1.0)
+    for name in FACTORS:
+        scale *= getattr(config, name, None) or 1.0
+    return scale, getattr(config, SOFTCAP, None)
 
-    A classifier of sequences picks its token itself: the last that is not its padding token. One that has no such
-    token would take the last token of a lone conversation, and refuse several; so the last token it is, as for a
-    classifier of tokens.
-    """
-    padding = module.config.get_text_config().pad_token_id
-    if padding is not None and padding < 0:  # some configurations say -1 for none
-        padding = None
+
+def _head_of(module: "PreTrainedModel") -> nn.Module:
+    """What turns hidden states into figures, of a classifier."""
+    head: nn.Module | None = getattr(module, "score", None) or getattr(module, "classifier", None)
+    if head is None:
+        raise ModelError(f"{type(module).__name__} has no head named score or classifier that gives a figure per token")
+    return head
+
+
+def _padded_scores(module: "PreTrainedModel", input_ids: Tensor, attention_mask: Tensor, padding: int | None) -> Tensor:
+    """By the module's own forward, which for some models (encoders) has more than a head. A classifier of sequences
+    without a padding token would take the last token of a lone conversation, and refuse several."""
     ids = input_ids.masked_fill(attention_mask == 0, padding or 0)
     inputs: dict[str, Tensor | bool] = {"input_ids": ids, "attention_mask": attention_mask}
     if "use_cache" in inspect.signature(module.forward).parameters:  # encoders have none
@@ -78,39 +159,3 @@ def sequence_scores(module: "PreTrainedModel", input_ids: Tensor, attention_mask
         last = attention_mask.sum(-1) - 1  # (B,)
         logits = logits[torch.arange(len(logits), device=logits.device), last]
     return logits[:, 0].float()
-
-
-def _inputs(packed: Packed) -> dict[str, Tensor | bool]:
-    input_ids, attention_mask = packed.padded()
-    position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-    return {
-        "input_ids": input_ids,
-        "attention_mask": attention_mask,
-        "position_ids": position_ids,
-        "use_cache": False,
-    }
-
-
-def _states(module: "PreTrainedModel", packed: Packed) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """What predicts each response token (N, H), and the function from it to logits."""
-    inputs = _inputs(packed)
-    config = module.config
-    if any(getattr(config, name, plain) not in (None, plain) for name, plain in LOGIT_SETTINGS.items()):
-        logits = module(**inputs).logits  # (B, L, V)
-        return packed.from_padded(logits)[packed.source], lambda logits: logits
-    hidden = module.get_decoder()(**inputs).last_hidden_state
-    return packed.from_padded(hidden)[packed.source], module.get_output_embeddings()
-
-
-def _vocabulary(module: "PreTrainedModel") -> int:
-    return int(module.get_output_embeddings().weight.shape[0])
-
-
-def _in_chunks(chunk: Callable[[Tensor, Tensor], Tensor], states: Tensor, targets: Tensor, size: int) -> Tensor:
-    if len(states) <= size:
-        return chunk(states, targets)
-    parts = [
-        checkpoint(chunk, s, t, use_reentrant=False, preserve_rng_state=False)
-        for s, t in zip(states.split(size), targets.split(size), strict=True)
-    ]
-    return torch.cat(parts, dim=-1)

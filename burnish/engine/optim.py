@@ -23,7 +23,9 @@ def make_optimizer(parameters: Iterable[torch.nn.Parameter], config: "OptimConfi
     if config.optimizer != "AdamW":
         raise ConfigError(f"optim.optimizer={config.optimizer}: choose AdamW")
     first, second = config.betas
-    return torch.optim.AdamW(parameters, lr=config.lr, betas=(first, second), weight_decay=config.weight_decay)
+    return torch.optim.AdamW(
+        parameters, lr=config.lr, betas=(first, second), weight_decay=config.weight_decay, fused=True
+    )
 
 
 def learning_rate(config: "OptimConfig", total_steps: int) -> Callable[[int], float]:
@@ -48,14 +50,13 @@ def learning_rate(config: "OptimConfig", total_steps: int) -> Callable[[int], fl
     return at
 
 
-def clip_gradients(parameters: Iterable[torch.nn.Parameter], limit: float | None) -> Tensor:
+def clip_gradients(gradients: Iterable[Tensor], limit: float | None) -> Tensor:
     """Scale gradients so that their norm is at most `limit` (None or 0: leave them); returns the norm before."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
+    gradients = list(gradients)
     if not gradients:
         return torch.zeros(())
     norm = torch.nn.utils.get_total_norm(gradients)
     if limit:
         scale = torch.clamp(limit / (norm + 1e-6), max=1.0)
-        for gradient in gradients:
-            gradient.mul_(scale)
+        torch._foreach_mul_(gradients, scale)
     return norm

@@ -1,17 +1,18 @@
 """Sequences without padding: what every engine call takes.
 
 Consumes the padded columns of a batch (prompts left-padded, responses right-padded) and hands on a `Packed`: all
-tokens of all sequences in one line, with the sequences' lengths. `Packed.to_response` brings a figure per
-token back to the batch's (B, R) shape.
+tokens of all sequences in one line, with their places. `Packed.scatter` brings a figure per response token back to the
+batch's (B, R) shape.
 
-Notation: B sequences, R response width, T tokens in all, L the longest sequence, N response tokens in all.
+Notation: B sequences, R response width, T tokens in all, N response tokens in all.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
+
+from burnish.ops.varlen_attention import Sequences
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,9 @@ class Packed:
     """B sequences in one line of T tokens."""
 
     input_ids: Tensor  # (T,)
-    lengths: Tensor  # (B,) of the sequences, in the order of the line
-    source: Tensor  # (N,) the position before each response token: what predicts it
+    positions: Tensor  # (T,) of each token in its sequence
+    sequences: Sequences
+    source: Tensor  # (N,) the place before each response token: what predicts it
     present: Tensor  # (B, R) bool: the response token exists; N of them are true, in the order of `source`
 
     @property
@@ -28,31 +30,9 @@ class Packed:
         """The response tokens themselves."""
         return self.input_ids[self.source + 1]
 
-    def padded(self) -> tuple[Tensor, Tensor]:
-        """Right-padded ids and attention mask, both (B, L), for a plain HF call.
-
-        Padding is masked, so its id means nothing; 0 is one that every vocabulary has.
-        """
-        real = self._real()
-        input_ids = self.input_ids.new_zeros(real.shape)
-        input_ids[real] = self.input_ids
-        return input_ids, real.long()
-
-    def from_padded(self, values: Tensor) -> Tensor:
-        """Of (B, L, …), what belongs to real tokens: (T, …)."""
-        return values[self._real()]
-
-    def to_response(self, values: Tensor) -> Tensor:
-        """Of a figure per token (T,), the one before each response token, as (B, R); 0 where there is no token."""
-        return self.scatter(values[self.source])
-
     def scatter(self, values: Tensor) -> Tensor:
         """A figure per response token (N,) as (B, R); 0 where there is no token."""
         return values.new_zeros(self.present.shape).masked_scatter(self.present, values)
-
-    def _real(self) -> Tensor:  # (B, L)
-        columns = torch.arange(int(self.lengths.max()), device=self.input_ids.device)
-        return columns < self.lengths[:, None]
 
 
 def pack(batch: Mapping[str, Tensor]) -> Packed:
@@ -64,9 +44,15 @@ def pack(batch: Mapping[str, Tensor]) -> Packed:
         row = int((lengths - present.sum(-1) < 1).nonzero()[0])
         raise ValueError(f"row {row} has no prompt token: its first response token has no prefix to be predicted from")
     ends = attention.flatten().cumsum(0).view_as(attention)  # (B, P+R), 1 + the packed index of each real token
-    return Packed(
-        input_ids=batch["input_ids"][attention],
-        lengths=lengths,
-        source=ends[:, -present.shape[1] :][present] - 2 if present.shape[1] else ends.new_zeros(0),
-        present=present,
-    )
+    source = ends[:, -present.shape[1] :][present] - 2 if present.shape[1] else ends.new_zeros(0)
+    return Packed(*_line(batch["input_ids"], attention), source=source, present=present)
+
+
+def pack_rows(input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor, Sequences]:
+    """Ids and positions (T,) of whole rows (B, L) where the mask is 1, and where each row lies. Every row has some."""
+    return _line(input_ids, attention_mask.bool())
+
+
+def _line(input_ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Sequences]:
+    positions = (real.cumsum(-1) - 1)[real]
+    return input_ids[real], positions, Sequences.of(real.sum(-1).tolist(), input_ids.device)

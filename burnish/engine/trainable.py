@@ -1,12 +1,14 @@
 """`Trainable`: an HF module with its optimiser; what actor and critic are made of.
 
-Consumes batches and functions over their micro-batches: `infer` collects what a function returns per row, `update`
-takes one optimiser step on the sum of losses. Both cut the batch into micro-batches here and nowhere else. `save`
-and `load` keep all that the next update depends on, so training goes on bit for bit after a restart.
+Consumes batches and functions over their micro-batches: `infer` collects what a function returns per row,
+`forward_backward` the gradients of the sum of losses, which `optim_step` then takes one step on. The first two cut the
+batch into micro-batches, which is done nowhere else. `save` and `load` keep all that the next update depends on, so
+training goes on bit for bit after a restart.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from burnish.algorithms.tally import Metrics, merge, part_of_sum
+from burnish.config.actor import PARTS
+from burnish.config.fsdp import FSDPConfig
+from burnish.config.model import ModelConfig
 from burnish.engine import state
 from burnish.engine.batching import MicroBatch
+from burnish.engine.forward import Forward
+from burnish.engine.offload import HostState, Offload, activation_offload, update_state
 from burnish.engine.optim import clip_gradients, learning_rate, make_optimizer
 from burnish.protocol import DataProto
 
@@ -54,9 +61,15 @@ class Trainable:
         grad_clip: float | None = 1.0,
         total_steps: int,
         device: torch.device | str = "cpu",
+        model: ModelConfig | None = None,
+        fsdp: FSDPConfig | None = None,
     ):
+        """`model` says how the module is run, it and `fsdp` what waits in host memory; None: as the defaults say."""
+        model = model or ModelConfig()
+        self.offload = Offload.of(model, fsdp)
         self.module = nn.Module.to(module, device)  # moves in place; HF types its own wrapper of `to` wrongly
         self.device = torch.device(device)
+        self.forward = Forward(self.module, model)
         self.grad_clip = grad_clip
         self.step = 0
         self.learning_rate = learning_rate(optim, total_steps)
@@ -64,70 +77,101 @@ class Trainable:
         # What the optimiser steps on: float32 throughout; a float32 parameter is its own master.
         self.masters = {n: p if p.dtype == torch.float32 else _master(p) for n, p in self.parameters.items()}
         self.optimizer = make_optimizer(self.masters.values(), optim)
+        self.gradients: dict[str, Tensor] = {}  # float32, of the mini-batch that is being worked on
+        self.host_state = HostState(self._update_state, self.device)
+        self.host_state.to_host()
 
     def infer(
         self, function: Callable[[DataProto], Mapping[str, Tensor]], batch: DataProto, micro: MicroBatch
     ) -> dict[str, Tensor]:
         return infer(self.module, function, batch, micro, self.device)
 
-    def update(
-        self, batch: DataProto, loss_fn: Loss, micro: MicroBatch, *, schedule: int | None = None
-    ) -> dict[str, float]:
-        """One optimiser step. `loss_fn` gives a micro-batch's share of the loss; shares are summed.
+    def forward_backward(self, batch: DataProto, loss_fn: Loss, micro: MicroBatch) -> dict[str, float]:
+        """The gradients of a mini-batch, in `gradients`. `loss_fn` gives a micro-batch's share of the loss.
 
-        So a loss that is a mean must already be divided by the whole mini-batch's count, and the cut changes nothing;
-        its metrics are tallies for the same reason. `schedule` is the place in the learning-rate schedule (None: the
-        number of updates so far). Returns the metrics with `loss`, `grad_norm`, `lr` and `bad_step`: 1 where loss or
-        gradient was NaN or infinite; such a step is not applied. It still counts in the schedule.
+        Shares are summed. So a loss that is a mean must already be divided by the whole mini-batch's count, and the cut
+        changes nothing; its metrics are tallies for the same reason. Returns the metrics with `loss`.
         """
         self.module.train()
-        self.optimizer.zero_grad(set_to_none=True)
+        self._forget_gradients()
         parts: list[Metrics] = []
         for rows in micro.cut(_lengths(batch)):
-            loss, metrics = loss_fn(batch[rows].to(self.device))
-            loss.backward()
+            with activation_offload(self.module) if self.offload.activations else nullcontext():
+                loss, metrics = loss_fn(batch[rows].to(self.device))
+                loss.backward()
             self._collect_gradients()
             parts.append({**metrics, "loss": part_of_sum(loss)})
-        merged = merge(parts)
-        return merged | self._apply(merged["loss"], self.step if schedule is None else schedule)
+        return merge(parts)
 
-    def save(self, folder: str | Path) -> None:
+    def optim_step(self, loss: float, schedule: int | None = None) -> dict[str, float]:
+        """One optimiser step on the gradients there are. `schedule` is the place in the learning-rate schedule (None:
+        the number of updates so far).
+
+        Returns `grad_norm`, `lr` and `bad_step`: 1 where loss or gradient was NaN or infinite; such a step is not
+        applied. It still counts in the schedule.
+        """
+        norm = float(clip_gradients(self.gradients.values(), self.grad_clip))
+        lr = self.learning_rate(self.step if schedule is None else schedule)
+        bad = not (math.isfinite(loss) and math.isfinite(norm))
+        if not bad:
+            self.host_state.to_device()
+            for group in self.optimizer.param_groups:
+                group["lr"] = lr
+            for name, gradient in self.gradients.items():
+                self.masters[name].grad = gradient
+            self.optimizer.step()
+            self.write_compute_weights()
+        self._forget_gradients()
+        self.host_state.to_host()
+        self.step += 1
+        return {"grad_norm": norm, "lr": lr, "bad_step": float(bad)}
+
+    def save(self, folder: str | Path, contents: Sequence[str] = PARTS) -> None:
         """Write the HF model and, beside it, what the next update needs; see `state`."""
-        state.save(self, Path(folder))
+        state.capture(self, contents, copy=False).write(Path(folder))
 
-    def load(self, folder: str | Path) -> None:
+    def capture(self, contents: Sequence[str] = PARTS) -> state.Snapshot:
+        """Copy what `save` would write now into host memory; its `write` is the rest, in any thread."""
+        return state.capture(self, contents, copy=True)
+
+    def load(self, folder: str | Path, contents: Sequence[str] = PARTS) -> None:
         """Go on from a folder that `save` wrote; a CheckpointError says what does not fit."""
-        state.load(self, Path(folder))
+        state.load(self, Path(folder), contents)
 
     def write_compute_weights(self) -> None:
         """Round the masters into the module's own weights, in place."""
         with torch.no_grad():
-            for name, parameter in self.parameters.items():
-                if self.masters[name] is not parameter:
-                    parameter.copy_(self.masters[name])
-
-    def _apply(self, loss: float, schedule: int) -> dict[str, float]:
-        norm = float(clip_gradients(self.masters.values(), self.grad_clip))
-        lr = self.learning_rate(schedule)
-        bad = not (math.isfinite(loss) and math.isfinite(norm))
-        if not bad:
-            for group in self.optimizer.param_groups:
-                group["lr"] = lr
-            self.optimizer.step()
-            self.write_compute_weights()
-        self.optimizer.zero_grad(set_to_none=True)
-        self.step += 1
-        return {"grad_norm": norm, "lr": lr, "bad_step": float(bad)}
+            own = [name for name, parameter in self.parameters.items() if self.masters[name] is not parameter]
+            if own:
+                torch._foreach_copy_([self.parameters[name] for name in own], [self.masters[name] for name in own])
 
     def _collect_gradients(self) -> None:
-        """Add low-precision gradients to their masters after each micro-batch, so that the cut cannot round them."""
+        """Add up gradients in float32 after each micro-batch, so that the cut cannot round them."""
+        sums, added = [], []
         for name, parameter in self.parameters.items():
-            master = self.masters[name]
-            if master is parameter or parameter.grad is None:
+            if parameter.grad is None:
                 continue
-            gradient = parameter.grad.float()
-            master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+            if parameter.dtype == torch.float32:  # its own master: autograd adds up by itself
+                self.gradients[name] = parameter.grad
+                continue
+            if name in self.gradients:
+                sums.append(self.gradients[name])
+                added.append(parameter.grad)
+            else:
+                self.gradients[name] = parameter.grad.float()
             parameter.grad = None
+        if sums:
+            torch._foreach_add_(sums, added)
+
+    def _forget_gradients(self) -> None:
+        self.gradients = {}
+        for name, parameter in self.parameters.items():
+            parameter.grad = self.masters[name].grad = None
+
+    def _update_state(self) -> Iterator[Tensor]:
+        """What waits in host memory between updates."""
+        if self.offload.optimizer:
+            yield from update_state(self.parameters, self.masters, self.optimizer)
 
 
 def _master(parameter: nn.Parameter) -> nn.Parameter:

@@ -40,23 +40,36 @@ def test_an_empty_batch_has_no_mini_batches():
 
 @given(
     lengths=st.lists(st.integers(1, 50), max_size=40),
-    max_sequences=st.none() | st.integers(1, 9),
-    max_tokens=st.none() | st.integers(1, 400),
+    micro=st.builds(MicroBatch)
+    | st.builds(MicroBatch, max_sequences=st.integers(1, 9))
+    | st.builds(MicroBatch, max_tokens=st.integers(1, 400)),
 )
-def test_micro_batches_cover_all_rows_within_the_bounds(lengths, max_sequences, max_tokens):
-    parts = MicroBatch(max_sequences, max_tokens).cut(lengths)
+def test_micro_batches_cover_all_rows_within_their_bound(lengths, micro):
+    parts = micro.cut(lengths)
     assert sorted(row for part in parts for row in part) == list(range(len(lengths)))
+    assert [part.tolist() for part in parts] == [part.tolist() for part in micro.cut(np.array(lengths))]
     for part in parts:
-        assert len(part) and (max_sequences is None or len(part) <= max_sequences)
-        padded = len(part) * max(lengths[row] for row in part)  # what a pass over the part really computes
-        assert max_tokens is None or len(part) == 1 or padded <= max_tokens
+        assert len(part) and part.dtype == np.int64 and (np.diff(part) > 0).all()
+        assert micro.max_sequences is None or len(part) <= micro.max_sequences
+        assert micro.max_tokens is None or len(part) == 1 or sum(lengths[row] for row in part) <= micro.max_tokens
+    if parts and micro == MicroBatch():
+        assert len(parts) == 1
 
 
-def test_one_long_sequence_does_not_stretch_many_short_ones():
+@given(lengths=st.lists(st.integers(1, 50), min_size=1, max_size=40), budget=st.integers(1, 200))
+def test_results_find_their_rows_again(lengths, budget):
+    """As `infer` does it: what parts hand back in the order of the cut is sorted into the order of the rows."""
+    parts = MicroBatch(max_tokens=budget).cut(lengths)
+    order = np.concatenate(parts)
+    handed_back = np.concatenate([np.array(lengths)[part] for part in parts])
+    assert handed_back[order.argsort()].tolist() == lengths
+
+
+def test_one_long_sequence_is_evened_out_by_short_ones():
     lengths = [100] * 250 + [4096] + [100] * 250
     parts = MicroBatch(max_tokens=16384).cut(lengths)
-    assert [len(part) * max(lengths[row] for row in part) for part in parts[:-1]] == [16384, 16300, 16300, 16300]
-    assert [len(part) for part in parts] == [4, 163, 163, 163, 8]
+    tokens = [sum(lengths[row] for row in part) for part in parts]
+    assert len(parts) == 4 and max(tokens) - min(tokens) < 1000  # 54,096 tokens; padded, it would take five parts
 
 
 def test_cut_by_count_keeps_the_order():
@@ -64,12 +77,19 @@ def test_cut_by_count_keeps_the_order():
     assert [p.tolist() for p in MicroBatch().cut([9, 1, 5])] == [[0, 1, 2]]
 
 
-def test_cut_by_budget_puts_like_lengths_together():
+def test_cut_by_budget_is_even_with_the_heaviest_part_first():
     parts = MicroBatch(max_tokens=20).cut([1, 10, 2, 9, 3, 40])
-    assert [p.tolist() for p in parts] == [[5], [1, 3], [0, 2, 4]]
+    assert [p.tolist() for p in parts] == [[5], [0, 3, 4], [1, 2]]  # 40, 13 and 12 tokens
 
 
-def test_a_budget_holds_what_the_forward_pass_pads_to(batch):
+def test_the_bound_is_one_of_two():
+    assert MicroBatch.choose(True, 100, 4) == MicroBatch(max_tokens=100)
+    assert MicroBatch.choose(False, 100, 4) == MicroBatch(max_sequences=4)
+    assert MicroBatch.choose(False, 100, None) == MicroBatch()
+    with pytest.raises(ValueError, match="sequences or by tokens"):
+        MicroBatch(max_sequences=1, max_tokens=1)
+
+
+def test_a_budget_holds_what_a_pass_packs(batch):
     for rows in MicroBatch(max_tokens=25).cut(batch.batch["attention_mask"].sum(-1).tolist()):
-        padded, _ = pack(batch[rows].batch).padded()
-        assert padded.numel() <= 25
+        assert pack(batch[rows].batch).input_ids.numel() <= 25

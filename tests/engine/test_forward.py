@@ -1,30 +1,62 @@
+"""Packed, fused and padded passes against each sequence alone through the transformers module."""
+
 import json
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
 
+from burnish.config.model import ModelConfig
 from burnish.engine import forward
-from burnish.engine.forward import log_probs, values
+from burnish.engine.forward import Forward
 from burnish.engine.packing import pack
+from burnish.errors import ConfigError
+from burnish.models.backbones import PackedBackbone, PaddedBackbone
+from burnish.models.fused_training import FusedBackbone
+from burnish.ops.varlen_attention import Sequences
+from tests.rollout.native.models import build
 
 RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "entropy_loss.json").read_text())
+FAMILIES = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {"head_dim": 16},
+    "mistral": {"sliding_window": 5},
+    "gemma": {"head_dim": 16},
+    "gemma2": {"head_dim": 16, "sliding_window": 6, "final_logit_softcapping": 2.0, "attn_implementation": "eager"},
+    "gemma3_text": {"head_dim": 16, "sliding_window": 6},
+    "gpt2": {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+    "granite": {"logits_scaling": 3.0},
+    "cohere": {"logit_scale": 0.3},
+}
+WAYS = {
+    "fused": ModelConfig(),
+    "packed": ModelConfig(use_fused_kernels=False),
+    "padded": ModelConfig(use_remove_padding=False),
+    "plain": ModelConfig(use_remove_padding=False, use_fused_kernels=False),
+}
+FUSED = {"llama", "qwen2", "qwen3", "mistral"}
+ALL = ("log_prob", "entropy", "sum_pi_squared")
 
 
 class RecordedModel:
-    """Gives these logits (B, R, V) for the tokens after the first, whatever it is asked."""
-
-    config = SimpleNamespace(final_logit_softcapping=1.0)  # any: its own logits are taken
+    """Gives these logits (B, R, V) for the tokens after the first: hidden states are the logits, the head is 1."""
 
     def __init__(self, logits):
-        self.logits = torch.nn.functional.pad(logits, (0, 0, 0, 1))  # what comes after the last token is not asked for
-
-    def __call__(self, **inputs):
-        return self
+        self.config, self.dtype = SimpleNamespace(get_text_config=lambda: SimpleNamespace()), torch.float32
+        self.head = nn.Linear(logits.shape[-1], logits.shape[-1], bias=False)
+        self.head.weight.data = torch.eye(logits.shape[-1])
+        self.states = nn.functional.pad(logits, (0, 0, 0, 1)).flatten(0, 1)  # (T, V): none is asked of the last token
 
     def get_output_embeddings(self):
-        return SimpleNamespace(weight=self.logits[0, :1].T)  # (V, 1)
+        return self.head
+
+    get_input_embeddings = get_output_embeddings
 
 
 def test_the_recorded_figures_are_complete():
@@ -32,13 +64,17 @@ def test_the_recorded_figures_are_complete():
     assert sorted(functions) == ["entropy_loss"] * 10 + ["logprobs_from_logits"] * 5
 
 
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("case", RECORDED, ids=lambda case: case["name"])
-def test_golden(case):
+def test_golden(case, fused, monkeypatch):
     logits, expected = torch.tensor(case["inputs"]["logits"]), case["expected"]
     tokens = torch.tensor(case["inputs"].get("labels", torch.zeros(logits.shape[:2]).long().tolist()))
-    input_ids = torch.nn.functional.pad(tokens, (1, 0))  # a prompt of one token
+    input_ids = nn.functional.pad(tokens, (1, 0))  # a prompt of one token
     packed = pack({"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids), "responses": tokens})
-    result = log_probs(RecordedModel(logits), packed, outputs=("log_prob", "entropy"))
+    model = RecordedModel(logits)
+    monkeypatch.setattr(forward, "backbone_for", lambda module, config: (lambda *line: model.states, None))
+    run = Forward(model, ModelConfig(use_fused_kernels="auto" if fused else False))
+    result = run.log_probs(packed, outputs=("log_prob", "entropy"))
     wanted = {"log_prob": expected.get("log_probs"), "entropy": expected.get("entropy", expected.get("token_entropy"))}
     for name, figures in wanted.items():
         if figures is not None:  # of some cases only the entropy was recorded
@@ -46,70 +82,114 @@ def test_golden(case):
                 assert row == pytest.approx(want, rel=1e-5, abs=1e-5)
 
 
-def reference_log_probs(model, prompt, response, temperature):
-    """One unpadded sequence through the model, read off by hand."""
-    logits = model(input_ids=torch.tensor([prompt + response])).logits[0].double() / temperature
-    log_p = logits.log_softmax(-1)
-    rows = range(len(prompt) - 1, len(prompt) + len(response) - 1)
-    picked = [log_p[row, token].item() for row, token in zip(rows, response, strict=True)]
-    entropy = [-(log_p[row].exp() * log_p[row]).sum().item() for row in rows]
-    return picked, entropy
+def reference(module, sequences, temperature):
+    """Each sequence alone and unpadded through the module itself: name → (B, R), as autograd sees it."""
+    width = max(len(response) for _, response in sequences)
+    rows = {name: [] for name in ALL}
+    for prompt, response in sequences:
+        logits = module(input_ids=torch.tensor([prompt + response])).logits[0]
+        log_p = (logits[len(prompt) - 1 : len(prompt) + len(response) - 1].double() / temperature).log_softmax(-1)
+        for name in ALL:
+            figures = forward.OUTPUTS[name](log_p, torch.tensor(response, dtype=torch.long))
+            rows[name].append(nn.functional.pad(figures, (0, width - len(response))))
+    return {name: torch.stack(parts) for name, parts in rows.items()}
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_log_probs_equal_each_sequence_alone(causal_lm, batch, sequences, temperature):
+def gradients(module, outputs):
+    """Of a sum that tells every token of every output apart."""
+    weights = {name: torch.arange(1.0, out.numel() + 1).view_as(out).sin() for name, out in outputs.items()}
+    module.zero_grad()
+    sum((out * weights[name]).sum() for name, out in outputs.items()).backward()
+    return {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
+
+
+def shaken(name):
+    """A family's small model with weights large enough that attention and caps are felt."""
+    module = build(name, FAMILIES[name]).train()
+    generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        result = log_probs(causal_lm, pack(batch.batch), temperature, ("log_prob", "entropy"))
-        for row, (p, r) in enumerate(sequences):
-            picked, entropy = reference_log_probs(causal_lm, p, r, temperature)
-            rest = result["log_prob"].shape[1] - len(r)
-            assert result["log_prob"][row].tolist() == pytest.approx(picked + [0.0] * rest, abs=1e-5)
-            assert result["entropy"][row].tolist() == pytest.approx(entropy + [0.0] * rest, abs=1e-5)
-    assert result["log_prob"].dtype == torch.float32
+        for parameter in module.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    return module
 
 
-def test_sum_pi_squared(causal_lm, batch, sequences):
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_way_gives_the_figures_and_gradients_of_each_sequence_alone(family, way, checkpointing, batch, sequences):
+    module = shaken(family)
+    expected = reference(module, sequences, 0.7)
+    wanted = gradients(module, expected)
+    if checkpointing:
+        module.gradient_checkpointing_enable({"use_reentrant": False})
+    run = Forward(module, WAYS[way])
+    kind = {"fused": FusedBackbone if family in FUSED else PackedBackbone, "packed": PackedBackbone}
+    assert type(run.backbone) is kind.get(way, PaddedBackbone)
+    result = run.log_probs(pack(batch.batch), 0.7, ALL)
+    for name in ALL:
+        torch.testing.assert_close(result[name], expected[name].float(), atol=1e-5, rtol=1e-5)
+    found = gradients(module, result)
+    assert found.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, atol=1e-5 * float(gradient.abs().max()) + 1e-6, rtol=1e-4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(lengths=st.lists(st.integers(1, 20), min_size=1, max_size=6), data=st.data())
+@pytest.mark.parametrize("way", ["fused", "packed"])
+def test_no_sequence_sees_another(way, lengths, data):
+    """Another token in one sequence changes nothing in the others, and nothing before it in its own."""
+    backbone = Forward(small_model(), WAYS[way]).backbone
+    positions = torch.cat([torch.arange(length) for length in lengths])
+    row = data.draw(st.integers(0, len(lengths) - 1))
+    place = data.draw(st.integers(0, lengths[row] - 1))
+    ids = (torch.arange(len(positions)) * 7) % 80
+    other = ids.clone()
+    other[sum(lengths[:row]) + place] += 1
     with torch.no_grad():
-        result = log_probs(causal_lm, pack(batch.batch), 1.0, ("sum_pi_squared",))["sum_pi_squared"]
-        p, r = sequences[0]
-        probabilities = causal_lm(input_ids=torch.tensor([p + r])).logits[0, len(p) - 1].softmax(-1)
-    assert result[0, 0].item() == pytest.approx(probabilities.square().sum().item(), abs=1e-6)
+        before, after = (
+            backbone(line, positions, Sequences.of(lengths, "cpu")).split(lengths) for line in (ids, other)
+        )
+    for i, length in enumerate(lengths):
+        same = place if i == row else length
+        assert torch.equal(before[i][:same], after[i][:same])
+    assert not torch.allclose(before[row][place], after[row][place])
 
 
-def test_chunks_change_neither_result_nor_gradient(causal_lm, batch, monkeypatch):
-    def run():
-        causal_lm.zero_grad()
-        out = log_probs(causal_lm, pack(batch.batch), 0.9, ("log_prob", "entropy"))
-        (out["log_prob"].sum() + out["entropy"].square().sum()).backward()
-        return out, [p.grad.clone() for p in causal_lm.parameters()]
+@cache
+def small_model():
+    return build("qwen2", {})
 
-    whole, whole_gradients = run()
+
+def test_the_plain_output_layer_runs_in_chunks(causal_lm, batch, monkeypatch):
+    run = Forward(causal_lm, WAYS["plain"])
+    whole = run.log_probs(pack(batch.batch), 0.9, ("log_prob", "entropy"))
+    whole_gradients = gradients(causal_lm, whole)
     monkeypatch.setattr(forward, "CHUNK_ELEMENTS", 3 * causal_lm.config.vocab_size)
-    cut, cut_gradients = run()
+    cut = run.log_probs(pack(batch.batch), 0.9, ("log_prob", "entropy"))
     for name in whole:
         torch.testing.assert_close(cut[name], whole[name], atol=1e-6, rtol=1e-6)
-    for a, b in zip(cut_gradients, whole_gradients, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+    for name, gradient in gradients(causal_lm, cut).items():
+        torch.testing.assert_close(gradient, whole_gradients[name], atol=1e-5, rtol=1e-5)
 
 
-def test_a_model_that_changes_its_logits_computes_them_itself(causal_lm, batch, monkeypatch):
-    plain = log_probs(causal_lm, pack(batch.batch))["log_prob"]
-    own = type(causal_lm).forward
-
-    def capped(self, *args, **kwargs):
-        out = own(self, *args, **kwargs)
-        out.logits = out.logits * 3
-        return out
-
-    monkeypatch.setattr(type(causal_lm), "forward", capped)
-    causal_lm.config.final_logit_softcapping = 30.0
-    tempered = log_probs(causal_lm, pack(batch.batch), temperature=3.0)["log_prob"]
-    torch.testing.assert_close(tempered, plain, atol=1e-5, rtol=0)
+def test_the_padding_token_in_a_sequence_learns_as_any_other_in_every_way(batch, sequences):
+    """It often is the end of sequence too; transformers keeps gradients from its embedding."""
+    token = sequences[0][0][0]
+    found = {}
+    for way, config in WAYS.items():
+        module = build("qwen2", {"pad_token_id": token})
+        assert module.model.embed_tokens.padding_idx == token
+        gradients(module, Forward(module, config).log_probs(pack(batch.batch)))
+        found[way] = module.model.embed_tokens.weight.grad[token]
+        torch.testing.assert_close(found[way], found["fused"], rtol=1e-4, atol=1e-5)
+    assert found["fused"].abs().max() > 0
 
 
-def test_values_sit_before_each_response_token(value_model, batch, sequences):
+@pytest.mark.parametrize("way", WAYS)
+def test_values_sit_before_each_response_token(value_model, batch, sequences, way):
     with torch.no_grad():
-        result = values(value_model, pack(batch.batch))
+        result = Forward(value_model, WAYS[way]).values(pack(batch.batch))
         for row, (p, r) in enumerate(sequences):
             alone = value_model(input_ids=torch.tensor([p + r])).logits[0, :, 0]
             expected = alone[len(p) - 1 : len(p) + len(r) - 1].tolist()
@@ -119,24 +199,53 @@ def test_values_sit_before_each_response_token(value_model, batch, sequences):
 @pytest.mark.parametrize("pad_token_id", [None, -1, 100_000])
 def test_the_models_pad_token_is_never_looked_up(causal_lm, value_model, batch, pad_token_id):
     packed = pack(batch.batch)
-    expected, expected_values = log_probs(causal_lm, packed)["log_prob"], values(value_model, packed)
-    causal_lm.config.pad_token_id = value_model.config.pad_token_id = pad_token_id
-    assert log_probs(causal_lm, packed)["log_prob"].equal(expected)
-    assert values(value_model, packed).equal(expected_values)
+    for way in WAYS.values():
+        policy, critic = Forward(causal_lm, way), Forward(value_model, way)
+        expected, expected_values = policy.log_probs(packed)["log_prob"], critic.values(packed)
+        causal_lm.config.pad_token_id = value_model.config.pad_token_id = pad_token_id
+        assert policy.log_probs(packed)["log_prob"].equal(expected)
+        assert critic.values(packed).equal(expected_values)
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("width", [0, 2])
-def test_sequences_without_a_response_give_zeros(causal_lm, value_model, width):
+def test_sequences_without_a_response_give_zeros(causal_lm, value_model, width, way):
     ids = torch.tensor([[5, 6, 7], [0, 0, 8]])
     input_ids = torch.nn.functional.pad(ids, (0, width))
     packed = pack({"input_ids": input_ids, "attention_mask": input_ids != 0, "responses": input_ids[:, 3:]})
-    for result in (log_probs(causal_lm, packed)["log_prob"], values(value_model, packed)):
+    figures = (
+        Forward(causal_lm, WAYS[way]).log_probs(packed)["log_prob"],
+        Forward(value_model, WAYS[way]).values(packed),
+    )
+    for result in figures:
         assert result.tolist() == [[0.0] * width] * 2 and result.requires_grad
 
 
 def test_bad_arguments_are_named(causal_lm, batch):
-    packed = pack(batch.batch)
+    packed, run = pack(batch.batch), Forward(causal_lm)
     with pytest.raises(ValueError, match=r"temperature=0"):
-        log_probs(causal_lm, packed, 0)
+        run.log_probs(packed, 0)
     with pytest.raises(ValueError, match=r"logits.*log_prob"):
-        log_probs(causal_lm, packed, 1.0, ("logits",))
+        run.log_probs(packed, 1.0, ("logits",))
+
+
+def test_a_model_that_takes_no_lines_is_padded_and_says_so(batch, sequences, caplog):
+    module = build("bloom", {})
+    run = Forward(module)
+    assert isinstance(run.backbone, PaddedBackbone)
+    assert "BloomForCausalLM is run with padding: its attention is its own" in caplog.text
+    result = run.log_probs(pack(batch.batch), outputs=ALL)
+    for name, expected in reference(module, sequences, 1.0).items():
+        torch.testing.assert_close(result[name], expected.float(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "family, keys, words",
+    [
+        ("gemma", {}, "GemmaModel is not one of LlamaModel"),
+        ("qwen2", {"use_remove_padding": False}, "fused kernels take packed sequences, use_remove_padding=True"),
+    ],
+)
+def test_fused_kernels_that_are_insisted_on_and_cannot_be_are_refused(family, keys, words):
+    with pytest.raises(ConfigError, match=rf"model\.use_fused_kernels=True: {words}.*; leave the key out"):
+        Forward(build(family, FAMILIES[family]), ModelConfig(use_fused_kernels=True, **keys))

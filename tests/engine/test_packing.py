@@ -1,33 +1,37 @@
 import pytest
 import torch
 
-from burnish.engine.packing import pack
+from burnish.engine.packing import pack, pack_rows
 
 
 def test_sequences_are_concatenated_without_padding(batch, sequences):
     packed = pack(batch.batch)
     assert packed.input_ids.tolist() == [token for p, r in sequences for token in p + r]
-    assert packed.lengths.tolist() == [len(p) + len(r) for p, r in sequences]
+    assert list(packed.sequences.lengths) == [len(p) + len(r) for p, r in sequences]
+    assert packed.positions.tolist() == [place for p, r in sequences for place in range(len(p) + len(r))]
     assert packed.targets.tolist() == [token for _, r in sequences for token in r]
 
 
-def test_padded_is_right_padded(make_batch, sequences):
-    input_ids, attention_mask = pack(make_batch(sequences, pad=99).batch).padded()
-    longest = max(len(p) + len(r) for p, r in sequences)
-    for row, (p, r) in enumerate(sequences):
-        n = len(p) + len(r)
-        assert input_ids[row].tolist() == p + r + [0] * (longest - n)  # 0, whatever the batch was padded with
-        assert attention_mask[row].tolist() == [1] * n + [0] * (longest - n)
-
-
-def test_from_padded_undoes_padded(batch):
+def test_positions_skip_masked_places_inside_a_row(batch):
+    """Also between turns: a token's position is the number of real tokens before it, wherever padding lies."""
+    batch.batch["attention_mask"][0, 3:5] = 0  # among the prompt and before the response
     packed = pack(batch.batch)
-    assert packed.from_padded(packed.padded()[0]).equal(packed.input_ids)
+    length = packed.sequences.lengths[0]
+    assert packed.positions[:length].tolist() == list(range(length))
+    assert (
+        packed.input_ids[:length].tolist()
+        == batch.batch["input_ids"][0][batch.batch["attention_mask"][0] == 1].tolist()
+    )
 
 
-def test_to_response_takes_the_position_before_each_token(batch, sequences):
+def test_whole_rows_are_packed_where_their_mask_is_1():
+    ids, positions, sequences = pack_rows(torch.tensor([[5, 6, 7], [8, 0, 0]]), torch.tensor([[1, 1, 1], [1, 0, 0]]))
+    assert (ids.tolist(), positions.tolist(), sequences.starts.tolist()) == ([5, 6, 7, 8], [0, 1, 2, 0], [0, 3, 4])
+
+
+def test_each_token_is_predicted_from_the_place_before_it(batch, sequences):
     packed = pack(batch.batch)
-    result = packed.to_response(torch.arange(1.0, len(packed.input_ids) + 1))  # 1 + packed index
+    result = packed.scatter(torch.arange(1.0, len(packed.input_ids) + 1)[packed.source])  # 1 + packed index
     start = 0
     for row, (p, r) in enumerate(sequences):
         before_first = start + len(p)  # 1 + index of the prompt's last token

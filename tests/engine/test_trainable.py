@@ -9,11 +9,11 @@ from transformers import AutoModelForCausalLM
 from burnish.algorithms.tally import part_of_sum
 from burnish.config.optim import OptimConfig
 from burnish.engine.batching import MicroBatch
-from burnish.engine.forward import log_probs
 from burnish.engine.packing import pack
 from burnish.engine.trainable import Trainable, infer
 from burnish.errors import CheckpointError
 from burnish.models.tiny import write_tiny_model
+from tests.engine.updating import update
 
 CUTS = [
     MicroBatch(),
@@ -38,7 +38,7 @@ def nll(trainable, total):
     """Negative log-likelihood per response token of the whole mini-batch."""
 
     def loss_fn(rows):
-        log_prob = log_probs(trainable.module, pack(rows.batch))["log_prob"]
+        log_prob = trainable.forward.log_probs(pack(rows.batch))["log_prob"]
         loss = -(log_prob * rows.batch["response_mask"]).sum() / total
         return loss, {"tokens": part_of_sum(rows.batch["response_mask"].sum() / total)}
 
@@ -46,7 +46,7 @@ def nll(trainable, total):
 
 
 def step(trainable, batch, micro=CUTS[2]):
-    return trainable.update(batch, nll(trainable, batch.batch["response_mask"].sum()), micro)
+    return update(trainable, batch, nll(trainable, batch.batch["response_mask"].sum()), micro)
 
 
 def weights(trainable):
@@ -82,9 +82,9 @@ def test_low_precision_gradients_are_summed_in_float32(make_trainable, batch):
 @pytest.mark.parametrize("micro", CUTS)
 def test_infer_restores_the_order(make_trainable, batch, micro):
     trainable = make_trainable()
-    result = trainable.infer(lambda rows: log_probs(trainable.module, pack(rows.batch)), batch, micro)["log_prob"]
+    result = trainable.infer(lambda rows: trainable.forward.log_probs(pack(rows.batch)), batch, micro)["log_prob"]
     with torch.no_grad():
-        expected = log_probs(trainable.module, pack(batch.batch))["log_prob"]
+        expected = trainable.forward.log_probs(pack(batch.batch))["log_prob"]
     torch.testing.assert_close(result, expected, atol=1e-6, rtol=0)
     assert not result.requires_grad and not trainable.module.training
 
@@ -107,7 +107,7 @@ def test_rows_without_policy_tokens_change_nothing(make_trainable, batch, make_b
         torch.testing.assert_close(parameter, plain.parameters[name], atol=1e-5, rtol=0, msg=name)
 
     def infer_log_probs(rows):
-        return plain.infer(lambda part: log_probs(plain.module, pack(part.batch)), rows, micro)["log_prob"]
+        return plain.infer(lambda part: plain.forward.log_probs(pack(part.batch)), rows, micro)["log_prob"]
 
     torch.testing.assert_close(infer_log_probs(copies)[:-3], infer_log_probs(batch), atol=1e-6, rtol=0)
 
@@ -118,7 +118,7 @@ def test_a_batch_without_policy_tokens_has_no_gradient(make_trainable, make_batc
     batch = make_batch([([5, 6], [7]), ([8], [])])
     batch.batch["response_mask"][:] = 0
     for micro in CUTS:
-        metrics = trainable.update(batch, nll(trainable, 1), micro)
+        metrics = update(trainable, batch, nll(trainable, 1), micro)
         assert (metrics["loss"], metrics["grad_norm"], metrics["bad_step"]) == (0.0, 0.0, 0.0)
     assert all(before[name].equal(p) for name, p in weights(trainable).items())
 
@@ -135,7 +135,7 @@ def test_updates_learn_and_follow_the_schedule(make_trainable, batch):
 def test_a_place_in_the_schedule_can_be_given(make_trainable, batch):
     trainable = make_trainable()
     loss_fn = nll(trainable, batch.batch["response_mask"].sum())
-    lrs = [trainable.update(batch, loss_fn, MicroBatch(), schedule=place)["lr"] for place in (2, 2, 0)]
+    lrs = [update(trainable, batch, loss_fn, MicroBatch(), schedule=place)["lr"] for place in (2, 2, 0)]
     assert lrs == [trainable.learning_rate(2), trainable.learning_rate(2), trainable.learning_rate(0)]
     assert trainable.step == 3
 
@@ -153,7 +153,7 @@ def test_a_bad_loss_is_not_applied(make_trainable, batch, poison):
         loss, metrics = good(rows)
         return (loss * poison if len(seen) == 2 else loss), metrics
 
-    metrics = trainable.update(batch, poisoned, MicroBatch(max_sequences=2))
+    metrics = update(trainable, batch, poisoned, MicroBatch(max_sequences=2))
     assert metrics["bad_step"] == 1.0
     assert all(before[name].equal(p) for name, p in weights(trainable).items())
     assert all(p.grad is None for p in trainable.module.parameters())
@@ -166,10 +166,10 @@ def test_a_bad_gradient_of_a_finite_loss_is_not_applied(make_trainable, batch):
     zero = torch.zeros(())
 
     def loss_fn(rows):
-        log_prob = log_probs(trainable.module, pack(rows.batch))["log_prob"]
+        log_prob = trainable.forward.log_probs(pack(rows.batch))["log_prob"]
         return (log_prob.sum() * zero).abs().sqrt(), {}  # d sqrt(x) at 0 is infinite
 
-    metrics = trainable.update(batch, loss_fn, MicroBatch())
+    metrics = update(trainable, batch, loss_fn, MicroBatch())
     assert metrics["loss"] == 0.0 and metrics["bad_step"] == 1.0
     assert all(before[name].equal(p) for name, p in weights(trainable).items())
 
@@ -257,6 +257,8 @@ def test_damaged_checkpoints_are_named(make_trainable, batch, tmp_path):
 
 def test_another_optimizer_is_refused(make_trainable, tmp_path):
     make_trainable().save(tmp_path)
-    (tmp_path / "engine.json").write_text(json.dumps({"format": 1, "step": 3, "optimizer": "Lion"}))
+    (tmp_path / "engine.json").write_text(
+        json.dumps({"format": 2, "parts": ["model", "optimizer", "extra"], "step": 3, "optimizer": "Lion"})
+    )
     with pytest.raises(CheckpointError, match=r"written with optim.optimizer=Lion, this run has AdamW"):
         make_trainable().load(tmp_path)

@@ -1,0 +1,91 @@
+"""Where a NaN or an infinity comes from: weights, gradients, modules and tokens that are not finite.
+
+Consumes a `Trainable`, or figures of each token of a batch, and hands on names and places. Nothing is changed but the
+gradients that a pass leaves behind.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from burnish.engine.optim import clip_gradients
+
+if TYPE_CHECKING:
+    from burnish.engine.trainable import Trainable
+
+
+@dataclass(frozen=True)
+class Place:
+    """A token of a batch: its row, and its number in the response."""
+
+    row: int
+    token: int
+
+
+def grad_norm(trainable: "Trainable") -> float:
+    """The norm of the gradients that a pass has left, as an update reports it."""
+    return float(clip_gradients(trainable.gradients.values(), None))
+
+
+def bad_weights(module: nn.Module) -> list[str]:
+    """The names of the parameters that hold a NaN or an infinity, also of those that are not trained."""
+    return [name for name, parameter in module.named_parameters() if not _is_finite(parameter)]
+
+
+def bad_gradients(trainable: "Trainable") -> list[str]:
+    """The names of the trained parameters whose gradient holds a NaN or an infinity."""
+    return [name for name, gradient in trainable.gradients.items() if not _is_finite(gradient)]
+
+
+def first_bad_module(module: nn.Module, run: Callable[[], object]) -> str | None:
+    """The first module, in the order in which they finish, to give a NaN or an infinity while `run` runs.
+
+    A module that another one computes itself, without calling it, is not seen.
+    """
+    found: list[str] = []
+
+    def look(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        if not found and not all(map(_is_finite, _tensors(output))):
+            found.append(name or type(module).__name__)
+
+    hooks = [part.register_forward_hook(partial(look, name)) for name, part in module.named_modules()]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found[0] if found else None
+
+
+def first_bad_token(figures: Mapping[str, Tensor], mask: Tensor, row: int) -> int | None:
+    """The first token of a row, among those in `mask` (B, R), with a figure (B, R) that is NaN or infinite."""
+    bad = torch.stack([~figure[row].isfinite() for figure in figures.values()]).any(0) & mask[row].bool()  # (R,)
+    return int(bad.nonzero()[0]) if bool(bad.any()) else None
+
+
+def largest(figure: Tensor, mask: Tensor) -> tuple[float, Place] | None:
+    """The finite value of the largest size among the tokens in `mask`, and its place; None where there is none."""
+    size = torch.where(mask.bool() & figure.isfinite(), figure.abs().double(), -math.inf)  # (B, R)
+    if not size.numel() or bool(size.max() < 0):
+        return None
+    row, token = divmod(int(size.argmax()), size.shape[1])
+    return float(figure[row, token]), Place(row, token)
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return bool(tensor.isfinite().all())
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        yield from _tensors(list(output.values()))
+    elif isinstance(output, list | tuple):
+        for item in output:
+            yield from _tensors(item)

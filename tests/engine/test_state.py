@@ -1,0 +1,350 @@
+"""A checkpoint of a model holds the parts that were asked for, reads back to the bit, and trusts no file."""
+
+import json
+import logging
+import pickle
+import tempfile
+import threading
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from burnish.algorithms.tally import part_of_sum
+from burnish.config.model import ModelConfig
+from burnish.config.optim import OptimConfig
+from burnish.engine.batching import MicroBatch
+from burnish.engine.trainable import Trainable
+from burnish.errors import CheckpointError
+from burnish.models.lora import add_adapter
+from tests.engine.updating import update as update_of
+
+STATE_FILES = {"masters.safetensors", "optimizer.safetensors", "rng.safetensors", "engine.json"}
+
+
+@pytest.fixture
+def make(model_folder):
+    def make(dtype=torch.float32, lora=False, device="cpu", **settings):
+        module = AutoModelForCausalLM.from_pretrained(model_folder, dtype=dtype)
+        if lora:
+            add_adapter(module, ModelConfig(**{"path": str(model_folder), "lora_rank": 2} | settings), seed=1)
+        return Trainable(module, OptimConfig(lr=1e-2), total_steps=6, device=device)
+
+    return make
+
+
+@pytest.fixture
+def step(batch):
+    """One update that needs no forward pass: every weight moves towards 0.1."""
+
+    def update(trainable):
+        def loss_fn(rows):
+            loss = sum((p.float() - 0.1).square().sum() for p in trainable.parameters.values())
+            return loss, {"n": part_of_sum(torch.ones(()))}
+
+        return update_of(trainable, batch, loss_fn, MicroBatch())
+
+    return update
+
+
+@pytest.fixture
+def unchanged(make, step, tmp_path):
+    """A trainable with a checkpoint in tmp_path and an update past it; afterwards that update must still be there."""
+    trainable = make()
+    step(trainable)
+    trainable.save(tmp_path)
+    step(trainable)
+    masters = {name: p.clone() for name, p in trainable.masters.items()}
+    moments = {name: trainable.optimizer.state[p]["exp_avg"].clone() for name, p in trainable.masters.items()}
+    noise = torch.get_rng_state()
+    yield trainable
+    assert all(m.equal(masters[name]) for name, m in trainable.masters.items()) and trainable.step == 2
+    assert all(trainable.optimizer.state[p]["exp_avg"].equal(moments[n]) for n, p in trainable.masters.items())
+    assert noise.equal(torch.get_rng_state())
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_each_part_has_its_files(make, step, tmp_path):
+    trainable = make()
+    step(trainable)
+    expected = {
+        ("model", "optimizer", "extra"): STATE_FILES,
+        ("model", "optimizer", "extra", "hf_model"): STATE_FILES,
+        ("model",): {"masters.safetensors", "engine.json"},
+        ("model", "optimizer"): STATE_FILES - {"rng.safetensors"},
+        ("model", "extra"): STATE_FILES - {"optimizer.safetensors"},
+        ("hf_model",): {"engine.json"},
+    }
+    for contents, files in expected.items():
+        folder = tmp_path / "-".join(contents)
+        trainable.save(folder, contents)
+        assert {path.name for path in folder.iterdir()} & STATE_FILES == files
+        loaded = AutoModelForCausalLM.from_pretrained(folder)  # the model itself is always there
+        assert all(p.equal(trainable.parameters[name]) for name, p in loaded.named_parameters())
+    moments = load_file(tmp_path / "model-optimizer" / "optimizer.safetensors")
+    assert {key.partition(".")[0] for key in moments} == {"step", "exp_avg", "exp_avg_sq"}
+
+
+def test_only_the_parts_that_are_asked_for_are_read(make, step, tmp_path, caplog):
+    trainable = make()
+    step(trainable)
+    trainable.save(tmp_path)
+    for name in ("optimizer.safetensors", "rng.safetensors"):
+        (tmp_path / name).write_bytes(b"not read")
+    other = make()
+    torch.manual_seed(3)
+    expected = torch.random.get_rng_state()
+    with caplog.at_level(logging.WARNING):
+        other.load(tmp_path, ["model"])
+    assert all(m.equal(trainable.masters[name]) for name, m in other.masters.items())
+    assert not other.optimizer.state and other.step == 0 and torch.random.get_rng_state().equal(expected)
+    assert "without its part optimizer (checkpoint.load_contents): the optimiser's moments start anew" in caplog.text
+    assert "without its part extra" in caplog.text
+    step(other)
+    assert {float(moments["step"]) for moments in other.optimizer.state.values()} == {1.0}
+
+
+def test_moments_that_are_not_read_are_forgotten(make, step, tmp_path):
+    trainable = make()
+    trainable.save(tmp_path)
+    step(trainable)
+    trainable.load(tmp_path, ["model"])
+    assert not trainable.optimizer.state
+
+
+def test_a_part_that_is_missing_is_named_with_the_fix(make, tmp_path):
+    trainable = make()
+    trainable.save(tmp_path / "weights", ["model", "extra"])
+    with pytest.raises(CheckpointError) as error:
+        trainable.load(tmp_path / "weights")
+    assert "has no part optimizer, which checkpoint.load_contents=[model,optimizer,extra] asks for" in str(error.value)
+    assert "Set checkpoint.load_contents=[model,extra]: the optimiser's moments start anew" in str(error.value)
+    trainable.load(tmp_path / "weights", ["model", "extra"])
+
+    trainable.save(tmp_path / "hf", ["hf_model"])
+    with pytest.raises(CheckpointError, match=r"no part model .*save_contents=\[hf_model\].*resume_mode=disable"):
+        trainable.load(tmp_path / "hf", ["model"])
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["whole", "lora"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_captured_is_written_while_training_goes_on(make, step, tmp_path, dtype, lora):
+    trainable = make(dtype, lora)
+    step(trainable)
+    trainable.save(tmp_path / "now")
+    captured = trainable.capture()
+    step(trainable)
+    torch.rand(3)
+    thread = threading.Thread(target=captured.write, args=(tmp_path / "later",))
+    thread.start()
+    thread.join()
+    assert content(tmp_path / "now") == content(tmp_path / "later")
+    trainable.save(tmp_path / "after")
+    assert content(tmp_path / "after") != content(tmp_path / "later")
+
+
+def test_a_capture_holds_each_weight_once(make, step):
+    trainable = make()
+    step(trainable)
+    captured = trainable.capture()
+    weights = captured.write_model.args[1]
+    assert weights["lm_head.weight"] is weights["model.embed_tokens.weight"]  # tied
+    assert weights["model.norm.weight"] is captured.files["masters.safetensors"]["model.norm.weight"]
+    assert weights["model.norm.weight"].data_ptr() != trainable.parameters["model.norm.weight"].data_ptr()
+
+
+def test_with_an_adapter_nothing_of_the_base_is_written(make, step, tmp_path):
+    trainable = make(torch.bfloat16, lora=True)
+    before = {name: p.clone() for name, p in trainable.module.named_parameters() if not p.requires_grad}
+    step(trainable)
+    trainable.save(tmp_path)
+    models = {path.name for path in tmp_path.iterdir()} - STATE_FILES
+    assert {"adapter_config.json", "adapter_model.safetensors"} <= models
+    assert not models & {"config.json", "model.safetensors"}
+    assert all("lora_" in name for name in load_file(tmp_path / "masters.safetensors"))
+    other = make(torch.bfloat16, lora=True)
+    other.load(tmp_path)
+    assert step(other) == step(trainable)
+    assert all(p.equal(other.parameters[name]) for name, p in trainable.parameters.items())
+    assert all(p.equal(before[n]) for n, p in other.module.named_parameters() if n in before)
+
+
+@pytest.mark.parametrize(("writer", "reader"), [("fused", "foreach"), ("foreach", "fused"), ("fused", "fused")])
+def test_moments_go_from_one_implementation_to_another(make, step, tmp_path, writer, reader):
+    def with_optimizer(kind):
+        trainable = make()
+        trainable.optimizer = torch.optim.AdamW(trainable.masters.values(), lr=1e-2, **{kind: True})
+        return trainable
+
+    first, second = with_optimizer(writer), with_optimizer(reader)
+    for _ in range(2):
+        step(first)
+    first.save(tmp_path)
+    second.load(tmp_path)
+    steps = {float(moments["step"]) for moments in second.optimizer.state.values()}
+    assert steps == {2.0} and second.step == 2
+    step(first)
+    step(second)
+    for name, master in first.masters.items():
+        assert torch.allclose(master, second.masters[name], rtol=0, atol=1e-6)
+        if writer == reader:
+            assert master.equal(second.masters[name])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("kind", "where"), [("fused", "cuda"), ("foreach", "cpu")])
+def test_step_counts_go_where_the_optimiser_keeps_them(make, step, tmp_path, kind, where):
+    trainable = make(device="cuda")
+    step(trainable)
+    trainable.capture().write(tmp_path)
+    trainable.optimizer = torch.optim.AdamW(trainable.masters.values(), lr=1e-2, **{kind: True})
+    trainable.load(tmp_path)
+    assert {moments["step"].device.type for moments in trainable.optimizer.state.values()} == {where}
+    assert {moments["exp_avg"].device.type for moments in trainable.optimizer.state.values()} == {"cuda"}
+    step(trainable)
+
+
+class Loud:
+    """Unpickling it fails the test."""
+
+    def __reduce__(self):
+        return pytest.fail, ("a file of a checkpoint was unpickled",)
+
+
+@pytest.mark.parametrize("name", sorted(STATE_FILES))
+def test_pickles_are_refused_and_never_loaded(make, step, tmp_path, name):
+    trainable = make()
+    step(trainable)
+    trainable.save(tmp_path)
+    before = {name: p.clone() for name, p in trainable.masters.items()}
+    (tmp_path / name).write_bytes(pickle.dumps(Loud()))
+    with pytest.raises(CheckpointError, match=name):
+        trainable.load(tmp_path)
+    torch.save({"master": Loud()}, tmp_path / name)
+    with pytest.raises(CheckpointError, match=name):
+        trainable.load(tmp_path)
+    assert all(m.equal(before[name]) for name, m in trainable.masters.items())
+
+
+def test_damaged_moments_are_named_and_change_nothing(unchanged, tmp_path):
+    file = tmp_path / "optimizer.safetensors"
+    whole = load_file(file)
+    norm, count = whole["exp_avg.model.norm.weight"], len(whole)
+    one = {f"{kind}.model.norm.weight": None for kind in ("step", "exp_avg", "exp_avg_sq")}
+    kind = {name: None for name in whole if name.startswith("exp_avg_sq.")}
+    for change, words in (
+        ({"exp_avg.model.norm.weight": None}, "it has no exp_avg of model.norm.weight"),
+        ({"exp_avg.model.norm.weight": torch.zeros(3)}, "exp_avg.model.norm.weight belongs to no parameter"),
+        ({"step.model.norm.weight": torch.zeros(2)}, "step.model.norm.weight belongs to no parameter"),
+        ({"exp_avg.nowhere": torch.zeros(3)}, "exp_avg.nowhere belongs to no parameter"),
+        ({"exp_avg.model.norm.weight": norm.long()}, "exp_avg.model.norm.weight is of type torch.int64"),
+        ({"exp_avg.model.norm.weight": norm.bfloat16()}, "exp_avg.model.norm.weight is of type torch.bfloat16"),
+        ({"step.model.norm.weight": torch.tensor(1)}, "step.model.norm.weight is of type torch.int64"),
+        (one, f"it has {count - 3} tensors, and {count} were written"),
+        (kind, f"it has {count - count // 3} tensors, and {count} were written"),
+        (dict.fromkeys(whole), f"it has 0 tensors, and {count} were written"),
+    ):
+        save_file({name: tensor for name, tensor in (whole | change).items() if tensor is not None}, file)
+        with pytest.raises(CheckpointError, match=f"optimizer.safetensors is damaged: {words}"):
+            unchanged.load(tmp_path)
+
+
+def test_weights_of_another_type_are_refused(unchanged, tmp_path):
+    file = tmp_path / "masters.safetensors"
+    save_file(load_file(file) | {"model.norm.weight": torch.ones(32, dtype=torch.int64)}, file)
+    with pytest.raises(
+        CheckpointError, match=r"masters.safetensors is damaged: model.norm.weight is of type torch.int"
+    ):
+        unchanged.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda state: state.float(), "ByteTensor"),
+        (lambda state: state[:100].clone(), "size"),
+        (torch.zeros_like, "Invalid"),
+        (lambda state: None, "it has no random state of the CPU"),
+    ],
+    ids=["type", "size", "content", "missing"],
+)
+def test_a_damaged_random_state_is_named_and_changes_nothing(unchanged, tmp_path, damage, words):
+    file = tmp_path / "rng.safetensors"
+    damaged = damage(load_file(file)["cpu"])
+    save_file({"other": torch.zeros(1)} if damaged is None else {"cpu": damaged}, file)
+    with pytest.raises(CheckpointError, match=f"rng.safetensors is damaged: .*{words}"):
+        unchanged.load(tmp_path)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_damaged_random_state_of_the_device_is_named(make, tmp_path):
+    trainable = make(device="cuda")
+    trainable.save(tmp_path)
+    file = tmp_path / "rng.safetensors"
+    save_file(load_file(file) | {"cuda": torch.zeros(3, dtype=torch.uint8)}, file)
+    with pytest.raises(CheckpointError, match="rng.safetensors is damaged: cuda is no random state"):
+        trainable.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"parts": {}}, "it does not say parts"),
+        ({"step": {}}, "it does not say step"),
+        ({"step": 1.5}, "it does not say step"),
+        ({"step": -4}, "step=-4 is no number of updates"),
+        ({"step": True}, "step=True is no number of updates"),
+        ({"optimizer": {}}, "it does not say optimizer"),
+        ({"adapter": 3}, "it does not say adapter"),
+    ],
+)
+def test_facts_of_another_kind_are_named(make, tmp_path, change, words):
+    trainable = make()
+    trainable.save(tmp_path)
+    facts = json.loads((tmp_path / "engine.json").read_text())
+    (tmp_path / "engine.json").write_text(json.dumps(facts | change))
+    with pytest.raises(CheckpointError, match=f"engine.json is damaged: {words}"):
+        trainable.load(tmp_path)
+    assert trainable.step == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"lora_alpha": 128}, "saved with lora_alpha=16 of its adapter, and this run has lora_alpha=128"),
+        ({"lora_rank": 4}, "saved with lora_rank=2 of its adapter, and this run has lora_rank=4"),
+        ({"target_modules": ["q_proj"]}, r"saved with target_modules=\[.*'v_proj'\] .* this run has .*=\['q_proj'\]"),
+    ],
+)
+def test_an_adapter_with_other_settings_is_refused(make, tmp_path, change, words):
+    """The weights may fit all the same, and the policy would jump."""
+    make(lora=True).save(tmp_path)
+    other = make(lora=True, **change)
+    with pytest.raises(CheckpointError, match=f"{words}.*trainer.resume_mode=disable"):
+        other.load(tmp_path)
+    with pytest.raises(CheckpointError, match="saved with lora_rank=2 .* this run has lora_rank=0"):
+        make().load(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "value"), [("use_rslora", True), ("alpha_pattern", {"q_proj": 4})])
+def test_settings_that_only_an_adapter_s_folder_brings_are_compared_too(make, tmp_path, name, value):
+    trainable = make(lora=True)
+    trainable.save(tmp_path)
+    setattr(trainable.module.peft_config["default"], name, value)
+    with pytest.raises(CheckpointError, match=f"saved with {name}=.* of its adapter, and this run has {name}="):
+        trainable.load(tmp_path)
+
+
+def test_capturing_needs_no_room_on_a_disk(make, step, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    trainable = make(lora=True)
+    step(trainable)
+    trainable.capture().write(tmp_path / "later")
+    trainable.save(tmp_path / "now")
+    assert content(tmp_path / "later") == content(tmp_path / "now")
