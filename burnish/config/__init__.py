@@ -10,7 +10,8 @@ configuration:
     load.py      the way in: `run`, `load_ppo`, `load_sft`, `load_rm`
     finalise.py  derived defaults and cross-checks (rules/), once the estimator's needs (needs.py) are known
     checks.py    files and model against the configuration
-    plan.py      the arithmetic of a step and micro-batches that fit; memory.py estimates what a run takes
+    plan.py      the arithmetic of a step and micro-batches that fit; memory.py estimates what a run takes, passes.py
+                 what a pass through a model does
     explain.py   what is printed and kept, and the recipe of a run
 
 No file here imports torch; Hydra is imported by the functions that call it.

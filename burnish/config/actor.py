@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from burnish.config.fsdp import FSDPConfig
+from burnish.config.fsdp import NOT_TRAINED, FSDPConfig
 from burnish.config.key import key, section
 from burnish.config.optim import OptimConfig
 
@@ -13,11 +13,11 @@ FULL_KL = {"full": "it needs the whole vocabulary for every token; use low_var_k
 AGGREGATIONS = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 KL_KINDS = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
 PARTS = ["model", "optimizer", "extra"]
-ALL_PARTS = [*PARTS, "hf_model"]  # the model is always written as a Hugging Face folder
-SOME_PARTS = "checkpoints of some parts only"
+ALL_PARTS = [*PARTS, "hf_model"]
 ACTOR = "workers/actor_rollout_ref.py"
+CONTENTS = "workers/model_folder.py"
 LOSS_FILES = "algorithms/losses"
-MEMORY_HINT = "the engine of this version computes entropy one micro-batch at a time"
+MEMORY_HINT = "entropy is always computed in pieces, which the backward pass computes again"
 
 LOSSES = (  # the built-in ones, as algorithms/losses lists them
     "vanilla", "gspo", "geo_mean", "cispo", "sapo", "dppo_tv", "dppo_kl", "clip_cov", "kl_cov", "dro", "gpg",
@@ -74,10 +74,13 @@ class PolicyLossConfig:
 
 @dataclass
 class CheckpointConfig:
-    """Parts of a model's checkpoint."""
+    """Parts of a model's checkpoint, and when they are written. The Hugging Face folder is always there."""
 
-    save_contents: list[str] = key(PARTS, "parts written", now=(ALL_PARTS,), later=SOME_PARTS)
-    load_contents: list[str] = key(PARTS, "parts read on resume", now=(ALL_PARTS,), later=SOME_PARTS)
+    save_contents: list[str] = key(
+        PARTS, "parts written: model, optimizer, extra; hf_model alone: only what transformers reads", reader=CONTENTS
+    )
+    load_contents: list[str] = key(None, "parts read on resume; null: those of save_contents", reader=CONTENTS)
+    async_save: bool = key(False, "write the files while training goes on", reader="trainer/ppo.py")
 
 
 @dataclass
@@ -156,5 +159,5 @@ class RefConfig:
     )
     log_prob_use_dynamic_bsz: bool = key(None, "cut by tokens; null: as the actor", reader=ACTOR)
     log_prob_max_token_len_per_gpu: int = key(None, "tokens per micro-batch; null: as the actor", reader=ACTOR, low=1)
-    fsdp_config: FSDPConfig = section(FSDPConfig)
+    fsdp_config: FSDPConfig = section(FSDPConfig, readers={"param_offload": ACTOR} | NOT_TRAINED)
     megatron: dict[str, Any] = key({}, "Megatron-core's own keys", later=MEGATRON)

@@ -47,7 +47,9 @@ class CriticConfig:
     ulysses_sequence_parallel_size: int = key(
         1, "devices that share one long sequence", low=1, later="sequences spread over several devices"
     )
-    checkpoint: CheckpointConfig = section(CheckpointConfig)
-    fsdp_config: FSDPConfig = section(FSDPConfig)
+    checkpoint: CheckpointConfig = section(
+        CheckpointConfig, readers={"async_save": "config/rules/checkpoint.py"}, async_save=None
+    )
+    fsdp_config: FSDPConfig = section(FSDPConfig, readers={"param_offload": CRITIC})
     megatron: dict[str, Any] = key({}, "Megatron-core's own keys", later=MEGATRON)
     profiler: dict[str, Any] = key({}, "profiling of this worker", later="profiling")

@@ -13,12 +13,12 @@ RESOLVED = "# Every key of a run, with what follows from other keys filled in. T
 def explain(config: Any, explicit: frozenset[str] = frozenset()) -> str:
     """What differs from the defaults, a line per key.
 
-    A key that was left null and filled in since is still at its default; one that another key changed is marked.
+    A key left null or auto and filled in since is still at its default; one that another key changed is marked.
     """
     changed = {
         name: (read(config, name), name in explicit)
         for name, known in keys_of(type(config)).items()
-        if read(config, name) != known.default and (name in explicit or known.default is not None)
+        if read(config, name) != known.default and (name in explicit or known.default not in (None, "auto"))
     }
     width = max((len(name) for name in changed), default=0)
     return "\n".join(

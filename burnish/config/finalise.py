@@ -9,13 +9,16 @@ what the user should be told.
 from burnish.config.evaluation import EvalConfig
 from burnish.config.generation import GenerationConfig
 from burnish.config.needs import Needs
-from burnish.config.ppo import PPOConfig
+from burnish.config.ppo import REWARD_MODEL, PPOConfig
 from burnish.config.rm import RMConfig
 from burnish.config.rules import batch, evaluation, generation, loss, rows, run, sampling
+from burnish.config.rules.checkpoint import checkpoint
 from burnish.config.rules.correction import correction
 from burnish.config.rules.critic import critic
 from burnish.config.rules.engine import engine
 from burnish.config.rules.given import Given
+from burnish.config.rules.lora import lora
+from burnish.config.rules.offload import offload
 from burnish.config.rules.process_reward import process_reward
 from burnish.config.rules.scoring import scoring
 from burnish.config.rules.unread import unread
@@ -53,8 +56,11 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
     batch.micro_batches(config, given)
     critic(config, given)
     process_reward(config, given)
+    for name, model in config.models.items():
+        lora(model, name, given, trains=name != REWARD_MODEL)
     loss.kl_terms(config, given)
     unread(config, given)
+    offload(config, given)
     loss.clip_range(config, given)
     correction(config, given)
     loss.estimator_keys(config, given)
@@ -65,6 +71,7 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
     run.optimiser(config.critic.optim, "critic.optim")
     run.trainer(config.trainer, bool(config.data.val_files), given)
     run.kept_checkpoints(config.trainer)
+    checkpoint(config, given)
     if config.trainer.val_only and not config.data.val_files:
         raise ConfigError("trainer.val_only=true needs data.val_files")
     return given.notices
@@ -104,6 +111,7 @@ def finalise_rm(config: RMConfig, explicit: frozenset[str]) -> list[str]:
 def _supervised(config: SupervisedConfig, given: Given) -> None:
     run.require(config, SUPERVISED_EXAMPLES)
     run.expand_paths(config)
+    lora(config.model, "model", given)
     config.data.val_files = config.data.val_files or []
     run.optimiser(config.optim, "optim")
     run.trainer(config.trainer, bool(config.data.val_files), given)
@@ -116,6 +124,7 @@ def finalise_generation(config: GenerationConfig, explicit: frozenset[str]) -> l
     run.expand_paths(config)
     generation.files(config, given)
     engine(config.rollout, config.model, "rollout", given)
+    lora(config.model, "model", given, trains=False)
     generation.lengths(config, given)
     generation.sampling(config, given)
     return given.notices

@@ -32,8 +32,14 @@ class GenerationDataConfig:
 class GenerationModelConfig(ModelConfig):
     """The model that answers: no weight of it is trained."""
 
-    enable_gradient_checkpointing: bool = key(
-        False, "recompute activations in the backward pass", inert="there is no backward pass in burnish generate"
+    enable_gradient_checkpointing: bool | str = key(
+        False,
+        "recompute activations in the backward pass",
+        inert="there is no backward pass in burnish generate",
+        choices=("auto", True, False),
+    )
+    enable_activation_offload: bool = key(
+        False, "keep activations in host memory", inert="there is no backward pass in burnish generate"
     )
 
 

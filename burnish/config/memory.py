@@ -4,63 +4,127 @@ An estimate, not a promise: it counts what grows with the model and the batch, a
 (buffers of libraries, fragmentation). In bytes, for P parameters in a type of w bytes, of each model its own:
 
     always     weights w·P; where w is not 4, float32 masters 4·P; Adam's moments 8·P; the same for a critic and for a
-               process reward model, which keeps its start w·P beside it; and reference and reward model, w·P each
+               process reward model, which keeps its start w·P beside it; and reference and reward model, w·P each.
+               With LoRA, masters, moments and gradients are those of the adapter (and of a new head, which is left
+               out), and reference and start are the base, which is there already
     training   gradients in float32 4·P and, where w is not 4, those of one pass w·P, before they are added up; the
-               logits of one chunk of response tokens; the activations of one pass, padded to its longest sequence
+               logits of a chunk of tokens and the activations of one pass (`passes.py`)
+    update     gradients in float32
+    figures    log-probs, values and scores: one layer at a time, and the logits of a chunk
     sampling   keys and values: the native engine's pool has room for `max_num_seqs` sequences of full length, within
                its share of the device; the hf engine keeps those of the sequences that run
 
-Sampling and training take turns, and so do the models that are trained, so the peak is what is always there plus the
-larger turn; of gradients, logits and activations, each is that of the model which has most of it. With
-`free_cache_engine=false` the pool is always there. A reward model's pass has no gradient: it keeps one layer at a time.
+All but the first take turns, and so do the models, so the peak is what is always there plus the largest turn. With
+`free_cache_engine=false` the pool is always there. What is offloaded to host memory is not always there, but in the
+turns that use it: masters and moments in the update, weights in every turn of their model. A CPU has no offload.
 
 Sizes come in by the key of the model, as `PPOConfig.models` has them; a model without any has those of the policy.
 """
 
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from burnish.config.model import ModelConfig
 from burnish.config.needs import Needs
+from burnish.config.passes import (
+    BYTES,
+    FLOAT32,
+    REFERENCE_PASS,
+    ModelSizes,
+    Pass,
+    activations,
+    logits,
+    longest,
+    passes_of,
+    sizes_of,
+)
 from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, PROCESS_REWARD_MODEL, REWARD_MODEL, PPOConfig
 
 NOTHING = Needs()
-BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
-FLOAT32 = 4
 KV_BLOCK = 16  # tokens; `block_size` in rollout/native/engine.py
-LOGITS_AT_A_TIME = 2**25  # CHUNK_ELEMENTS in engine/forward.py: more tokens are computed in chunks of this size
-LOGIT_COPIES = 3  # logits, their log-softmax and its gradient, in float32
-# Values per token that one decoder layer keeps for its backward pass: this often the hidden size (norms, queries, keys,
-# values, attention, residuals) and this often the feed-forward's (gate, its activation, up, their product).
-KEPT_HIDDEN, KEPT_INTERMEDIATE = 11, 4
+OF = {CRITIC_MODEL: "the critic", PROCESS_REWARD_MODEL: "the process reward model", REWARD_MODEL: "the reward model"}
 
 
-class ModelSizes(Protocol):
-    """The sizes of a decoder, as `models.facts.ModelFacts` has them."""
+@dataclass(frozen=True)
+class Turn:
+    """Bytes that are there for a while. `brought` is what lies in host memory at other times."""
+
+    name: str
+    source: Pass | None = None
+    brought: int = 0
+    gradients: int = 0
+    logits: int = 0
+    activations: int = 0
+    kv_cache: int = 0
 
     @property
-    def parameters(self) -> int: ...
+    def total(self) -> int:
+        return self.brought + self.gradients + self.logits + self.activations + self.kv_cache
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Bytes of one model: its weights; masters and moments of what is trained of it; and the gradients."""
+
+    weights: int
+    masters: int
+    moments: int
+    summed: int  # gradients in float32
+    gradients: int  # and those of one pass beside them
+
+    @classmethod
+    def of(cls, model: ModelConfig, facts: ModelSizes, *, trains: bool = True) -> "Holding":
+        width, adapter = BYTES[model.dtype], adapter_parameters(model, facts)
+        count = (adapter or facts.parameters) if trains else 0
+        own = width == FLOAT32  # a float32 parameter is its own master, and autograd sums up its gradient
+        return cls(
+            weights=(facts.parameters + adapter) * width,
+            masters=0 if own else count * FLOAT32,
+            moments=count * 2 * FLOAT32,
+            summed=count * FLOAT32,
+            gradients=count * (FLOAT32 if own else FLOAT32 + width),
+        )
+
     @property
-    def layers(self) -> int: ...
-    @property
-    def hidden(self) -> int: ...
-    @property
-    def intermediate(self) -> int: ...
-    @property
-    def vocab(self) -> int: ...
-    @property
-    def kv_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
+    def state(self) -> int:
+        """What only an update reads."""
+        return self.masters + self.moments
+
+
+@dataclass(frozen=True)
+class Away:
+    """Bytes that lie in host memory between uses: weights and update state by model, and the reference."""
+
+    weights: Mapping[str, int] = field(default_factory=dict)
+    state: Mapping[str, int] = field(default_factory=dict)
+    reference: int = 0
+
+    @classmethod
+    def of(cls, config: PPOConfig, held: Mapping[str, Holding], reference: int) -> "Away":
+        """As the keys say; `reference` is what the reference takes."""
+        policy, critic, judge = config.actor_rollout_ref, config.critic, config.reward_model.model
+        weights = {CRITIC_MODEL: critic.fsdp_config.param_offload, REWARD_MODEL: judge.fsdp_config.param_offload}
+        state = {
+            ACTOR_MODEL: policy.actor.fsdp_config.optimizer_offload,
+            CRITIC_MODEL: critic.fsdp_config.optimizer_offload,
+        }
+        return cls(
+            {key: held[key].weights for key, is_away in weights.items() if is_away and key in held},
+            {key: held[key].state for key, is_away in state.items() if is_away and key in held},
+            reference if policy.ref.fsdp_config.param_offload else 0,
+        )
+
+    def of_model(self, key: str) -> int:
+        """All that is away of one model."""
+        return self.weights.get(key, 0) + self.state.get(key, 0)
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes by what they hold."""
+    """Bytes by what they hold: what is there throughout, and the turns."""
 
     weights: int
     masters: int
@@ -69,11 +133,9 @@ class Memory:
     critic: int
     process_reward: int
     reward_model: int
-    gradients: int
-    logits: int
-    activations: int
     kv_cache: int
-    keeps_kv: bool = False  # also while it trains
+    keeps_kv: bool  # also while it trains
+    turns: tuple[Turn, ...]
 
     @property
     def always(self) -> int:
@@ -82,52 +144,89 @@ class Memory:
         return policy + self.critic + self.process_reward + self.reward_model + self.keeps_kv * self.kv_cache
 
     @property
+    def gradients(self) -> int:
+        """Of the model that has most; so are `logits`, `activations` and `brought`, each by itself."""
+        return max(turn.gradients for turn in self.turns)
+
+    @property
+    def logits(self) -> int:
+        return max(turn.logits for turn in self.turns)
+
+    @property
+    def activations(self) -> int:
+        return max(turn.activations for turn in self.turns)
+
+    @property
+    def brought(self) -> int:
+        return max(turn.brought for turn in self.turns)
+
+    @property
     def training(self) -> int:
-        """What one pass of training adds."""
-        return self.gradients + self.logits + self.activations
+        """What the largest turn but sampling adds."""
+        return max(turn.total for turn in self.turns if not turn.kv_cache)
+
+    @property
+    def largest(self) -> Turn:
+        """The turn that the peak is in."""
+        return max(self.turns, key=lambda turn: turn.total)
 
     @property
     def peak(self) -> int:
-        """What is always there, plus sampling or one pass of training, whichever is larger."""
-        return self.always + max(0 if self.keeps_kv else self.kv_cache, self.training)
+        """What is always there, plus the largest turn."""
+        return self.always + self.largest.total
 
 
 def estimate_memory(
     config: PPOConfig,
     facts: Mapping[str, ModelSizes],
-    micro_batch: int,
+    micro_batch: int | None = None,
     needs: Needs = NOTHING,
     memory_bytes: int | None = None,
+    *,
+    on_gpu: bool = False,
 ) -> Memory:
-    """The memory of a run whose passes hold `micro_batch` sequences of full length.
+    """The memory of a run whose passes, but for those cut by tokens, hold `micro_batch` sequences of full length.
 
-    `memory_bytes` is the memory of the device, of which the KV pool takes a share at most; None: not known.
+    With `micro_batch` None each holds what its own key says. `memory_bytes` is the memory of the device, of which the
+    KV pool takes a share at most; None: not known.
     """
-    policy = facts[ACTOR_MODEL]
-    sizes = {key: facts.get(key, policy) for key in config.models}
-    widths = {key: BYTES[model.dtype] for key, model in config.models.items()}
-    count = {key: sizes[key].parameters for key in sizes}
-    width = widths[ACTOR_MODEL]
-    trained = [key for key in sizes if key != REWARD_MODEL]
-    vocab = max(sizes[key].vocab for key in trained if key != CRITIC_MODEL)  # its head gives one number
-    logits = min(micro_batch * config.data.max_response_length * vocab, LOGITS_AT_A_TIME)
-    per_token = max(_activations_per_token(model, sizes[key], key in trained) for key, model in config.models.items())
-    always = {key: count[key] * _trained(widths[key]) for key in trained}
-    start = count[PROCESS_REWARD_MODEL] * widths[PROCESS_REWARD_MODEL] if PROCESS_REWARD_MODEL in sizes else 0
+    policy, sizes = config.actor_rollout_ref, sizes_of(config, facts)
+    held = {key: Holding.of(model, sizes[key], trains=key != REWARD_MODEL) for key, model in config.models.items()}
+    actor, process = held[ACTOR_MODEL], held.get(PROCESS_REWARD_MODEL)
+    start = process.weights if process and not config.process_reward.model.has_lora else 0
+    reference = actor.weights if config.reads_reference and not policy.model.has_lora else 0
+    away = Away.of(config, held, reference) if on_gpu else Away()
+    kv = _kv_cache(config, sizes[ACTOR_MODEL], needs, memory_bytes)
+    keeps_kv = has_pool(config) and not policy.rollout.free_cache_engine
+    turns = [*_passes(config, sizes, held, away, micro_batch, on_gpu), *_updates(held, away)]
+    there = {key: holding.weights + holding.state - away.of_model(key) for key, holding in held.items()}
     return Memory(
-        weights=policy.parameters * width,
-        masters=policy.parameters * _master(width),
-        moments=policy.parameters * 2 * FLOAT32,
-        reference=policy.parameters * width if config.reads_reference else 0,
-        critic=always.get(CRITIC_MODEL, 0),
-        process_reward=always.get(PROCESS_REWARD_MODEL, 0) + start,
-        reward_model=count[REWARD_MODEL] * widths[REWARD_MODEL] if REWARD_MODEL in sizes else 0,
-        gradients=max(count[key] * _gradient(widths[key]) for key in trained),
-        logits=logits * FLOAT32 * LOGIT_COPIES,
-        activations=micro_batch * longest(config) * per_token,
-        kv_cache=_kv_cache(config, policy, needs, memory_bytes),
-        keeps_kv=has_pool(config) and not config.actor_rollout_ref.rollout.free_cache_engine,
+        weights=actor.weights,
+        masters=0 if away.state.get(ACTOR_MODEL) else actor.masters,
+        moments=0 if away.state.get(ACTOR_MODEL) else actor.moments,
+        reference=reference - away.reference,
+        critic=there.get(CRITIC_MODEL, 0),
+        process_reward=there.get(PROCESS_REWARD_MODEL, 0) + start,
+        reward_model=there.get(REWARD_MODEL, 0),
+        kv_cache=kv,
+        keeps_kv=keeps_kv,
+        turns=(*turns, *(() if keeps_kv else (Turn("keys and values", kv_cache=kv),))),
     )
+
+
+def adapter_parameters(model: ModelConfig, facts: ModelSizes) -> int:
+    """Parameters of the LoRA adapter, 0 without one; a layer of an unknown name counts as one of the feed-forward."""
+    hidden, query, kv = facts.hidden, facts.heads * facts.head_dim, facts.kv_heads * facts.head_dim
+    both_sides = {
+        "q_proj": hidden + query,
+        "k_proj": hidden + kv,
+        "v_proj": hidden + kv,
+        "o_proj": query + hidden,
+    } | dict.fromkeys(("gate_proj", "up_proj", "down_proj"), hidden + facts.intermediate)
+    ends = {name.rpartition(".")[2] for name in model.target_modules}
+    targets = set(both_sides) if "all-linear" in ends else ends
+    targets -= {name.rpartition(".")[2] for name in model.exclude_modules or ()}
+    return model.lora_rank * facts.layers * sum(both_sides.get(name, hidden + facts.intermediate) for name in targets)
 
 
 def host_memory() -> int:
@@ -136,11 +235,6 @@ def host_memory() -> int:
     limit = Path("/sys/fs/cgroup/memory.max")
     text = limit.read_text().strip() if limit.is_file() else "max"
     return min(total, int(text)) if text.isdigit() else total
-
-
-def longest(config: PPOConfig) -> int:
-    """Tokens of a sequence at most."""
-    return config.data.max_prompt_length + config.data.max_response_length
 
 
 def has_pool(config: PPOConfig) -> bool:
@@ -162,19 +256,43 @@ def gib(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def _master(width: int) -> int:
-    """Bytes of a parameter's float32 copy, which the optimiser steps on; a float32 parameter is its own."""
-    return 0 if width == FLOAT32 else FLOAT32
+def _passes(
+    config: PPOConfig,
+    sizes: Mapping[str, ModelSizes],
+    held: Mapping[str, Holding],
+    away: Away,
+    micro_batch: int | None,
+    on_gpu: bool,
+) -> Iterator[Turn]:
+    """What each kind of pass adds."""
+    for one in passes_of(config):
+        if one.is_used:
+            model, facts, tokens = config.models[one.model], sizes[one.model], one.tokens(config, micro_batch)
+            gives_log_probs = one.model in (ACTOR_MODEL, PROCESS_REWARD_MODEL)  # others give one number per token
+            yield Turn(
+                _pass_name(one),
+                one,
+                brought=away.reference if one.size.startswith(REFERENCE_PASS) else away.weights.get(one.model, 0),
+                gradients=held[one.model].gradients if one.trains else 0,
+                logits=logits(model, facts, tokens, trains=one.trains, on_gpu=on_gpu) if gives_log_probs else 0,
+                activations=activations(model, facts, tokens, trains=one.trains, on_gpu=on_gpu),
+            )
 
 
-def _trained(width: int) -> int:
-    """Bytes of a trained parameter throughout: itself, its master and its moments."""
-    return width + _master(width) + 2 * FLOAT32
+def _pass_name(one: Pass) -> str:
+    if one.size.startswith(REFERENCE_PASS):
+        return "one pass of the reference"
+    if one.trains:
+        return "one training pass" + (f" of {OF[one.model]}" if one.model in OF else "")
+    return f"one pass of {OF.get(one.model, 'the policy')}"
 
 
-def _gradient(width: int) -> int:
-    """Bytes of a parameter's gradient: in float32, and that of one pass where the parameter has another type."""
-    return FLOAT32 if width == FLOAT32 else FLOAT32 + width
+def _updates(held: Mapping[str, Holding], away: Away) -> Iterator[Turn]:
+    """What the optimiser's step of each trained model adds."""
+    for key, holding in held.items():
+        if holding.summed:
+            name = "the optimiser's step" + (f" of {OF[key]}" if key in OF else "")
+            yield Turn(name, brought=away.of_model(key), gradients=holding.summed)
 
 
 def _kv_cache(config: PPOConfig, facts: ModelSizes, needs: Needs, memory_bytes: int | None) -> int:
@@ -187,12 +305,3 @@ def _kv_cache(config: PPOConfig, facts: ModelSizes, needs: Needs, memory_bytes: 
 
 def _kv_per_token(config: PPOConfig, facts: ModelSizes) -> int:
     return 2 * facts.layers * facts.kv_heads * facts.head_dim * BYTES[config.actor_rollout_ref.model.dtype]
-
-
-def _activations_per_token(model: ModelConfig, facts: ModelSizes, is_trained: bool) -> int:
-    """With gradient checkpointing only each layer's input is kept, and one layer at a time is recomputed."""
-    layer = KEPT_HIDDEN * facts.hidden + KEPT_INTERMEDIATE * facts.intermediate
-    if not is_trained:
-        return layer * BYTES[model.dtype]
-    kept = facts.layers * facts.hidden + layer if model.enable_gradient_checkpointing else facts.layers * layer
-    return kept * BYTES[model.dtype]

@@ -7,7 +7,7 @@ from burnish.config.key import key
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DTYPE_SPELLINGS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16", "float": "float32"}
-LORA = "LoRA adapters"
+ADAPTER = "models/lora.py"
 
 
 @dataclass
@@ -23,7 +23,7 @@ class ModelConfig:
     override_config: dict[str, Any] = key({}, "values that replace those of config.json", reader="models/loading.py")
     dtype: str = key(
         "auto",
-        "type of the weights; auto: float32",
+        "type of the weights; auto: bfloat16 on a GPU, float32 on a CPU. Masters are float32 in any case",
         reader="models/loading.py",
         choices=DTYPES,
         spellings=DTYPE_SPELLINGS,
@@ -35,24 +35,33 @@ class ModelConfig:
         choices=("auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"),
     )
     use_remove_padding: bool = key(
-        True, "train without padding", inert="a pass is padded to its longest sequence; padding is masked"
+        True, "run sequences end to end, without padding, where the model takes it", reader="models/backbones.py"
     )
-    enable_gradient_checkpointing: bool = key(
-        True, "recompute activations in the backward pass to save memory", reader="models/loading.py"
+    enable_gradient_checkpointing: bool | str = key(
+        "auto",
+        "recompute activations in the backward pass; auto: where they do not fit the memory",
+        reader="models/loading.py",
+        choices=("auto", True, False),
     )
     enable_activation_offload: bool = key(
-        False, "keep activations in host memory", later="moving activations to host memory"
+        False, "keep activations in host memory until the backward pass needs them", reader="engine/offload.py"
     )
-    lora_rank: int = key(0, "rank of LoRA adapters; 0: train all weights", low=0, later=LORA)
-    lora_alpha: float = key(16, "scale of LoRA adapters", later=LORA)
-    target_modules: list[str] = key(["all-linear"], "modules that get an adapter", later=LORA)
-    exclude_modules: list[str] | None = key(None, "modules that get no adapter", later=LORA)
-    lora_adapter_path: str | None = key(None, "trained adapter to start from", later=LORA, path=True)
+    lora_rank: int = key(0, "rank of LoRA adapters; 0: train all weights", reader=ADAPTER, low=0)
+    lora_alpha: float = key(16, "scale of LoRA adapters: their product counts alpha / rank times", reader=ADAPTER)
+    target_modules: list[str] = key(["all-linear"], "linear layers that get an adapter, by name", reader=ADAPTER)
+    exclude_modules: list[str] | None = key(None, "modules that get no adapter", reader=ADAPTER)
+    lora_adapter_path: str | None = key(
+        None, "trained adapter to go on from, with its own rank", reader="models/adapters.py", path=True
+    )
     use_fused_kernels: bool | str = key(
         "auto",
-        "fused log-probability kernels; auto: where there are any",
+        "fused passes and output layer; auto: for the models that there are some for",
+        reader="models/backbones.py",
         choices=("auto", True, False),
-        now=(False,),
-        later="fused log-probability kernels",
     )
     use_liger: bool = key(False, "Liger kernels inside the model", later="Liger kernels")
+
+    @property
+    def has_lora(self) -> bool:
+        """Whether an adapter trains in place of the weights."""
+        return self.lora_rank > 0 or self.lora_adapter_path is not None

@@ -1,7 +1,9 @@
-"""`burnish ppo --plan`: the arithmetic of a run, before anything is loaded; and micro-batches that fit the memory.
+"""`burnish ppo --plan`: the arithmetic of a run, before anything is loaded; and what is chosen to fit the memory:
+micro-batches, and whether activations are kept for the backward pass or computed again there.
 
 Consumes a finalised configuration, the number of training rows, the models' sizes and what the algorithm needs; hands
-on a list of (name, value, how it comes about) that `plan_table` aligns.
+on a list of (name, value, how it comes about) that `plan_table` aligns. Where it takes `memory_bytes`, that is the
+memory of the GPU; None: the run is on a CPU and has the memory of this machine.
 """
 
 import math
@@ -10,19 +12,29 @@ from typing import NamedTuple
 
 from burnish.config.key import read, write
 from burnish.config.memory import (
-    LOGITS_AT_A_TIME,
     NOTHING,
+    Holding,
     Memory,
-    ModelSizes,
+    adapter_parameters,
     estimate_memory,
     gib,
     has_pool,
     host_memory,
-    longest,
     sequences_at_a_time,
 )
+from burnish.config.model import ModelConfig
 from burnish.config.needs import Needs
-from burnish.config.ppo import ACTOR_MODEL, PPOConfig
+from burnish.config.passes import (
+    PLAIN_ELEMENTS,
+    ModelSizes,
+    activations,
+    is_recomputed,
+    logits,
+    longest,
+    passes_of,
+    rows_at_a_time,
+)
+from burnish.config.ppo import ACTOR_MODEL, REWARD_MODEL, PPOConfig
 
 USABLE = 0.9  # share of the memory that may be planned with
 ENOUGH_TOKENS = 16384  # a pass with more tokens than this gains no speed
@@ -43,12 +55,9 @@ def plan_numbers(
     needs: Needs = NOTHING,
     memory_bytes: int | None = None,
 ) -> list[PlanLine]:
-    """Everything that follows from the batch sizes; steps need `rows`, memory needs `facts`.
-
-    `memory_bytes` is the memory of the device; without it, that of this machine.
-    """
+    """Everything that follows from the batch sizes; steps need `rows`, memory needs `facts`."""
     lines = _step(config, needs) + _length(config, rows)
-    return lines if facts is None else lines + _memory(config, facts, needs, memory_bytes or host_memory())
+    return lines if facts is None else lines + _memory(config, facts, needs, memory_bytes)
 
 
 def total_steps(config: PPOConfig, rows: int) -> int:
@@ -70,12 +79,13 @@ def plan_table(
     return "\n".join(f"{line.name:<{name}}  {line.value:>{value}}  {line.how}".rstrip() for line in lines)
 
 
-def plan_micro_batch(config: PPOConfig, facts: Mapping[str, ModelSizes], memory_bytes: int) -> int:
+def plan_micro_batch(
+    config: PPOConfig, facts: Mapping[str, ModelSizes], memory_bytes: int, *, on_gpu: bool = False
+) -> int:
     """Sequences per pass that fit beside what is always there; at least 1, and no more than gains speed."""
-    per_update = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
-    for size in range(min(per_update, ENOUGH_TOKENS // longest(config)), 1, -1):
-        memory = estimate_memory(config, facts, size, memory_bytes=memory_bytes)
-        if memory.always + memory.training <= memory_bytes * USABLE:
+    for size in range(_most(config), 1, -1):
+        memory = estimate_memory(config, facts, size, memory_bytes=memory_bytes, on_gpu=on_gpu)
+        if _needed(memory) <= memory_bytes * USABLE:
             return size
     return 1
 
@@ -83,38 +93,80 @@ def plan_micro_batch(config: PPOConfig, facts: Mapping[str, ModelSizes], memory_
 def plan_micro_batches(
     config: PPOConfig, facts: Mapping[str, ModelSizes], memory_bytes: int | None = None
 ) -> list[str]:
-    """Give every micro-batch size that was left null the planned one; returns a notice where there was any.
+    """Decide on activations where that is left to us, and on every micro-batch size that is null; returns notices.
 
-    `memory_bytes` is the memory of the device; without it, that of this machine.
+    Activations are kept where passes of the size that gains speed fit with them, and else recomputed, in all models
+    that are trained.
     """
-    memory_bytes = memory_bytes or host_memory()
-    planned = plan_micro_batch(config, facts, memory_bytes)
-    counted = _counted(config)
+    room, on_gpu = memory_bytes or host_memory(), memory_bytes is not None
+    counted = {one.size: one.is_used for one in passes_of(config) if one.budget is None}
     unset = [name for name in counted if read(config, name) is None]
-    for name in unset:
-        write(config, name, planned)
-    told = [name for name in unset if counted[name]]
-    if not told:
+    trained = [key for key in config.models if key != REWARD_MODEL]
+    auto = [key for key in trained if config.models[key].enable_gradient_checkpointing == "auto"]
+    _write(config, unset, _most(config))
+    notices = []
+    if auto:
+        models = [config.models[key] for key in auto]
+        for model in models:
+            model.enable_gradient_checkpointing = False
+        memory = estimate_memory(config, facts, memory_bytes=room, on_gpu=on_gpu)
+        said = _decide(models, memory.activations, _needed(memory), room, on_gpu)
+        notices.append(said + _which(auto, len(trained)))
+    if not auto or any(is_recomputed(config.models[key]) for key in auto):
+        _write(config, unset, plan_micro_batch(config, facts, room, on_gpu=on_gpu))
+    if told := [name for name in unset if counted[name]]:
+        planned = f"micro-batches of {read(config, told[0])} sequences, planned for {gib(room)} of memory"
+        notices.append(planned + _which(told, sum(counted.values())))
+    return notices
+
+
+def plan_activations(model: ModelConfig, facts: ModelSizes, tokens: int, memory_bytes: int | None = None) -> list[str]:
+    """The same decision for a run that trains this one model, in passes of so many tokens; returns notices.
+
+    An output layer over the vocabulary is counted, also where the model is none of language.
+    """
+    if model.enable_gradient_checkpointing != "auto":
         return []
-    which = "" if len(told) == sum(counted.values()) else f" ({', '.join(told)})"
-    return [f"micro-batches of {planned} sequences, planned for {gib(memory_bytes)} of memory{which}"]
+    room, on_gpu = memory_bytes or host_memory(), memory_bytes is not None
+    model.enable_gradient_checkpointing = False
+    held, kept = Holding.of(model, facts), activations(model, facts, tokens, trains=True, on_gpu=on_gpu)
+    needed = held.weights + held.state + held.gradients + kept
+    needed += logits(model, facts, tokens, trains=True, on_gpu=on_gpu)
+    return [_decide([model], kept, needed, room, on_gpu)]
 
 
-def _counted(config: PPOConfig) -> dict[str, bool]:
-    """The keys of passes that are cut by sequences, not by tokens, and whether this run has such passes."""
-    policy, critic, process = config.actor_rollout_ref, config.critic, config.process_reward
-    judge = config.reward_model
-    reference = policy.actor.use_kl_loss or config.algorithm.use_kl_in_reward
-    places = [
-        ("actor_rollout_ref.actor.ppo_", policy.actor.use_dynamic_bsz, True),
-        ("actor_rollout_ref.rollout.log_prob_", policy.rollout.log_prob_use_dynamic_bsz, True),
-        ("actor_rollout_ref.ref.log_prob_", policy.ref.log_prob_use_dynamic_bsz, reference),
-        ("critic.ppo_", critic.use_dynamic_bsz, bool(critic.enable)),
-        ("critic.forward_", critic.use_dynamic_bsz, bool(critic.enable)),
-        ("process_reward.", process.use_dynamic_bsz, bool(process.enable)),
-        ("reward_model.", judge.use_dynamic_bsz, judge.enable),
-    ]
-    return {f"{name}micro_batch_size_per_gpu": used for name, by_tokens, used in places if not by_tokens}
+def _decide(models: list[ModelConfig], kept: int, needed: int, room: int, on_gpu: bool) -> str:
+    """Whether these models keep their activations, which take `kept` bytes of `needed` in all; returns a notice."""
+    offload = on_gpu and any(model.enable_activation_offload for model in models)
+    recompute = offload or needed > room * USABLE
+    for model in models:
+        model.enable_gradient_checkpointing = recompute
+    if offload:
+        return "activations are recomputed: to host memory and back, inputs of layers are less to move"
+    if recompute:
+        return f"activations are recomputed: to keep them would take {gib(needed)} in all, of {gib(room)} of memory"
+    return f"activations are kept, {gib(kept)} of {gib(room)} of memory"
+
+
+def _most(config: PPOConfig) -> int:
+    """Sequences of a pass that gains all the speed there is."""
+    per_update = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
+    return max(1, min(per_update, ENOUGH_TOKENS // longest(config)))
+
+
+def _needed(memory: Memory) -> int:
+    """What has to fit: the KV pool takes what is there."""
+    return memory.always + memory.training
+
+
+def _write(config: PPOConfig, names: list[str], value: int) -> None:
+    for name in names:
+        write(config, name, value)
+
+
+def _which(names: list[str], count: int) -> str:
+    """The names in brackets, where they are not all there are."""
+    return "" if len(names) == count else f" ({', '.join(names)})"
 
 
 def _step(config: PPOConfig, needs: Needs) -> list[PlanLine]:
@@ -184,31 +236,50 @@ def _length(config: PPOConfig, rows: int | None) -> list[PlanLine]:
     return [PlanLine("steps in total", f"{total_steps(config, rows):,}", how)]
 
 
-def _memory(config: PPOConfig, facts: Mapping[str, ModelSizes], needs: Needs, memory_bytes: int) -> list[PlanLine]:
-    policy = facts[ACTOR_MODEL]
-    micro = config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu or 1
-    if config.actor_rollout_ref.actor.use_dynamic_bsz:
-        micro = max(1, config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu // longest(config))
-    memory = estimate_memory(config, facts, micro, needs, memory_bytes)
-    dtype = config.actor_rollout_ref.model.dtype.replace("auto", "float32")
-    pass_size = f"{micro} sequences of {longest(config)} tokens"
-    gradients = f"in float32, and those of one pass in {dtype}" if memory.masters else "in float32"
-    logits = f"{policy.vocab:,} per response token, at most {LOGITS_AT_A_TIME:,} at a time"
+def _memory(
+    config: PPOConfig, facts: Mapping[str, ModelSizes], needs: Needs, memory_bytes: int | None
+) -> list[PlanLine]:
+    policy, room, on_gpu = facts[ACTOR_MODEL], memory_bytes or host_memory(), memory_bytes is not None
+    memory = estimate_memory(config, facts, None, needs, room, on_gpu=on_gpu)
+    model = config.actor_rollout_ref.model
+    dtype = model.dtype.replace("auto", "float32")
+    gradients = "in float32" if dtype == "float32" else f"in float32, and those of one pass in {dtype}"
+    at_a_time = PLAIN_ELEMENTS // policy.vocab if model.use_fused_kernels is False else rows_at_a_time(policy, on_gpu)
+    adapter = adapter_parameters(model, policy)
+    count = f"{policy.parameters:,} parameters" + (f" and {adapter:,} of the adapter" if adapter else "")
+    trained = "adapter" if adapter else "weights"
+    start = "" if config.process_reward.model.has_lora else ", and its start"
     table = [
-        ("weights", memory.weights, f"{policy.parameters:,} parameters in {dtype}"),
-        ("masters", memory.masters, "the weights in float32, which the optimiser steps on"),
-        ("Adam's moments", memory.moments, "two per parameter, in float32"),
+        ("weights", memory.weights, f"{count} in {dtype}"),
+        ("masters", memory.masters, f"the {trained} in float32, which the optimiser steps on"),
+        ("Adam's moments", memory.moments, f"two per parameter{' of the adapter' if adapter else ''}, in float32"),
         ("reference", memory.reference, "a second copy, for the KL term"),
         ("critic", memory.critic, "weights, masters and moments of its own"),
-        ("process reward model", memory.process_reward, "weights, masters and moments of its own, and its start"),
+        ("process reward model", memory.process_reward, f"weights, masters and moments of its own{start}"),
         ("reward model", memory.reward_model, "its weights; it is not trained"),
+        ("from host memory", memory.brought, "what is offloaded, while it is in use"),
         ("gradients", memory.gradients, gradients),
-        ("logits", memory.logits, logits),
-        ("activations", memory.activations, pass_size),
-        _kv(config, needs, memory, memory_bytes),
+        ("logits", memory.logits, f"{policy.vocab:,} per token, of at most {at_a_time:,} tokens at a time"),
+        ("activations", memory.activations, _pass(config, memory)),
+        _kv(config, needs, memory, room),
     ]
     lines = [PlanLine(f"memory: {name}", gib(size), how) for name, size, how in table if size]
     return [*lines, PlanLine("estimated peak memory", gib(memory.peak), _peak(memory))]
+
+
+def _pass(config: PPOConfig, memory: Memory) -> str:
+    """The pass with most activations, and what becomes of them."""
+    one = max(memory.turns, key=lambda turn: turn.activations).source
+    assert one is not None, "sampling and updates have no activations"
+    model, tokens = config.models[one.model], one.tokens(config)
+    size = (
+        f"{tokens:,} tokens" if one.budget else f"{tokens // longest(config):,} sequences of {longest(config)} tokens"
+    )
+    if not one.trains:
+        return f"{size}, one layer at a time"
+    return f"{size}, " + (
+        "recomputed, all but the inputs of layers" if is_recomputed(model) else "kept for the backward pass"
+    )
 
 
 def _kv(config: PPOConfig, needs: Needs, memory: Memory, memory_bytes: int) -> tuple[str, int, str]:
@@ -222,5 +293,4 @@ def _kv(config: PPOConfig, needs: Needs, memory: Memory, memory_bytes: int) -> t
 
 
 def _peak(memory: Memory) -> str:
-    larger = "keys and values" if not memory.keeps_kv and memory.kv_cache > memory.training else "one training pass"
-    return f"{gib(memory.always)} throughout, plus {larger}"
+    return f"{gib(memory.always)} throughout, plus {memory.largest.name}"

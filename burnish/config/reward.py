@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from burnish.config.actor import strategy
-from burnish.config.fsdp import FSDPConfig
+from burnish.config.fsdp import NOT_TRAINED, FSDPConfig
 from burnish.config.key import key, section
 from burnish.config.model import ModelConfig
 
@@ -23,7 +23,7 @@ class RewardModelPathConfig(ModelConfig):
     input_tokenizer: str | None = key(
         None, "tokenizer that the responses are decoded with; null: the policy's", reader=CONVERSATIONS, path=True
     )
-    fsdp_config: FSDPConfig = section(FSDPConfig)
+    fsdp_config: FSDPConfig = section(FSDPConfig, readers={"param_offload": REWARD_MODEL} | NOT_TRAINED)
 
 
 @dataclass

@@ -21,7 +21,6 @@ UNSUPPORTED: dict[str, str] = {
     "*.fsdp_config.use_orig_params": "weights always keep their own names and shapes; remove the key",
     "*.checkpoint.contents": "what is written and what is read are two keys; "
     "use checkpoint.save_contents and checkpoint.load_contents",
-    "*.checkpoint.async_save": "checkpoints are written before the next step starts; remove the key",
     "actor_rollout_ref.actor.tis_imp_ratio_cap": "use algorithm.rollout_correction.rollout_is and "
     "algorithm.rollout_correction.rollout_is_threshold",
     "actor_rollout_ref.actor.use_fused_kernels": "use actor_rollout_ref.model.use_fused_kernels",
@@ -54,7 +53,7 @@ UNSUPPORTED: dict[str, str] = {
     "transfer_queue.*": "batches go straight from worker to controller; remove the key",
     "data.balance_dp_token": "packing (data.packing) evens out lengths; remove the key",
     "model.strategy": "one process holds the whole model; remove the key",
-    "use_remove_padding": "sequences are always packed; use data.packing",
+    "use_remove_padding": "use model.use_remove_padding",
     "rollout.n": SAMPLES,
     "rollout.n_agent": SAMPLES,
     "rollout.calculate_log_probs": SAMPLED_LOG_PROBS,

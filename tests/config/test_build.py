@@ -38,6 +38,10 @@ def test_only_what_was_set_is_explicit(make):
         (f"{ROLLOUT}.log_prob_micro_batch_size", 2, "rollout.log_prob_micro_batch_size_per_gpu", 2),
         (f"{ACTOR}.optim.warmup_style", "cosine", "actor.optim.lr_scheduler_type", "cosine"),
         (f"{ACTOR}.lora.enable", False, "model.lora_rank", 0),
+        (f"{ACTOR}.lora.enable", True, "model.lora_rank", 16),
+        (f"{ACTOR}.lora.r", 8, "model.lora_rank", 8),
+        (f"{ACTOR}.lora.lora_alpha", 32, "model.lora_alpha", 32),
+        (f"{ACTOR}.lora.target_modules", ["q_proj"], "model.target_modules", ["q_proj"]),
         ("data.train_data_num", 100, "data.train_max_samples", 100),
     ],
 )
@@ -60,8 +64,6 @@ def test_a_kind_in_kl_penalty_is_no_other_spelling(make):
 @pytest.mark.parametrize(
     ("keys", "capability"),
     [
-        ({f"{ACTOR}.lora.enable": True}, "LoRA adapters (asked for by actor_rollout_ref.model.lora_rank=16)"),
-        ({f"{ACTOR}.lora.enable": True, f"{ACTOR}.lora.r": 8}, "actor_rollout_ref.model.lora_rank=8"),
         ({"tool_config_path": "t.yaml"}, "several turns, tools and interactions"),
         ({"tool_config.max_tool_calls": 3}, "several turns, tools and interactions"),
         ({"model_engine": "megatron"}, "training with Megatron-core (asked for by actor_rollout_ref.actor.strategy"),
@@ -187,7 +189,6 @@ def test_open_sections_take_any_key(make):
         ({"trainer.async_rollout.staleness": 1}, ["generation that runs ahead of training"]),
         ({"global_profiler.tool": "torch"}, ["profiling"]),
         ({"controller_nsight_options.cuda-memory-usage": "true"}, ["profiling"]),
-        ({f"{ACTOR}.checkpoint.save_contents": ["model"]}, ["checkpoints of some parts only"]),
     ],
 )
 def test_what_comes_later_is_refused_by_name(make, keys, parts):
@@ -210,7 +211,7 @@ def test_all_keys_of_a_missing_capability_are_named_at_once(make):
         {"trainer.nnodes": 1, "trainer.n_gpus_per_node": 1, f"{ROLLOUT}.tensor_model_parallel_size": 1},
         {f"{ROLLOUT}.multi_turn.enable": False, "do_search": False, "reward_model.enable": False},
         {f"{ACTOR}.fsdp_config.param_offload": False, f"{ACTOR}.state_masking": True},
-        {f"{ACTOR}.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"]},
+        {f"{ACTOR}.checkpoint.save_contents": ["model", "optimizer", "extra"], f"{ACTOR}.checkpoint.async_save": False},
     ],
 )
 def test_what_is_the_default_anyway_is_taken(make, keys):

@@ -94,6 +94,12 @@ def test_grpo_without_a_group_size(load):
             "trainer.log_generation_samples=true",
             Needs(critic=True),
         ),
+        (
+            "actor_rollout_ref.actor.lora.enable=true actor_rollout_ref.actor.lora.r=16 "
+            "actor_rollout_ref.actor.lora.lora_alpha=32 "
+            'actor_rollout_ref.actor.lora.target_modules=\'["q_proj","v_proj","k_proj","o_proj"]\'',
+            Needs(critic=True),
+        ),
     ],
 )
 def test_lines_that_run(load, line, needs):
@@ -105,12 +111,6 @@ def test_lines_that_run(load, line, needs):
     ("line", "capability"),
     [
         ("algorithm.adv_estimator=grpo actor_rollout_ref.rollout.name=vllm", "package vllm"),
-        (
-            "actor_rollout_ref.actor.lora.enable=true actor_rollout_ref.actor.lora.r=16 "
-            "actor_rollout_ref.actor.lora.lora_alpha=32 "
-            'actor_rollout_ref.actor.lora.target_modules=\'["q_proj","v_proj","k_proj","o_proj"]\'',
-            "LoRA adapters",
-        ),
         (
             "actor_rollout_ref.rollout.name=sglang actor_rollout_ref.rollout.agent_loop=tool_agent_loop "
             "tool_config_path=tools.yaml",

@@ -1,6 +1,6 @@
 """The arithmetic of a run, its memory, and micro-batches that fit."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -15,24 +15,38 @@ from burnish.config import (
     plan_numbers,
     plan_table,
 )
-from burnish.config.memory import LOGITS_AT_A_TIME, gib, host_memory, sequences_at_a_time
-from burnish.engine.forward import CHUNK_ELEMENTS
+from burnish.config.memory import adapter_parameters, gib, host_memory, sequences_at_a_time
+from burnish.config.model import ModelConfig
+from burnish.config.passes import CHUNK_ELEMENTS as AT_A_TIME
+from burnish.config.passes import CHUNK_ROWS, FUSED, PLAIN_ELEMENTS, activations, passes_of
+from burnish.config.plan import plan_activations
+from burnish.config.ppo import ACTOR_MODEL
+from burnish.engine import forward
+from burnish.models import llama
+from burnish.models.fused_training import FusedBackbone
 from burnish.models.tiny import write_tiny_model
+from burnish.ops import linear_log_probs
+from burnish.ops.varlen_attention import Sequences
 
 GIB = 2**30
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+CHECKPOINTING = "actor_rollout_ref.model.enable_gradient_checkpointing"
 KEYS = {"data.train_batch_size": 16, f"{ACTOR}.ppo_mini_batch_size": 4, f"{ROLLOUT}.n": 8}
 
 
 @dataclass
 class Sizes:
+    """A model that has no fused pass."""
+
     parameters: int = 1_000_000
     layers: int = 4
     hidden: int = 128
     intermediate: int = 512
     vocab: int = 1000
+    heads: int = 4
     kv_heads: int = 2
     head_dim: int = 32
+    model_type: str = "gemma2"
 
 
 def sizes(**policy):
@@ -123,6 +137,34 @@ def test_memory_counts_what_is_there(finish):
     assert full.always == plain.always + full.reference + full.critic
 
 
+def test_with_lora_only_the_adapter_has_masters_moments_and_gradients(finish):
+    keys = KEYS | {f"{ACTOR}.use_kl_loss": True, "actor_rollout_ref.model.lora_rank": 8, "critic.model.lora_rank": 2}
+    config, _ = finish(keys | {"actor_rollout_ref.model.dtype": "bf16"}, Needs(critic=True, process_reward=True))
+    per_rank = 4 * (2 * (128 + 128) + 2 * (128 + 64) + 3 * (128 + 512))  # layers × (q and o, k and v, feed-forward)
+    memory = estimate_memory(config, sizes(), 2)
+    adapter = 8 * per_rank
+    assert memory.weights == 2 * (1_000_000 + adapter) and memory.reference == 0
+    assert (memory.masters, memory.moments) == (4 * adapter, 8 * adapter)
+    assert memory.critic == 4 * 1_000_000 + 2 * per_rank * (4 + 8)
+    assert memory.process_reward == 1_000_000 * (4 + 8 + 4), "which is trained whole, and so has a start beside it"
+    config.process_reward.enable = False
+    assert estimate_memory(config, sizes(), 2).gradients == (4 + 2) * adapter
+    lines = {line.name: line.how for line in plan_numbers(config, None, sizes())}
+    assert lines["memory: weights"] == f"1,000,000 parameters and {adapter:,} of the adapter in bfloat16"
+    assert "the adapter in float32" in lines["memory: masters"] and "memory: reference" not in lines
+
+
+def test_adapters_of_some_layers_are_smaller(finish):
+    config, _ = finish(KEYS | {"actor_rollout_ref.model.lora_rank": 2})
+    model, facts = config.actor_rollout_ref.model, Sizes()
+    model.target_modules = ["q_proj", "self_attn.v_proj"]
+    assert adapter_parameters(model, facts) == 2 * 4 * ((128 + 128) + (128 + 64))
+    model.exclude_modules = ["v_proj"]
+    assert adapter_parameters(model, facts) == 2 * 4 * (128 + 128)
+    model.lora_rank = 0
+    assert adapter_parameters(model, facts) == 0
+
+
 def test_the_kv_pool_takes_its_share_of_the_device_at_most(finish):
     config, _ = finish(KEYS | {f"{ROLLOUT}.gpu_memory_utilization": 0.25})
     whole = estimate_memory(config, sizes(), 2).kv_cache
@@ -158,8 +200,11 @@ def test_models_of_their_own_count_with_their_own_sizes(finish):
     assert memory.critic == 3_000_000 * (2 + 4 + 8)
     assert memory.process_reward == 5_000_000 * (4 + 4 + 8)
     assert memory.gradients == 5_000_000 * 4  # the largest of those that take turns
-    assert memory.logits == 7 * shared.logits
+    assert memory.logits == 256 * 7000 * 4 + 7000 * 128 * 4 > shared.logits
     assert memory.kv_cache == shared.kv_cache  # of the policy, which alone samples
+    assert estimate_memory(config, sizes() | {"critic.model": Sizes(vocab=10**6)}, 2).logits == shared.logits, (
+        "one figure"
+    )
     deep = estimate_memory(config, sizes() | {"critic.model": Sizes(layers=40)}, 2)
     assert deep.activations > shared.activations == memory.activations  # bf16 takes half of it
     config.critic.enable = False
@@ -186,15 +231,31 @@ def test_low_precision_weights_have_float32_masters(finish):
     assert both.critic == 14_000_000
 
 
-def test_logits_are_those_of_response_tokens_and_never_more_than_one_chunk(finish):
+def test_logits_are_those_of_a_chunk_and_have_gradients_beside_them(finish):
+    """On a CPU 256 tokens at least, or 2**20 logits; on a GPU 2**28. The weight's gradient is summed in float32."""
     config, _ = finish(KEYS)
-    assert estimate_memory(config, sizes(), 2).logits == 2 * 512 * 1000 * 4 * 3
-    assert estimate_memory(config, sizes(vocab=150_000), 16).logits == CHUNK_ELEMENTS * 4 * 3
-    assert LOGITS_AT_A_TIME == CHUNK_ELEMENTS
+    assert estimate_memory(config, sizes(), 2).logits == 2**20 // 1000 * 1000 * 4 + 1000 * 128 * 4
+    assert estimate_memory(config, sizes(vocab=50_000), 2).logits == 256 * 50_000 * 4 + 50_000 * 128 * 4
+    assert estimate_memory(config, sizes(vocab=50_000), 2, on_gpu=True).logits == (2 * 1024 + 128) * 50_000 * 4
+    most = 2**28 // 50_000
+    low, _ = finish(KEYS | {"actor_rollout_ref.model.dtype": "bf16"})
+    assert estimate_memory(low, sizes(vocab=50_000), 16, on_gpu=True).logits == 50_000 * (most * (4 + 2) + 128 * 4)
+    adapter, _ = finish(KEYS | {"actor_rollout_ref.model.lora_rank": 4})
+    assert estimate_memory(adapter, sizes(vocab=50_000), 16, on_gpu=True).logits == 50_000 * most * 4, "frozen"
+    plain, _ = finish(KEYS | {"actor_rollout_ref.model.use_fused_kernels": False})
+    assert estimate_memory(plain, sizes(), 2).logits == 2 * 1024 * 1000 * 4 * 3
+    assert estimate_memory(plain, sizes(vocab=150_000), 16).logits == 2**25 * 4 * 3
 
 
-def kept_for_backward(module, sequences, tokens):
-    """Bytes that a forward pass keeps for its backward pass, besides the weights."""
+def test_the_chunks_are_those_of_the_engine():
+    assert {False: AT_A_TIME[False], True: AT_A_TIME[True]} == {
+        False: linear_log_probs.CHUNK_ELEMENTS["cpu"], True: linear_log_probs.CHUNK_ELEMENTS["cuda"],
+    }  # fmt: skip
+    assert (CHUNK_ROWS, PLAIN_ELEMENTS) == (linear_log_probs.CHUNK_ROWS, forward.CHUNK_ELEMENTS)
+
+
+def kept_for_backward(module, run):
+    """Bytes that `run`, a forward pass, keeps for its backward pass, besides the weights."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
     kept = {}
 
@@ -205,36 +266,117 @@ def kept_for_backward(module, sequences, tokens):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        module.get_decoder()(input_ids=torch.ones(sequences, tokens, dtype=torch.long), use_cache=False)
+        run()
     return sum(storage.nbytes() for storage in kept.values())
+
+
+def growth(folder, shape, run, *, dtype, checkpointing, device="cpu"):
+    """Bytes that a layer more keeps for the backward pass; `run(module)` gives the forward pass."""
+    measured = []
+    for layers in (2, 5):
+        source = write_tiny_model(folder / str(layers), layers=layers, **shape)
+        module = AutoModelForCausalLM.from_pretrained(source, dtype=dtype).train().to(device)
+        if checkpointing:
+            module.gradient_checkpointing_enable({"use_reentrant": False})
+        measured.append(kept_for_backward(module, run(module)))
+    return (measured[1] - measured[0]) / 3
+
+
+def by_transformers(module):
+    ids = torch.ones(2, 100, dtype=torch.long)
+    return lambda: module.get_decoder()(input_ids=ids, use_cache=False)
+
+
+def by_fused_pass(module):
+    device, backbone = module.device, FusedBackbone(module.model)
+    ids, positions = torch.ones(200, dtype=torch.long, device=device), torch.arange(100, device=device).repeat(2)
+    return lambda: backbone(ids, positions, Sequences.of([100, 100], device))
+
+
+SHAPE = {"hidden_size": 64, "heads": 4, "intermediate_size": 192}
+
+
+def estimated(model_type, dtype, checkpointing, on_gpu=False):
+    """Bytes that a layer more takes by the estimate, in a pass of 200 tokens through a model of that shape."""
+    model = ModelConfig(dtype=str(dtype).removeprefix("torch."), enable_gradient_checkpointing=checkpointing)
+    two, five = (
+        Sizes(layers=layers, hidden=64, intermediate=192, kv_heads=4, head_dim=16, model_type=model_type)
+        for layers in (2, 5)
+    )
+    return (
+        activations(model, five, 200, trains=True, on_gpu=on_gpu)
+        - activations(model, two, 200, trains=True, on_gpu=on_gpu)
+    ) / 3
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("checkpointing", [True, False])
-def test_activations_grow_with_layers_as_those_of_a_model_do(finish, tmp_path, dtype, checkpointing):
-    shape = {"hidden_size": 64, "heads": 4, "intermediate_size": 192}
-    keys = {"data.max_prompt_length": 60, "data.max_response_length": 40}
-    keys["actor_rollout_ref.model.enable_gradient_checkpointing"] = checkpointing
-    keys["actor_rollout_ref.model.dtype"] = str(dtype).removeprefix("torch.")
-    config, _ = finish(KEYS | keys)
-    measured, estimated = [], []
-    for layers in (2, 5):
-        folder = write_tiny_model(tmp_path / str(layers), layers=layers, **shape)
-        module = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).train()
-        if checkpointing:
-            module.gradient_checkpointing_enable()
-        measured.append(kept_for_backward(module, 2, 100))
-        estimated.append(estimate_memory(config, sizes(layers=layers, hidden=64, intermediate=192), 2).activations)
-    grown = (estimated[1] - estimated[0]) / (measured[1] - measured[0])
-    assert grown == pytest.approx(1, rel=0.1)
+def test_activations_grow_with_layers_as_those_of_a_model_do(tmp_path, dtype, checkpointing):
+    grown = growth(tmp_path, SHAPE, by_transformers, dtype=dtype, checkpointing=checkpointing)
+    assert estimated("gemma2", dtype, checkpointing) == pytest.approx(grown, rel=0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("checkpointing", [True, False])
+def test_activations_grow_with_layers_as_those_of_the_fused_pass_do(tmp_path, dtype, checkpointing):
+    """On a CPU, where torch's own functions keep more than the kernels do; a checkpoint is of two parts."""
+    grown = growth(tmp_path, SHAPE, by_fused_pass, dtype=dtype, checkpointing=checkpointing)
+    assert estimated("qwen2", dtype, checkpointing) == pytest.approx(grown, rel=1e-9 if checkpointing else 0.15)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("checkpointing", [True, False])
+def test_activations_grow_with_layers_as_those_of_the_kernels_do(tmp_path, checkpointing):
+    measured = {"dtype": torch.bfloat16, "checkpointing": checkpointing, "device": "cuda"}
+    grown = growth(tmp_path, SHAPE, by_fused_pass, **measured)
+    assert estimated("qwen2", torch.bfloat16, checkpointing, on_gpu=True) == pytest.approx(grown, rel=0.05)
+
+
+HALF = Sizes(494_032_768, 24, 896, 4864, 151_936, 14, 2, 64, "qwen2")
+ONE_AND_A_HALF = Sizes(1_543_714_304, 28, 1536, 8960, 151_936, 12, 2, 128, "qwen2")
+
+
+@pytest.mark.parametrize(
+    ("facts", "tokens", "checkpointing", "measured"),  # GiB at the peak, of bf16 on an H200: weights and gradients, too
+    [(HALF, 18_944, False, 18.6), (HALF, 63_936, False, 60.4), (HALF, 63_936, True, 9.9),
+     (ONE_AND_A_HALF, 16_576, False, 35.4)],
+)  # fmt: skip
+def test_the_fused_pass_takes_what_was_measured(facts, tokens, checkpointing, measured):
+    model = ModelConfig(dtype="bfloat16", enable_gradient_checkpointing=checkpointing)
+    found = activations(model, facts, tokens, trains=True, on_gpu=True) + 2 * 2 * facts.parameters
+    assert found / GIB == pytest.approx(measured, rel=0.06)
+
+
+def test_only_what_takes_the_fused_pass_counts_as_fused():
+    def kept(facts=HALF, *, on_gpu=True, trains=True, **keys):
+        model = ModelConfig(dtype="bfloat16", enable_gradient_checkpointing=False, **keys)
+        return activations(model, facts, 1000, trains=trains, on_gpu=on_gpu)
+
+    plain = 1000 * 2 * 24 * (11 * 896 + 4 * 4864)
+    assert kept() < 0.75 * plain
+    assert kept(use_fused_kernels=False) == kept(use_remove_padding=False) == kept(on_gpu=False) == plain
+    assert kept(replace(HALF, model_type="gemma2")) == plain
+    norms = kept(replace(HALF, model_type="qwen3")) - kept()
+    assert norms == 1000 * 2 * 24 * (14 + 2) * 64, "queries and keys before their norms"
+    assert kept(trains=False) == kept() / 24, "one layer at a time"
+    assert kept(enable_activation_offload=True) == kept() / 24 * 2
+    assert kept(enable_activation_offload=True, on_gpu=False) == plain, "on a CPU nothing is moved"
+
+
+def test_the_fused_families_are_those_of_the_engine():
+    from transformers import CONFIG_MAPPING, MODEL_MAPPING
+
+    assert tuple(MODEL_MAPPING[CONFIG_MAPPING[name]].__name__ for name in FUSED) == llama.BACKBONES
 
 
 def test_checkpointing_keeps_one_hidden_state_per_layer_and_recomputes_one_layer(finish):
-    off = finish(KEYS | {"actor_rollout_ref.model.enable_gradient_checkpointing": False})[0]
+    off = finish(KEYS | {CHECKPOINTING: False})[0]
     layer = estimate_memory(off, sizes(layers=1), 2).activations
     assert estimate_memory(off, sizes(layers=4), 2).activations == 4 * layer
     hidden = 2 * 1024 * 128 * 4
-    assert estimate_memory(finish(KEYS)[0], sizes(layers=4), 2).activations == 4 * hidden + layer
+    for value in (True, "auto"):  # which is on where nobody has decided
+        on = finish(KEYS | {CHECKPOINTING: value})[0]
+        assert estimate_memory(on, sizes(layers=4), 2).activations == 4 * hidden + layer
 
 
 def test_micro_batches_fit_the_memory(finish):
@@ -255,8 +397,10 @@ def test_only_sizes_that_were_left_open_are_planned(finish):
     assert policy.actor.ppo_micro_batch_size_per_gpu == 3
     assert policy.rollout.log_prob_micro_batch_size_per_gpu == policy.ref.log_prob_micro_batch_size_per_gpu == 16
     assert critic.ppo_micro_batch_size_per_gpu == critic.forward_micro_batch_size_per_gpu == 16
-    (notice,) = notices
-    assert notice.startswith("micro-batches of 16 sequences, planned for ")
+    kept, notice = notices
+    assert kept.startswith("activations are kept, ") and notice.startswith(
+        "micro-batches of 16 sequences, planned for "
+    )
     told = notice.partition("memory (")[2].removesuffix(")").split(", ")
     assert told == [  # without a KL term there is no reference
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
@@ -267,8 +411,179 @@ def test_only_sizes_that_were_left_open_are_planned(finish):
 
 
 def test_where_all_sizes_are_planned_none_is_named(finish):
-    (notice,) = plan_micro_batches(finish(KEYS)[0], sizes(), 2**50)
+    (notice,) = plan_micro_batches(finish(KEYS | {CHECKPOINTING: True})[0], sizes(), 2**50)
     assert notice == "micro-batches of 16 sequences, planned for 1048576.0 GiB of memory"
+
+
+def test_activations_are_kept_where_they_fit(finish):
+    kept, _ = finish(KEYS | {CHECKPOINTING: False})
+    memory = estimate_memory(kept, sizes(), 16, on_gpu=True)
+    room = int((memory.always + memory.training) / 0.9) + 2
+    config, _ = finish(KEYS)
+    said = plan_micro_batches(config, sizes(), room)
+    assert config.actor_rollout_ref.model.enable_gradient_checkpointing is False
+    assert config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu == 16
+    assert said[0] == f"activations are kept, {gib(memory.activations)} of {gib(room)} of memory"
+    assert plan_micro_batches(config, sizes(), room) == []
+    lines = {line.name: line.how for line in plan_numbers(config, None, sizes(), memory_bytes=room)}
+    assert lines["memory: activations"] == "16 sequences of 1024 tokens, kept for the backward pass"
+
+
+def test_activations_are_recomputed_where_they_do_not_fit_and_then_more_sequences_do(finish):
+    kept, _ = finish(KEYS | {CHECKPOINTING: False})
+    memory = estimate_memory(kept, sizes(), 16, on_gpu=True)
+    room = int((memory.always + memory.training) / 0.9) - 2
+    config, _ = finish(KEYS)
+    said = plan_micro_batches(config, sizes(), room)
+    assert config.actor_rollout_ref.model.enable_gradient_checkpointing is True
+    assert config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu == 16
+    needed = gib(memory.always + memory.training)
+    assert said[0] == f"activations are recomputed: to keep them would take {needed} in all, of {gib(room)} of memory"
+    lines = {line.name: line.how for line in plan_numbers(config, None, sizes(), memory_bytes=room)}
+    assert lines["memory: activations"] == "16 sequences of 1024 tokens, recomputed, all but the inputs of layers"
+    tight, _ = finish(KEYS)
+    plan_micro_batches(tight, sizes(), room // 4)
+    assert tight.actor_rollout_ref.model.enable_gradient_checkpointing is True
+    assert 1 < tight.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu < 16, "planned again with what is recomputed"
+
+
+def test_what_was_said_about_activations_is_not_decided_again(finish):
+    for value in (True, False):
+        for memory in (2**20, 2**50):
+            config, _ = finish(KEYS | {CHECKPOINTING: value})
+            assert not [said for said in plan_micro_batches(config, sizes(), memory) if "activations" in said]
+            assert config.actor_rollout_ref.model.enable_gradient_checkpointing is value
+
+
+def test_one_decision_holds_for_all_models_that_are_trained(finish):
+    needs = Needs(critic=True, process_reward=True)
+    judge = {"reward_model.enable": True, "reward_model.model.path": "rm"}
+    config, _ = finish(KEYS | judge | {"critic.model.enable_gradient_checkpointing": True}, needs)
+    said = plan_micro_batches(config, sizes(), 2**50)[0]
+    assert said.endswith(" of memory (actor_rollout_ref.model, process_reward.model)")
+    found = {key: model.enable_gradient_checkpointing for key, model in config.models.items()}
+    assert found == {"actor_rollout_ref.model": False, "critic.model": True, "process_reward.model": False,
+                     "reward_model.model": "auto"}  # fmt: skip
+    config, _ = finish(KEYS, needs)
+    large = {"critic.model": Sizes(layers=4000)}
+    said = plan_micro_batches(config, sizes() | large, 2**36)[0]
+    assert said.startswith("activations are recomputed") and said.endswith("memory"), "all of them, so none is named"
+    assert all(model.enable_gradient_checkpointing is True for model in config.models.values())
+
+
+def test_a_budget_of_tokens_decides_where_passes_are_cut_by_it(finish):
+    def planned(budget):
+        keys = {f"{ACTOR}.use_dynamic_bsz": True, f"{ACTOR}.ppo_max_token_len_per_gpu": budget}
+        config, _ = finish(KEYS | keys)
+        return config, plan_micro_batches(config, sizes(), 2**29)
+
+    small, said = planned(2000)
+    assert small.actor_rollout_ref.model.enable_gradient_checkpointing is False and len(said) == 1
+    lines = {line.name: line.how for line in plan_numbers(small, None, sizes(), memory_bytes=2**29)}
+    assert lines["memory: activations"] == "2,000 tokens, kept for the backward pass"
+    large, said = planned(30_000)
+    assert large.actor_rollout_ref.model.enable_gradient_checkpointing is True
+    (line,) = [line for line in plan_numbers(large, None, sizes(), memory_bytes=2**29) if "activations" in line.name]
+    assert line.how.startswith("30,000 tokens, recomputed")
+
+
+def test_a_pass_has_its_own_tokens(finish):
+    def tokens(micro_batch=None, **keys):
+        config, _ = finish(KEYS | {"critic.ppo_mini_batch_size": 1} | keys, Needs(critic=True))
+        return {one.size.removesuffix("micro_batch_size_per_gpu"): one.tokens(config, micro_batch)
+                for one in passes_of(config) if one.is_used}  # fmt: skip
+
+    sized = tokens(**{f"{ACTOR}.ppo_micro_batch_size_per_gpu": 3, f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 5})
+    assert sized == {f"{ACTOR}.ppo_": 3 * 1024, f"{ROLLOUT}.log_prob_": 5 * 1024, "critic.ppo_": 1024,
+                     "critic.forward_": 1024}  # fmt: skip
+    assert set(tokens(2).values()) == {2048}
+    cut = {f"{ACTOR}.use_dynamic_bsz": True, f"{ACTOR}.ppo_max_token_len_per_gpu": 20_000}
+    budgets = tokens(7, **cut, **{"critic.forward_max_token_len_per_gpu": 50_000})
+    assert budgets == {f"{ACTOR}.ppo_": 20_000, f"{ROLLOUT}.log_prob_": 20_000, "critic.ppo_": 8 * 1024,
+                       "critic.forward_": 50_000}, "no more than the sequences of an update"  # fmt: skip
+    assert tokens(**cut | {f"{ACTOR}.ppo_max_token_len_per_gpu": 10})[f"{ACTOR}.ppo_"] == 1024, "a sequence is whole"
+
+
+def test_with_activations_in_host_memory_only_inputs_of_layers_are_moved(finish):
+    keys = KEYS | {"actor_rollout_ref.model.enable_activation_offload": True}
+    config, _ = finish(keys)
+    said = plan_micro_batches(config, sizes(), 2**50)[0]
+    assert said.startswith("activations are recomputed: to host memory")
+    assert config.actor_rollout_ref.model.enable_gradient_checkpointing is True
+    on_cpu, _ = finish(keys)
+    plan_micro_batches(on_cpu, {ACTOR_MODEL: Sizes(parameters=1, vocab=2, layers=1, hidden=1, intermediate=1)})
+    assert on_cpu.actor_rollout_ref.model.enable_gradient_checkpointing is False, "a CPU moves nothing"
+
+
+def test_update_state_in_host_memory_is_there_for_the_update_alone(finish):
+    keys = KEYS | {"actor_rollout_ref.model.dtype": "bf16"}
+    offload = {f"{ACTOR}.fsdp_config.optimizer_offload": True, "critic.fsdp_config.optimizer_offload": True}
+    needs = Needs(critic=True)
+    before = estimate_memory(finish(keys, needs)[0], sizes(), 2, on_gpu=True)
+    config, _ = finish(keys | offload, needs)
+    after = estimate_memory(config, sizes(), 2, on_gpu=True)
+    assert (after.weights, after.masters, after.moments, after.critic) == (before.weights, 0, 0, 4_000_000)
+    assert after.always == before.always - (4_000_000 + 8_000_000) - 8_000_000
+    large = estimate_memory(config, sizes(parameters=10**9), 2, on_gpu=True)
+    assert large.largest.name == "the optimiser's step" and large.training == 10**9 * (4 + 8 + 4)
+    assert large.peak == large.always + 10**9 * (4 + 8 + 4), "gradients, and what comes back; no activations"
+    lines = {line.name: line.value for line in plan_numbers(config, None, sizes(parameters=10**9), memory_bytes=2**60)}
+    assert lines["memory: from host memory"] == gib(12 * 10**9) and "memory: masters" not in lines
+    assert estimate_memory(config, sizes(), 2) == estimate_memory(finish(keys, needs)[0], sizes(), 2), "on a CPU"
+
+
+def test_weights_in_host_memory_are_there_while_their_model_is_used(finish):
+    judge = {"reward_model.enable": True, "reward_model.model.path": "rm"}
+    keys = KEYS | HF | judge | {f"{ACTOR}.use_kl_loss": True, f"{ROLLOUT}.max_num_seqs": 1}
+    offload = {
+        "actor_rollout_ref.ref.fsdp_config.param_offload": True,
+        "critic.fsdp_config.param_offload": True,
+        "reward_model.model.fsdp_config.param_offload": True,
+    }
+    facts = sizes() | {"critic.model": Sizes(2_000_000), "reward_model.model": Sizes(10**9)}
+    before = estimate_memory(finish(keys, Needs(critic=True))[0], facts, 2, on_gpu=True)
+    config, _ = finish(keys | offload, Needs(critic=True))
+    after = estimate_memory(config, facts, 2, on_gpu=True)
+    assert (after.reference, after.critic, after.reward_model) == (0, 16_000_000, 0), "the critic's moments stay"
+    assert after.always == before.always - 4 * (1_000_000 + 2_000_000 + 10**9)
+    turns = {turn.name: turn.brought for turn in after.turns}
+    assert turns["one pass of the reference"] == 4_000_000 and turns["one pass of the reward model"] == 4 * 10**9
+    assert turns["one training pass of the critic"] == turns["one pass of the critic"] == 8_000_000
+    assert turns["the optimiser's step of the critic"] == 8_000_000 and turns["one training pass"] == 0
+    assert {turn.gradients for turn in after.turns if turn.name.startswith("one pass of")} == {0}
+    assert after.largest.name == "one pass of the reward model" and after.peak < before.peak
+    assert estimate_memory(config, facts, 2).always == before.always, "on a CPU"
+
+
+def test_a_process_reward_model_with_an_adapter_has_no_start_beside_it(finish):
+    def words(**keys):
+        config, _ = finish(KEYS | keys, Needs(process_reward=True))
+        lines = {line.name: line.how for line in plan_numbers(config, None, sizes())}
+        return lines["memory: process reward model"]
+
+    assert words().endswith("of its own, and its start")
+    assert words(**{"process_reward.model.lora_rank": 4}).endswith("of its own")
+
+
+def test_a_run_with_one_model_decides_in_the_same_way():
+    facts = Sizes()
+    model = ModelConfig(dtype="bfloat16", enable_gradient_checkpointing=False)
+    kept = activations(model, facts, 5000, trains=True, on_gpu=True)
+    output = 5000 * 1000 * (4 + 2) + 1000 * 128 * 4
+    needed = 1_000_000 * (2 + 4 + 8 + 4 + 2) + kept + output
+    for room, recomputed in ((int(needed / 0.9) + 2, False), (int(needed / 0.9) - 2, True)):
+        model = ModelConfig(dtype="bfloat16")
+        (said,) = plan_activations(model, facts, 5000, room)
+        assert model.enable_gradient_checkpointing is recomputed
+        assert said.startswith("activations are recomputed: " if recomputed else f"activations are kept, {gib(kept)}")
+        assert plan_activations(model, facts, 5000, 1) == [] and model.enable_gradient_checkpointing is recomputed
+
+
+def test_a_plan_is_not_what_differs_from_the_defaults(make):
+    built = make({"data.seed": 3})
+    built.config.actor_rollout_ref.model.enable_gradient_checkpointing = False
+    assert explain(built.config, built.explicit) == "data.seed  3"
+    assert CHECKPOINTING in explain(built.config, built.explicit | {CHECKPOINTING})
 
 
 def test_the_table_has_a_line_per_number(finish):

@@ -128,13 +128,13 @@ def test_its_micro_batches_are_planned(finish):
     name = "process_reward.micro_batch_size_per_gpu"
     keys = KEYS | {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 3}
     config, _ = finish(keys, PRIME)
-    (notice,) = plan_micro_batches(config, FACTS, 10**15)
+    notice = plan_micro_batches(config, FACTS, 10**15)[-1]
     assert config.process_reward.micro_batch_size_per_gpu == 16 and name in notice
     config, _ = finish(keys | {name: 5}, PRIME)
-    (notice,) = plan_micro_batches(config, FACTS, 10**15)
+    notice = plan_micro_batches(config, FACTS, 10**15)[-1]
     assert config.process_reward.micro_batch_size_per_gpu == 5 and name not in notice
     config, _ = finish(keys | {"process_reward.use_dynamic_bsz": True}, PRIME)
-    (notice,) = plan_micro_batches(config, FACTS, 10**15)
+    notice = plan_micro_batches(config, FACTS, 10**15)[-1]
     assert config.process_reward.micro_batch_size_per_gpu is None and name not in notice
     config, _ = finish(keys, Needs(groups=True))
-    assert name not in plan_micro_batches(config, FACTS, 10**15)[0]
+    assert name not in plan_micro_batches(config, FACTS, 10**15)[-1]

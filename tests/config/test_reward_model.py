@@ -79,16 +79,16 @@ def test_the_plan_shows_it(finish):
 def test_its_micro_batches_are_planned(finish):
     keys = BATCH | ON | {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 3}
     config, _ = finish(keys)
-    (notice,) = plan_micro_batches(config, POLICY, 10**15)
+    notice = plan_micro_batches(config, POLICY, 10**15)[-1]
     assert config.reward_model.micro_batch_size_per_gpu == 4 and MICRO in notice
     config, _ = finish(keys | {MICRO: 5})
-    (notice,) = plan_micro_batches(config, POLICY, 10**15)
+    notice = plan_micro_batches(config, POLICY, 10**15)[-1]
     assert config.reward_model.micro_batch_size_per_gpu == 5 and MICRO not in notice
     config, _ = finish(keys | {"reward_model.use_dynamic_bsz": True})
-    (notice,) = plan_micro_batches(config, POLICY, 10**15)
+    notice = plan_micro_batches(config, POLICY, 10**15)[-1]
     assert config.reward_model.micro_batch_size_per_gpu is None and MICRO not in notice
     config, _ = finish({name: value for name, value in keys.items() if name not in ON})
-    assert MICRO not in plan_micro_batches(config, POLICY, 10**15)[0]
+    assert MICRO not in plan_micro_batches(config, POLICY, 10**15)[-1]
 
 
 def test_a_short_context_is_told_and_not_refused(finish):

@@ -74,7 +74,7 @@ def test_other_spellings():
         ),
         ("optim.betas=[0.9]", "optim.betas"),
         ("trainer.save_freq=0", "trainer.save_freq=0: every 0 steps is never"),
-        ("model.lora_rank=8", "not available yet"),
+        ("model.lora_rank=-1", "model.lora_rank=-1"),
     ],
 )
 def test_mistakes(override, message):

@@ -1,0 +1,166 @@
+"""The passes of a run through its models: how many tokens each holds, and the memory that these take.
+
+Consumes a finalised configuration and the models' sizes; `memory.py` adds up what comes out. A pass runs its sequences
+end to end, without padding (a model that takes no packed line pads them, which is not counted where passes are cut by
+tokens). In values per token and layer, a pass with gradients keeps for its backward pass
+
+    transformers' own layers      11 × hidden + 4 × intermediate: norms, queries, keys, values, attention, residuals;
+                                  gate, its activation, up and their product
+    the fused pass, on a GPU      4 × hidden, 2 × queries, 2 × keys and 3 × intermediate: two norms with their sums;
+                                  queries and attention; keys and values; gate, up and product. Where heads have norms
+                                  of their own, queries and keys before them, too
+
+The fused pass on a CPU is torch's functions and counts as transformers' layers. With gradient checkpointing a layer
+keeps its input, which in the fused pass is two parts (see `models/fused_training.py`), and one layer at a time is
+computed again. Activations in host memory leave those of two layers on the device: one at work, one on its way. A pass
+without gradients keeps one layer at a time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from burnish.config.key import read
+from burnish.config.model import ModelConfig
+from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, PROCESS_REWARD_MODEL, REWARD_MODEL, PPOConfig
+
+BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
+FLOAT32 = 4
+KEPT_HIDDEN, KEPT_INTERMEDIATE = 11, 4
+FUSED = ("llama", "mistral", "qwen2", "qwen3")  # model types; BACKBONES in models/llama.py
+HEAD_NORMS = ("qwen3",)
+REFERENCE_PASS = "actor_rollout_ref.ref.log_prob_"
+LAYERS_ON_DEVICE = 2
+
+# Logits at a time: CHUNK_ELEMENTS and CHUNK_ROWS in ops/linear_log_probs.py, by whether it is on a GPU; and those of
+# the plain way, CHUNK_ELEMENTS in engine/forward.py, with their log-softmax and its gradient.
+CHUNK_ELEMENTS, CHUNK_ROWS = {False: 2**20, True: 2**28}, 256
+PLAIN_ELEMENTS, PLAIN_COPIES = 2**25, 3
+
+
+class ModelSizes(Protocol):
+    """The kind and the sizes of a decoder, as `models.facts.ModelFacts` has them."""
+
+    @property
+    def model_type(self) -> str: ...
+    @property
+    def parameters(self) -> int: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def intermediate(self) -> int: ...
+    @property
+    def vocab(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One kind of pass. `size` is the key of its number of sequences; `budget` its tokens, where it is cut by those."""
+
+    model: str
+    size: str
+    budget: int | None
+    sequences: int  # that there are to pass, at most
+    trains: bool
+    is_used: bool = True
+
+    def tokens(self, config: PPOConfig, micro_batch: int | None = None) -> int:
+        """Tokens at most, where a pass that is not cut by tokens has `micro_batch` sequences; None: what its key says.
+
+        A sequence that is longer than the budget is alone in its pass.
+        """
+        length = longest(config)
+        wanted = self.budget or (micro_batch or read(config, self.size) or 1) * length
+        return max(length, min(wanted, self.sequences * length))
+
+
+def passes_of(config: PPOConfig) -> list[Pass]:
+    """All kinds of passes, also those that this run has none of."""
+    policy, critic, process, judge = config.actor_rollout_ref, config.critic, config.process_reward, config.reward_model
+    actor, rollout, ref, n = policy.actor, policy.rollout, policy.ref, policy.rollout.n
+    every = config.data.train_batch_size * n
+
+    def one(model: str, prefix: str, by_tokens: bool, tokens: int, prompts: int | None, used: bool = True) -> Pass:
+        """`prompts` of an optimiser step; None where nothing is trained."""
+        size, budget = f"{prefix}micro_batch_size_per_gpu", tokens if by_tokens else None
+        return Pass(model, size, budget, every if prompts is None else prompts * n, prompts is not None, used)
+
+    log_prob, ref_log_prob = rollout.log_prob_max_token_len_per_gpu, ref.log_prob_max_token_len_per_gpu
+    return [
+        one(ACTOR_MODEL, "actor_rollout_ref.actor.ppo_", actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu,
+            actor.ppo_mini_batch_size),
+        one(ACTOR_MODEL, "actor_rollout_ref.rollout.log_prob_", rollout.log_prob_use_dynamic_bsz, log_prob, None),
+        one(ACTOR_MODEL, REFERENCE_PASS, ref.log_prob_use_dynamic_bsz, ref_log_prob, None, config.reads_reference),
+        one(CRITIC_MODEL, "critic.ppo_", critic.use_dynamic_bsz, critic.ppo_max_token_len_per_gpu,
+            critic.ppo_mini_batch_size, bool(critic.enable)),
+        one(CRITIC_MODEL, "critic.forward_", critic.use_dynamic_bsz, critic.forward_max_token_len_per_gpu, None,
+            bool(critic.enable)),
+        one(PROCESS_REWARD_MODEL, "process_reward.", process.use_dynamic_bsz, process.max_token_len_per_gpu,
+            process.mini_batch_size, bool(process.enable)),
+        one(REWARD_MODEL, "reward_model.", judge.use_dynamic_bsz, judge.forward_max_token_len_per_gpu, None,
+            judge.enable),
+    ]  # fmt: skip
+
+
+def longest(config: PPOConfig) -> int:
+    """Tokens of a sequence at most."""
+    return config.data.max_prompt_length + config.data.max_response_length
+
+
+def is_recomputed(model: ModelConfig) -> bool:
+    """Whether gradient checkpointing is on; where nobody has decided, it is."""
+    return model.enable_gradient_checkpointing is not False
+
+
+def activations(model: ModelConfig, facts: ModelSizes, tokens: int, *, trains: bool, on_gpu: bool) -> int:
+    """Bytes that a pass of so many tokens holds for its backward pass, or in one layer where there is none."""
+    is_fused = facts.model_type in FUSED and model.use_fused_kernels is not False and model.use_remove_padding
+    layer = _layer(facts, is_fused and on_gpu)
+    kept = layer * facts.layers
+    if not trains:
+        kept = layer
+    elif model.enable_activation_offload and on_gpu:
+        kept = layer * min(LAYERS_ON_DEVICE, facts.layers)
+    elif is_recomputed(model):
+        kept = facts.layers * facts.hidden * (2 if is_fused else 1) + layer
+    return tokens * kept * BYTES[model.dtype]
+
+
+def logits(model: ModelConfig, facts: ModelSizes, tokens: int, *, trains: bool, on_gpu: bool) -> int:
+    """Bytes of the output layer over so many tokens, at most: the logits of a chunk, and gradients beside them.
+
+    These are the chunk's, in the type of the weights, and the sum of the weight's over all chunks in float32.
+    """
+    if model.use_fused_kernels is False:
+        return min(tokens * facts.vocab, PLAIN_ELEMENTS) * FLOAT32 * PLAIN_COPIES
+    width = BYTES[model.dtype]
+    copy = width if trains and width != FLOAT32 else 0  # float32 gradients replace the logits
+    weight = facts.vocab * facts.hidden * FLOAT32 if trains and not model.has_lora else 0
+    return min(tokens, rows_at_a_time(facts, on_gpu)) * facts.vocab * (FLOAT32 + copy) + weight
+
+
+def rows_at_a_time(facts: ModelSizes, on_gpu: bool) -> int:
+    """Tokens whose logits exist together at most."""
+    return max(CHUNK_ROWS, CHUNK_ELEMENTS[on_gpu] // facts.vocab)
+
+
+def sizes_of(config: PPOConfig, facts: Mapping[str, ModelSizes]) -> dict[str, ModelSizes]:
+    """The sizes of each model of the run, by its key; a model without any has those of the policy."""
+    return {key: facts.get(key, facts[ACTOR_MODEL]) for key in config.models}
+
+
+def _layer(facts: ModelSizes, by_kernels: bool) -> int:
+    """Values per token that one layer keeps."""
+    if not by_kernels:
+        return KEPT_HIDDEN * facts.hidden + KEPT_INTERMEDIATE * facts.intermediate
+    query, keys = facts.heads * facts.head_dim, facts.kv_heads * facts.head_dim
+    before = query + keys if facts.model_type in HEAD_NORMS else 0
+    return 4 * facts.hidden + 2 * query + 2 * keys + 3 * facts.intermediate + before
