@@ -3,6 +3,7 @@
 Consumes ids, masks and log-probs as lists, numpy arrays or tensors; hands on plain lists of equal length.
 """
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -37,8 +38,8 @@ class AgentLoopOutput:
         if not self.prompt_ids:
             raise AgentError("prompt_ids is empty; a trajectory starts with the tokens the policy was prompted with")
         _same_length("response_mask", self.response_mask, self.response_ids)
-        wrong = next((i for i, m in enumerate(self.response_mask) if m not in (0, 1)), None)
-        if wrong is not None:
+        if not set(self.response_mask) <= {0, 1}:
+            wrong = next(i for i, m in enumerate(self.response_mask) if m not in (0, 1))
             raise AgentError(f"response_mask[{wrong}] is {self.response_mask[wrong]}; it must be 0 or 1")
         if self.response_logprobs is not None:
             self.response_logprobs = self._checked_log_probs(_as_list(self.response_logprobs, "response_logprobs"))
@@ -55,6 +56,8 @@ class AgentLoopOutput:
 
     def _checked_log_probs(self, values: list[Any]) -> list[float]:
         _same_length("response_logprobs", values, self.response_ids)
+        if set(map(type, values)) <= {float} and math.isfinite(sum(values)) and all(self.response_mask):
+            return values  # all is right, and known without looking at one after the other
         for i, (value, sampled) in enumerate(zip(values, self.response_mask, strict=True)):
             if sampled and (not isinstance(value, int | float) or not math.isfinite(value)):
                 raise AgentError(
@@ -65,7 +68,7 @@ class AgentLoopOutput:
     @property
     def policy_ids(self) -> list[int]:
         """The tokens that the policy itself sampled."""
-        return [token for token, sampled in zip(self.response_ids, self.response_mask, strict=True) if sampled]
+        return list(itertools.compress(self.response_ids, self.response_mask))
 
     def turn_ends(self) -> list[int]:
         """Position in the response of the last sampled token of each turn."""
@@ -96,6 +99,8 @@ def as_ids(value: Any, name: str = "prompt_ids") -> list[int]:
     values = _as_list(value, name)
     if len(values) == 1 and isinstance(values[0], list):
         values = values[0]
+    if set(map(type, values)) <= {int}:
+        return list(values)
     for i, item in enumerate(values):
         if not isinstance(item, int):  # bool is an int
             raise AgentError(f"{name}[{i}] is {item!r}; expected whole numbers, as a list or a tensor")
@@ -107,6 +112,8 @@ def _as_list(value: Any, name: str) -> list[Any]:
         value = value.tolist()
     if not isinstance(value, list | tuple):
         raise AgentError(f"{name} is a {type(value).__name__}; expected a list or a tensor")
+    if set(map(type, value)) <= {int, float}:
+        return list(value)
     return [item.tolist() if hasattr(item, "tolist") else item for item in value]
 
 

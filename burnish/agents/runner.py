@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from burnish.agents.base import AgentLoopOutput, find_loop
 from burnish.agents.server import ServerManager
 from burnish.agents.user_loops import SECTION, user_loops
@@ -122,7 +124,8 @@ class TrajectoryRunner:
             raise  # says itself what to mend
         except Exception as error:
             raise AgentError(f"agent loop {name} failed for {_who(row)}: {type(error).__name__}: {error}") from error
-        text = self.tokenizer.decode(output.policy_ids, skip_special_tokens=True)
+        ids = np.array(output.policy_ids)  # of a list, transformers asks each number what it is
+        text = self.tokenizer.decode(ids, skip_special_tokens=True)
         trajectory = Trajectory(row, output, text, completions=server.completions)
         if call.score is not None:
             stages[position] = "being scored"
@@ -145,7 +148,7 @@ class TrajectoryRunner:
             output = replace(output, response_logprobs=_recorded_log_probs(output, completions))
         limit = self.config.data.max_response_length
         cut = output.cut(limit)
-        if not cut.policy_ids:
+        if not any(cut.response_mask):
             raise AgentError(f"no token of the response (its first {limit} count) was sampled by the policy")
         reason = "length" if cut is not output else completions[-1].finish_reason if completions else None
         cut.extra_fields.setdefault("finish_reason", reason)

@@ -50,6 +50,11 @@ class Table:
         function = self._entry(name).function
         return self._import(function) if isinstance(function, str) else function
 
+    def is_built_in(self, name: str) -> bool:
+        """Whether the algorithm is one of burnish's own, of which everything it reads is known."""
+        entry = self.entries.get(name)
+        return entry is not None and isinstance(entry.function, str)
+
     def load_choice(self, name: str) -> Callable[..., Any] | None:
         """The function that picks tokens for the algorithm; None where it needs none."""
         choose = self._entry(name).choose

@@ -82,9 +82,9 @@ COMMANDS = {
     "chat": Command("talk to a model or checkpoint in the terminal", "burnish.cli.chat:main"),
     "serve": Command("a model or checkpoint behind an OpenAI-compatible endpoint", "burnish.cli.serve:main"),
     "data": Command("make, check and show datasets", "burnish.cli.data:main"),
+    "replay": Command("an update that was NaN or infinite, run again", "burnish.cli.replay:main"),
     "retriever": Command("the retrieval server of the search agent"),
     "dashboard": Command("runs and trajectories in a browser"),
-    "replay": Command("a dumped step, run again"),
 }
 
 

@@ -99,7 +99,6 @@ def job(seed: int, folder: Path, steps: int) -> list[str]:
         "data.max_response_length=64",
         f"data.seed={seed}",
         f"actor_rollout_ref.model.path={NANO}",
-        "actor_rollout_ref.model.enable_gradient_checkpointing=False",
         "actor_rollout_ref.rollout.n=8",
         "actor_rollout_ref.rollout.val_kwargs.do_sample=True",
         "actor_rollout_ref.rollout.val_kwargs.temperature=1.0",

@@ -5,6 +5,7 @@
     metrics.jsonl, events.jsonl    written by `Tracker`
     rollouts/<step>.jsonl          training samples, one line each
     validation/<step>.jsonl        validation samples
+    bad_steps/                     updates that were NaN or infinite, written by `engine/dump.py`
     tensorboard/                   where that logger is on
     global_step_N/, latest_checkpointed_iteration.txt    written by `trainer/checkpoint.py`
     previous-<k>/                  what an earlier run in the same folder left, when a new one starts from step 0
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 CONFIG_FILE, RECIPE_FILE = "config.yaml", "recipe.yaml"
 LEFT_BY_A_RUN = (
-    CONFIG_FILE, RECIPE_FILE, "metrics.jsonl", "events.jsonl", "rollouts", "validation", "tensorboard",
+    CONFIG_FILE, RECIPE_FILE, "metrics.jsonl", "events.jsonl", "rollouts", "validation", "bad_steps", "tensorboard",
     "global_step_*", "latest_checkpointed_iteration.txt",
 )  # fmt: skip
 

@@ -3,8 +3,10 @@
 `CheckpointStore.save(step, write)` lets the caller fill a temporary folder, adds a manifest of every file and its
 size, syncs it to disk and renames it to `global_step_N`; only then the pointer `latest_checkpointed_iteration.txt`
 is replaced and old folders are pruned. A process killed at any instant therefore leaves the previous checkpoint
-whole. Reading starts with `verify`, so that a truncated copy is named before any weight is loaded. What is inside
-(weights, optimiser state, trainer state) belongs to whoever writes it; nothing here unpickles.
+whole. `save_behind` does the same in a thread, one save at a time; `finished` tells how it ended.
+
+Reading starts with `verify`, so that a truncated copy is named before any weight is loaded. What is inside (weights,
+optimiser state, trainer state) belongs to whoever writes it; nothing here unpickles.
 """
 
 import contextlib
@@ -18,9 +20,14 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from burnish.errors import CheckpointError, ConfigError, WorkerError
+from burnish.models.adapters import ADAPTER_WEIGHTS
 from burnish.models.folder import LATEST, MANIFEST, STEP_FOLDER, check_whole
+from burnish.trainer.background import Background
 
 log = logging.getLogger(__name__)
+
+WRITING, REPLACED = ".writing", ".replaced"
+SAVE_DEADLINE_S = 1800.0  # for files that are written behind training
 
 
 class CheckpointStore:
@@ -29,23 +36,39 @@ class CheckpointStore:
     def __init__(self, root: str | Path, keep: int | None = None):
         self.root = Path(root)
         self.keep = keep
+        self._behind = Background[Path](SAVE_DEADLINE_S)
+        self._umask = os.umask(0)  # it can be read only by being set, for all threads: here, before there are others
+        os.umask(self._umask)
 
     def save(self, step: int, write: Callable[[Path], None]) -> Path:
         """Write `global_step_<step>` through `write(folder)`, all or nothing; returns the finished folder."""
         final = self.folder(step)
-        temporary = self.root / f".{final.name}.writing"
-        with _disk_errors(final):
+        temporary = self.root / f".{final.name}{WRITING}"
+        with disk_errors(final):
             self.root.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(temporary, ignore_errors=True)
+            self._restore_replaced()
+            self._sweep()
             temporary.mkdir()
             write(temporary)
-            _apply_umask(temporary)
+            _apply_umask(temporary, self._umask)
             _write_manifest(temporary, step)
             _sync_tree(temporary)
             self._put_in_place(temporary, final)
             self._point_to(step)
             self._prune(step)
         return final
+
+    def save_behind(self, step: int, write: Callable[[Path], None]) -> None:
+        """Begin to `save` in a thread; `write` must not read what training changes. Waits for a save before it."""
+        self.finished(wait=True)
+        self._behind.start(lambda: self.save(step, write), f"writing checkpoint {self.folder(step)}")
+
+    def finished(self, *, wait: bool) -> Path | None:
+        """The checkpoint that `save_behind` has completed since the last call, or raises why it could not.
+
+        None where there is none. With `wait` one that is on its way is waited for, up to a deadline.
+        """
+        return self._behind.outcome(wait=wait)
 
     def folder(self, step: int) -> Path:
         """Where the checkpoint of a step is, or would be."""
@@ -57,13 +80,13 @@ class CheckpointStore:
         One that is damaged is passed over with a warning that names it. Where there are some and all are damaged, that
         is an error: to start over silently would throw a run away.
         """
-        pointer, damaged = self.root / LATEST, None
-        named = [self.root / f"global_step_{pointer.read_text().strip()}"] if pointer.exists() else []
-        for folder in dict.fromkeys([*named, *reversed(self._folders())]):
+        self._restore_replaced()
+        damaged = None
+        for folder in dict.fromkeys([*self._pointed_to(), *reversed(self._folders())]):
             try:
                 verify(folder)
             except CheckpointError as error:
-                log.warning("not resuming from it: %s", error)
+                log.warning("passed over: %s", error)
                 damaged = error
             else:
                 return folder
@@ -86,19 +109,45 @@ class CheckpointStore:
         verify(folder)
         return folder
 
+    def _pointed_to(self) -> list[Path]:
+        """The folder that the pointer names, if it names one."""
+        pointer = self.root / LATEST
+        if not pointer.exists():
+            return []
+        step = pointer.read_text(errors="replace").strip()
+        if not step.isdecimal():
+            log.warning(
+                "%s does not hold the number of a step, but %r; the newest whole checkpoint is taken", pointer, step
+            )
+            return []
+        return [self.folder(int(step))]
+
     def _folders(self) -> list[Path]:
         found = [(int(m[1]), p) for p in self.root.glob("global_step_*") if (m := STEP_FOLDER.fullmatch(p.name))]
         return [path for _, path in sorted(found)]
 
     def _put_in_place(self, temporary: Path, final: Path) -> None:
         # A folder cannot be renamed over a full one, so an earlier save of the same step steps aside first.
-        aside = final.with_name(f".{final.name}.replaced")
-        shutil.rmtree(aside, ignore_errors=True)
+        aside = final.with_name(f".{final.name}{REPLACED}")
         if final.exists():
             final.rename(aside)
         temporary.rename(final)
         _sync(self.root)
         shutil.rmtree(aside, ignore_errors=True)
+
+    def _restore_replaced(self) -> None:
+        """Put back what was aside when a process was killed while one save took the place of another."""
+        for aside in self.root.glob(f".global_step_*{REPLACED}"):
+            final = self.root / aside.name.removeprefix(".").removesuffix(REPLACED)
+            if not final.exists():
+                with disk_errors(final):
+                    aside.rename(final)
+
+    def _sweep(self) -> None:
+        """Remove what saves that were killed left behind."""
+        for pattern in (WRITING, REPLACED):
+            for left in self.root.glob(f".global_step_*{pattern}"):
+                shutil.rmtree(left, ignore_errors=True)
 
     def _point_to(self, step: int) -> None:
         new = self.root / f".{LATEST}.writing"
@@ -135,8 +184,9 @@ def link_model_files(folder: Path, source: str) -> None:
     """Make `folder` itself loadable by transformers: relative links to the HF files of its subfolder `source`."""
     for path in sorted((folder / source).iterdir()):
         is_model = path.name.startswith("model") and path.suffix in (".safetensors", ".json")
+        is_adapter = path.name == ADAPTER_WEIGHTS
         is_text = path.suffix in (".json", ".jinja", ".txt", ".model")
-        if path.is_file() and (is_model or is_text) and path.name != "engine.json":
+        if path.is_file() and (is_model or is_adapter or is_text) and path.name != "engine.json":
             (folder / path.name).symlink_to(Path(source) / path.name)
 
 
@@ -145,10 +195,8 @@ def _write_manifest(folder: Path, step: int) -> None:
     (folder / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
 
 
-def _apply_umask(folder: Path) -> None:
+def _apply_umask(folder: Path, umask: int) -> None:
     """Give files the mode that the user's umask asks for; safetensors makes its own readable by the owner alone."""
-    umask = os.umask(0)
-    os.umask(umask)
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
             path.chmod(0o666 & ~umask)
@@ -169,7 +217,8 @@ def _sync(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _disk_errors(target: Path) -> Iterator[None]:
+def disk_errors(target: Path) -> Iterator[None]:
+    """What keeps a checkpoint from being written as a CheckpointError that says what to do."""
     try:
         yield
     except (OSError, SafetensorError, WorkerError) as error:  # safetensors wraps the system's error in its own

@@ -10,8 +10,9 @@ the probabilities differ a little. `algorithm.rollout_correction.mode` says what
 
 The gap is the mean over tokens of the k3 estimate of the KL (`rollout_corr/k3_kl`). Consumes the log-probs of both
 sides; adds `rollout_is_weights` (B, R), which weigh the loss, and `loss_mask` (B, R), the tokens that stay in it, each
-where it is asked for. Whether `auto` is on is part of the checkpoint. With `bypass_mode` the training side is known
-only in the update, whose first optimiser step then measures the gap (`algorithms/correction`).
+where it is asked for. Whether `auto` is on is part of the checkpoint. Where nothing else asks for log-probs before the
+update, and with `bypass_mode`, the training side is known only in the update, whose first optimiser step then measures
+the gap (`workers/objectives.py`).
 """
 
 import logging
@@ -38,14 +39,21 @@ class RolloutCorrection:
         self.active = config.mode == "on"
         self.told = False
 
+    @property
+    def reads_old_log_probs(self) -> bool:
+        """Whether the training side is needed before the update: to correct with it, or to decide on all rows alike."""
+        return self.config.bypass_mode or self.config.mode in ("on", "auto")
+
     def __call__(self, batch: DataProto, metrics: dict[str, float]) -> DataProto:
         """Measure the batch, and correct it where that is on."""
         columns = batch.batch
         if self.config.bypass_mode or "rollout_log_probs" not in columns:
             return batch
+        metrics["rollout_corr/active"] = float(self.active)
+        if "old_log_probs" not in columns:
+            return batch  # the update measures the gap
         sides = columns["old_log_probs"], columns["rollout_log_probs"], columns["response_mask"]
         metrics |= merge([mismatch(*sides)])
-        metrics["rollout_corr/active"] = float(self.active)
         if not self.active:
             return batch
         corrected = correct(*sides, self.config)

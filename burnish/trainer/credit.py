@@ -46,6 +46,13 @@ class Credit:
         credit = {"token_level_rewards": rewards, "advantages": advantage, "returns": returns}
         return batch.union(DataProto.from_dict(credit))
 
+    @property
+    def reads_old_log_probs(self) -> bool:
+        """Whether rewards, a correction or the estimator read them in this step. One of a user may without a word."""
+        reads = self.config.use_kl_in_reward or bool(self.needs.outputs)
+        own = not advantages.TABLE.is_built_in(self.config.adv_estimator)
+        return reads or own or self.correction.reads_old_log_probs
+
     def state_dict(self) -> dict[str, Any]:
         return {"kl": self.controller.state_dict(), "correction": self.correction.state_dict()}
 
@@ -80,7 +87,7 @@ class Credit:
             reward_components=self._components(batch) if needs.reward_components else {},
             process_rewards=columns["process_rewards"] if needs.process_reward else None,
             outputs={name: columns[COLUMNS.get(name, name)] for name in needs.outputs},
-            old_log_probs=columns["old_log_probs"],
+            old_log_probs=columns.get("old_log_probs", None),
             rollout_is_weights=columns.get("rollout_is_weights", None),
         )
 

@@ -15,6 +15,7 @@ from burnish.algorithms.tally import Metrics
 from burnish.config.supervised import SupervisedConfig
 from burnish.data.supervised import Example, Examples
 from burnish.engine.batching import MicroBatch
+from burnish.engine.forward import Forward
 from burnish.engine.trainable import Loss
 from burnish.protocol import DataProto
 
@@ -53,11 +54,11 @@ class Objective(ABC, Generic[Config, Example]):
         """Examples as a padded batch."""
 
     @abstractmethod
-    def loss(self, module: "PreTrainedModel", batch: DataProto) -> Loss:
+    def loss(self, forward: Forward, batch: DataProto) -> Loss:
         """The function from some rows of the batch to their share of its loss, and to what else is logged of them."""
 
     @abstractmethod
-    def figures(self, module: "PreTrainedModel", rows: DataProto) -> dict[str, Tensor]:
+    def figures(self, forward: Forward, rows: DataProto) -> dict[str, Tensor]:
         """What validation wants to know of each row, (b,) each."""
 
     @abstractmethod

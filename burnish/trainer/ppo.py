@@ -9,6 +9,7 @@ constructor; `setup.py` does so from the configuration.
 import contextlib
 import logging
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from burnish.agents import check_names
+from burnish.algorithms.losses import token_choice
 from burnish.algorithms.metrics import data_metrics, lengths, reduce_metrics, throughput_metrics, timing_metrics
 from burnish.algorithms.needs import needs_of
 from burnish.algorithms.resample import resample
@@ -24,19 +26,22 @@ from burnish.config import PPOConfig
 from burnish.controller import ClassWithInitArgs, ResourcePoolManager, Role, Worker, WorkerGroup
 from burnish.data.dataset import train_dataset, val_dataset
 from burnish.data.order import make_order
-from burnish.errors import BadStepError, CheckpointError, NothingToLearn
+from burnish.engine.dump import FOLDER as DUMPS
+from burnish.engine.dump import dump_folder
+from burnish.errors import BadStepError, BurnishError, CheckpointError, NothingToLearn
 from burnish.protocol import DataProto
 from burnish.tracking import RunFolder, Tracker
 from burnish.tracking.timer import timed
 from burnish.trainer.augment import Augmentation, make_buffer
-from burnish.trainer.checkpoint import CheckpointStore, link_model_files, step_of
+from burnish.trainer.checkpoint import CheckpointStore, disk_errors, link_model_files, step_of
 from burnish.trainer.credit import Credit
 from burnish.trainer.due import is_due
 from burnish.trainer.experience import Experience, drawn_of
+from burnish.trainer.heap import older_objects_kept
 from burnish.trainer.process_reward import reward_tokens
 from burnish.trainer.report import entropy_metrics, sample_rows, variance_metrics
 from burnish.trainer.reward_model import RewardModel, check_rows, check_training_rows
-from burnish.trainer.state import changed_keys, check_same_run, key_values, read_state, run_facts, write_state
+from burnish.trainer.state import as_text, changed_keys, check_same_run, key_values, read_state, run_facts, write_state
 from burnish.trainer.validate import Validator
 from burnish.workers.conversations import Conversations
 
@@ -159,7 +164,7 @@ class PPOTrainer:
     def fit(self) -> dict[str, float]:
         """Train to the last step, validating and saving on the way; returns the last step's metrics."""
         trainer = self.config.trainer
-        with self.tracker.folder, self.tracker, contextlib.closing(self):
+        with self.tracker.folder, self.tracker, contextlib.closing(self), older_objects_kept():
             metrics, saving = self.begin(), dict[str, float]()
             while self.step < self.total_steps and not trainer.val_only:
                 self.step += 1
@@ -167,8 +172,9 @@ class PPOTrainer:
                 metrics |= saving  # the time of the checkpoint before this step
                 with timed(metrics, "step"):
                     batch = self.draw(metrics)  # prompts, new weights out, generate, score
-                    with timed(metrics, "old_log_prob"):
-                        batch = batch.union(self.old_log_probs(batch))
+                    if self.reads_old_log_probs():
+                        with timed(metrics, "old_log_prob"):
+                            batch = batch.union(self.old_log_probs(batch))
                     if self.config.reads_reference:
                         with timed(metrics, "ref"):
                             batch = batch.union(self.policy.compute_ref_log_prob(batch))
@@ -182,7 +188,8 @@ class PPOTrainer:
                             self.note_updates("process_reward", updates, metrics)
                     with timed(metrics, "adv"):
                         batch = self.credit(batch, metrics)
-                    metrics |= self.describe(batch)
+                    with timed(metrics, "describe"):
+                        metrics |= self.describe(batch)
                     trained = self.resampled(batch, metrics)
                     if self.critic:
                         with timed(metrics, "update_critic"):
@@ -197,9 +204,11 @@ class PPOTrainer:
                 metrics |= self.speed(batch, metrics) | variance_metrics(batch, metrics)
                 self.tracker.log(metrics, self.step)  # before saving: a resumed run has the lines up to its checkpoint
                 saving = {}
+                self.note_saved(wait=False)
                 if is_due(trainer.save_freq, self.step, self.total_steps):
                     with timed(saving, "save_checkpoint"):
                         self.save()
+            self.note_saved(wait=True)
         return metrics
 
     def begin(self) -> dict[str, float]:
@@ -231,10 +240,19 @@ class PPOTrainer:
         except NothingToLearn as error:
             self.experience.load_state_dict(before)
             self.step -= 1
+            self.note_saved(wait=True)
             if self.step and self.saved != self.step:
                 self.save()
+                self.note_saved(wait=True)
             kept = f". What was learned is in {self.store.folder(self.step)}" if self.step else ""
             raise NothingToLearn(f"{error}{kept}") from error
+
+    def reads_old_log_probs(self) -> bool:
+        """Whether anything asks for log-probs before the update. With one update a step, it computes them itself."""
+        actor = self.config.actor_rollout_ref.actor
+        several = actor.ppo_epochs > 1 or self.config.data.train_batch_size > actor.ppo_mini_batch_size
+        chooses = token_choice(actor.policy_loss.loss_mode) is not None  # tokens, by their ratio over the whole batch
+        return several or chooses or self.config.algorithm.pf_ppo.enable or self.credit.reads_old_log_probs
 
     def old_log_probs(self, batch: DataProto) -> DataProto:
         """`old_log_probs` and what else the estimator asked of that pass; the rollout's own where it is bypassed."""
@@ -262,15 +280,28 @@ class PPOTrainer:
         if any(bad):
             count = int(sum(bad))
             metrics["failures/bad_steps"] = metrics.get("failures/bad_steps", 0) + count
-            self.tracker.event("bad_step", step=self.step, role=role, updates=count)
+            dumps = self.dumps_of(role, bad)
+            self.tracker.event("bad_step", step=self.step, role=role, updates=count, dumps=dumps)
             log.warning("step %d: %d updates of the %s were NaN or infinite and not applied", self.step, count, role)
+            for dump in dumps:
+                log.warning("such an update is dumped: `burnish replay %s` runs it again", dump)
         for was_bad in bad:
             self.bad_steps[role] = in_a_row = self.bad_steps[role] + 1 if was_bad else 0
             if in_a_row >= self.config.trainer.max_bad_steps:
+                dumped = sorted((self.tracker.folder.path / DUMPS).glob(f"*_{role}_*"))
+                look = f"`burnish replay {dumped[0]}` tells where it comes from. " if dumped else ""
+                rows = self.tracker.folder.path / "rollouts" / f"{self.step}.jsonl"
                 raise BadStepError(
                     f"{role}: loss or gradient was NaN or infinite in {in_a_row} updates in a row, up to step "
-                    f"{self.step}. Lower the learning rate, or see rollouts/{self.step}.jsonl in the run folder"
+                    f"{self.step}. {look}Look at the rewards in {rows}, or lower the learning rate"
                 )
+
+    def dumps_of(self, role: str, bad: list[float]) -> list[str]:
+        """The folders in which a role's bad updates of this step were dumped; only the first of a run are."""
+        folders = [
+            dump_folder(self.tracker.folder.path, self.step, role, i) for i, was_bad in enumerate(bad) if was_bad
+        ]
+        return [str(folder) for folder in folders if folder.is_dir()]
 
     def describe(self, batch: DataProto) -> dict[str, float]:
         """What the batch looked like; its samples go to the run folder."""
@@ -301,44 +332,60 @@ class PPOTrainer:
         )
 
     def save(self) -> None:
-        """Write `global_step_<step>`: models, optimisers, and where the controller stands."""
+        """Write `global_step_<step>`: models, optimisers, and where the controller stands.
+
+        With `checkpoint.async_save` all of it is only copied here, and written while training goes on.
+        """
+        state = {
+            "step": self.step,
+            "experience": self.experience.state_dict(),
+            **self.credit.state_dict(),
+            "bad_steps": self.bad_steps,
+            "run": self.run_facts,
+            "config": key_values(self.config),
+        }
+        text = as_text(state)
 
         def write(folder: Path) -> None:
             for name, group in self.models.items():
                 group.save_checkpoint(folder / name)
             link_model_files(folder, "actor")
-            state = {
-                "step": self.step,
-                "experience": self.experience.state_dict(),
-                **self.credit.state_dict(),
-                "bad_steps": self.bad_steps,
-                "run": self.run_facts,
-                "config": key_values(self.config),
-            }
-            write_state(folder, state)
+            write_state(folder, text)
 
+        self.note_saved(wait=True)
         self.tracker.folder.flush()
-        self.store.save(self.step, write)
-        self.saved = self.step
-        self.tracker.event("checkpoint", step=self.step)
+        if self.config.actor_rollout_ref.actor.checkpoint.async_save:
+            with disk_errors(self.store.folder(self.step)):
+                for group in self.models.values():
+                    group.capture_checkpoint()
+            self.store.save_behind(self.step, write)
+        else:
+            self.store.save(self.step, write)
+            self.has_saved(self.step)
+
+    def note_saved(self, *, wait: bool) -> None:
+        """Take notice of a checkpoint that was written behind training; raises what kept it from being complete."""
+        folder = self.store.finished(wait=wait)
+        if folder is not None:
+            self.has_saved(step_of(folder))
+
+    def has_saved(self, step: int) -> None:
+        """The checkpoint of a step is complete."""
+        self.saved = step
+        self.tracker.event("checkpoint", step=step)
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint as if the run had never stopped; says what is different this time."""
         state = read_state(folder)
-        for name in self.models:
-            if not (folder / name).is_dir():
-                raise CheckpointError(
-                    f"{folder} has no {name}: it was saved by an estimator that needs none. Start afresh with "
-                    f"trainer.resume_mode=disable actor_rollout_ref.model.path={folder}"
-                )
-        for name, group in self.models.items():
-            group.load_checkpoint(folder / name)
+        is_over = self.step >= self.total_steps and not self.config.trainer.val_only
+        if not is_over:  # else it is the last checkpoint, which may have been saved without what training needs
+            self.load_models(folder)
         if folder.resolve() == self.store.folder(self.step).resolve():
             self.saved = self.step
         log.info("going on from %s: step %d of %d", folder, self.step, self.total_steps)
         for change in changed_keys(state["config"], self.config):
             log.warning("changed since that checkpoint: %s", change)
-        if self.step >= self.total_steps and not self.config.trainer.val_only:
+        if is_over:
             log.warning(
                 "the run is at its last step already: nothing is trained. Raise trainer.total_epochs or "
                 "trainer.total_training_steps, or start another run with trainer.experiment_name"
@@ -347,9 +394,28 @@ class PPOTrainer:
         self.credit.load_state_dict(state)
         self.bad_steps |= state["bad_steps"]
 
+    def load_models(self, folder: Path) -> None:
+        """Each model with its training state."""
+        for name in self.models:
+            if not (folder / name).is_dir():
+                raise CheckpointError(
+                    f"{folder} has no {name}: it was saved by an estimator that needs none. Start afresh with "
+                    f"trainer.resume_mode=disable actor_rollout_ref.model.path={folder}"
+                )
+        for name, group in self.models.items():
+            group.load_checkpoint(folder / name)
+
     def close(self) -> None:
-        """End what workers and reward managers started."""
-        self.policy.close()
-        for manager in (self.reward_fn, self.val_reward_fn):
-            if hasattr(manager, "close"):
-                manager.close()
+        """End what workers and reward managers started, once the checkpoint that is being written is complete."""
+        has_failed = sys.exception() is not None  # of something else, which the error of a save must not replace
+        try:
+            self.note_saved(wait=True)
+        except Exception as error:
+            if not has_failed:
+                raise
+            log.error("%s", error, exc_info=not isinstance(error, BurnishError))
+        finally:
+            self.policy.close()
+            for manager in (self.reward_fn, self.val_reward_fn):
+                if hasattr(manager, "close"):
+                    manager.close()

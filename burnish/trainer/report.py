@@ -6,6 +6,8 @@ Consumes finished batches; hands on rows for the run folder and metrics. Nothing
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from burnish.algorithms.variance import variance_proxy_metrics
 from burnish.data.augment import AUGMENTED
 from burnish.protocol import DataProto
@@ -14,10 +16,12 @@ from burnish.protocol import DataProto
 def sample_rows(batch: DataProto, tokenizer: Any) -> list[dict[str, Any]]:
     """One plain dictionary per trajectory: texts, the policy's mask and log-probs token by token, score, advantage."""
     columns, others = batch.batch, batch.non_tensor_batch
-    width = columns["responses"].shape[1]
-    prompts_there, responses_there = (
-        columns["attention_mask"].bool().split([columns["prompts"].shape[1], width], dim=-1)
-    )
+    prompts, responses, mask = (columns[name].numpy() for name in ("prompts", "responses", "response_mask"))
+    prompts_there, responses_there = np.split(columns["attention_mask"].bool().numpy(), [prompts.shape[1]], axis=1)
+    scores = columns["token_level_scores"].sum(-1).tolist()
+    rounded = {  # because these files are read by people and grow with every token
+        name: columns[name].double().numpy().round(4) for name in ("rollout_log_probs", "advantages") if name in columns
+    }
     rows = []
     for i in range(len(batch)):
         real = responses_there[i]
@@ -25,21 +29,18 @@ def sample_rows(batch: DataProto, tokenizer: Any) -> list[dict[str, Any]]:
             "uid": others["uid"][i],
             "sample": others["sample"][i],
             "data_source": others["data_source"][i],
-            "prompt": tokenizer.decode(columns["prompts"][i][prompts_there[i]].tolist()),
-            "response": tokenizer.decode(columns["responses"][i][real].tolist()),
+            "prompt": tokenizer.decode(prompts[i][prompts_there[i]]),
+            "response": tokenizer.decode(responses[i][real]),
             "ground_truth": (others["reward_model"][i] or {}).get("ground_truth"),
             "turns": others["num_turns"][i],
             "finish_reason": others["finish_reason"][i],
-            "score": float(columns["token_level_scores"][i].sum()),
+            "score": scores[i],
             "reward_info": others["reward_info"][i],
-            "response_mask": columns["response_mask"][i][real].tolist(),
+            "response_mask": mask[i][real].tolist(),
         }
         if AUGMENTED in others and others[AUGMENTED][i] is not None:
             row[AUGMENTED] = others[AUGMENTED][i]  # the prompt was proposed while training, and by whom
-        for name in ("rollout_log_probs", "advantages"):
-            if name in columns:  # rounded: these files are read by people and grow with every token
-                row[name] = [round(value, 4) for value in columns[name][i][real].tolist()]
-        rows.append(row)
+        rows.append(row | {name: values[i][real].tolist() for name, values in rounded.items()})
     return rows
 
 

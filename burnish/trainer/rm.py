@@ -21,7 +21,7 @@ from burnish.config.model import ModelConfig
 from burnish.data.chat import ChatRenderer, special_ids
 from burnish.data.preference import PreferenceDataset, PreferencePair
 from burnish.engine.batching import MicroBatch
-from burnish.engine.forward import sequence_scores
+from burnish.engine.forward import Forward
 from burnish.engine.trainable import Loss
 from burnish.errors import ModelError
 from burnish.models.folder import read_json, resolve_path
@@ -67,17 +67,17 @@ class Preferences(Objective[RMConfig, PreferencePair]):
     def collate(self, examples: Sequence[PreferencePair]) -> DataProto:
         return collate(examples)
 
-    def loss(self, module: "PreTrainedModel", batch: DataProto) -> Loss:
+    def loss(self, forward: Forward, batch: DataProto) -> Loss:
         total = len(batch)  # of the whole batch: the loss does not depend on the cut
 
         def share(rows: DataProto) -> tuple[Tensor, Metrics]:
-            figures = self.figures(module, rows)
+            figures = self.figures(forward, rows)
             return figures["loss"].sum() / total, means(figures)
 
         return share
 
-    def figures(self, module: "PreTrainedModel", rows: DataProto) -> dict[str, Tensor]:
-        chosen, rejected = rewards(module, rows)
+    def figures(self, forward: Forward, rows: DataProto) -> dict[str, Tensor]:
+        chosen, rejected = rewards(forward, rows)
         return {
             "loss": bradley_terry(chosen, rejected, tensors(rows)["margin"]),
             "accuracy": agreement(chosen, rejected),
@@ -127,12 +127,12 @@ def padding_token(tokenizer: "PreTrainedTokenizerBase", vocabulary: int) -> int 
     return next((token for token in choice if token is not None and token != end and token < vocabulary), None)
 
 
-def rewards(module: "PreTrainedModel", rows: DataProto) -> tuple[Tensor, Tensor]:  # (B,) each
+def rewards(forward: Forward, rows: DataProto) -> tuple[Tensor, Tensor]:  # (B,) each
     """Of the chosen and of the rejected conversations."""
     columns = tensors(rows)
     ids, mask = (columns[name].view(2 * len(rows), -1) for name in ("input_ids", "attention_mask"))  # (2B, L)
     longest = int(mask.sum(-1).max())  # here, that is; L is of the whole batch
-    scores = sequence_scores(module, ids[:, :longest], mask[:, :longest])
+    scores = forward.scores(ids[:, :longest], mask[:, :longest])
     chosen, rejected = scores.view(-1, 2).unbind(-1)
     return chosen, rejected
 

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-import torch
-
 from burnish.algorithms.needs import needs_of
 from burnish.config import PPOConfig
 from burnish.config.checks import check_files, check_model
@@ -23,12 +21,14 @@ from burnish.config.load import Loaded
 from burnish.config.model import ModelConfig
 from burnish.config.plan import plan_micro_batches, plan_table
 from burnish.config.ppo import CRITIC_MODEL, REWARD_MODEL
+from burnish.config.rules.offload import without_gpu
 from burnish.controller import ResourcePoolManager, Role, Worker
 from burnish.controller.local import LocalWorkerGroup
 from burnish.data.files import describe
 from burnish.engine.seeding import seed_torch
 from burnish.errors import ModelError
-from burnish.models.device import pick_device
+from burnish.models.adapters import adapter_to_go_on_from
+from burnish.models.device import dtype_on, memory_of, pick_device
 from burnish.models.facts import ModelFacts, read_model_facts
 from burnish.models.folder import resolve_path
 from burnish.models.loading import check_reward_model, load_tokenizer, naming
@@ -107,10 +107,16 @@ def check(loaded: Loaded[PPOConfig]) -> tuple[int, dict[str, ModelFacts]]:
     for key, model in config.models.items():
         with naming(f"{key}.path"):
             facts[key] = read_facts(model.path)
+        with naming(f"{key}.lora_adapter_path"):
+            if adapter := adapter_to_go_on_from(model):
+                model.lora_rank = adapter.rank
         if key == REWARD_MODEL:
             check_reward_model(model)
         loaded.notices += check_model(config, key, facts[key])
-    loaded.notices += plan_micro_batches(config, facts, device_memory(config.trainer.device))
+    memory = device_memory(config.trainer.device)
+    for model in config.models.values():
+        model.dtype = dtype_on(pick_device(config.trainer.device), model.dtype)
+    loaded.notices += plan_micro_batches(config, facts, memory) + (without_gpu(config) if memory is None else [])
     return rows, facts
 
 
@@ -125,8 +131,7 @@ def check_reads_policy(key: str, model: ModelConfig, tokenizer: Any) -> None:
 
 def device_memory(kind: str) -> int | None:
     """Bytes of the GPU that is trained on; None on a CPU."""
-    device = pick_device(kind)
-    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
+    return memory_of(pick_device(kind))
 
 
 def build(config: PPOConfig) -> PPOTrainer:

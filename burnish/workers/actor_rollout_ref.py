@@ -2,8 +2,9 @@
 
 The rollout engine reads the actor's own module, so after an update the next token comes from the new weights. It
 sleeps while the policy trains, and its memory is then training's, unless `rollout.free_cache_engine` is false. The
-reference is a frozen copy of the model the run started from, loaded only where a KL term reads it. Methods take and
-return `DataProto`; how they are spread over processes is `controller`'s business.
+reference is a frozen copy of the model the run started from, loaded only where a KL term reads it; with LoRA it is the
+actor's own module with the adapter off. Methods take and return `DataProto`; how they are spread over processes is
+`controller`'s business.
 """
 
 import time
@@ -13,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from burnish.agents.output import AgentLoopOutput
 from burnish.agents.runner import Score, TrajectoryRunner
@@ -23,16 +23,20 @@ from burnish.algorithms.losses import needs_of, policy_loss, token_choice
 from burnish.config import PPOConfig
 from burnish.controller import Dispatch, Worker, register
 from burnish.engine.batching import MicroBatch
-from burnish.engine.forward import log_probs
+from burnish.engine.dump import BadSteps, Update
+from burnish.engine.forward import Forward
+from burnish.engine.offload import HostModule
 from burnish.engine.packing import pack
 from burnish.engine.trainable import Trainable, infer
 from burnish.models.loading import load_causal_lm, load_tokenizer
+from burnish.models.lora import adapter_off
 from burnish.protocol import DataProto
 from burnish.rewards.contract import ScoreResult
 from burnish.rewards.failures import FailureWatch
 from burnish.rewards.scoring import Scoring
 from burnish.rollout import make_engine
 from burnish.rollout.base import Sampling
+from burnish.workers.model_folder import ModelFolder
 from burnish.workers.objectives import PolicyObjective
 from burnish.workers.rollout_metrics import engine_metrics
 from burnish.workers.trajectories import ROLLOUT_ROWS, to_batch
@@ -49,23 +53,44 @@ class ActorRolloutRefWorker(Worker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
         """Load what this role needs; errors about the model folder come from here."""
-        model, actor, rollout = (getattr(self.config.actor_rollout_ref, name) for name in ("model", "actor", "rollout"))
+        model, rollout = self.config.actor_rollout_ref.model, self.config.actor_rollout_ref.rollout
         self.tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
-        module = load_causal_lm(model.path, model, self.device)
+        self.load_actor()
+        self.dumps = BadSteps(self.config.trainer.default_local_dir, "ppo", self.config)
+        contents = self.config.actor_rollout_ref.actor.checkpoint
+        self.model_folder = ModelFolder(self.actor, self.tokenizer, contents)
+        self.reference: Forward | None = None
+        if self.config.reads_reference and model.has_lora:
+            self.reference = self.actor.forward  # whose adapter is off while it is the reference
+        elif self.config.reads_reference:
+            self.reference = Forward(load_causal_lm(model.path, model, self.device).requires_grad_(False), model)
+        if self.reference is not None:
+            parks = self.config.actor_rollout_ref.ref.fsdp_config.param_offload and not model.has_lora
+            self.reference_weights = HostModule(self.reference.module, parks=parks)
+        self.scoring = Scoring.from_config(self.config)
+        self.engine = make_engine(rollout.name, self.actor.module, self.tokenizer, rollout)
+        self.runner = TrajectoryRunner(self.engine, self.tokenizer, self.config)
+
+    def load_actor(self) -> None:
+        """The policy, its optimiser and its loss: what an update takes, and all that `burnish replay` loads."""
+        model, actor = self.config.actor_rollout_ref.model, self.config.actor_rollout_ref.actor
+        module = load_causal_lm(model.path, model, self.device, seed=self.config.trainer.seed)
         self.warmup = self.config.trainer.critic_warmup  # steps before the actor's own schedule begins
         steps = max(self.total_steps - self.warmup, 1)
-        self.actor = Trainable(module, actor.optim, grad_clip=actor.grad_clip, total_steps=steps, device=self.device)
-        self.reference: nn.Module | None = None
-        if self.config.reads_reference:
-            self.reference = load_causal_lm(model.path, model, self.device).requires_grad_(False)
+        self.actor = Trainable(
+            module,
+            actor.optim,
+            grad_clip=actor.grad_clip,
+            total_steps=steps,
+            device=self.device,
+            model=model,
+            fsdp=actor.fsdp_config,
+        )
         loss = actor.policy_loss.loss_mode
         self.policy_loss, self.choose = policy_loss(loss), token_choice(loss)
         # Rows without advantage add nothing to such a loss, and there is no other term that they could add to.
         has_other_terms = actor.use_kl_loss or actor.entropy_coeff != 0
         self.skips_zero_advantage = needs_of(loss).skips_zero_advantage and not has_other_terms
-        self.scoring = Scoring.from_config(self.config)
-        self.engine = make_engine(rollout.name, module, self.tokenizer, rollout)
-        self.runner = TrajectoryRunner(self.engine, self.tokenizer, self.config)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def update_weights(self, version: int) -> None:
@@ -103,7 +128,7 @@ class ActorRolloutRefWorker(Worker):
         rollout = self.config.actor_rollout_ref.rollout
         named = tuple(dict.fromkeys(("log_prob", "entropy", *outputs)))
         passed = self.actor.infer(
-            lambda micro: log_probs(self.actor.module, pack(micro.batch), self.temperature, named),
+            lambda micro: self.actor.forward.log_probs(pack(micro.batch), self.temperature, named),
             data,
             MicroBatch.choose(
                 rollout.log_prob_use_dynamic_bsz,
@@ -116,19 +141,21 @@ class ActorRolloutRefWorker(Worker):
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
     def compute_ref_log_prob(self, data: DataProto) -> DataProto:
-        """`ref_log_prob` (B, R) of the model this run started from."""
+        """`ref_log_prob` (B, R) of the model this run started from; with LoRA, of the base without any adapter."""
         assert self.reference is not None, "no KL term reads the reference in this run"
         self._make_room()
         reference, ref = self.reference, self.config.actor_rollout_ref.ref
-        passed = infer(
-            reference,
-            lambda micro: log_probs(reference, pack(micro.batch), self.temperature),
-            data,
-            MicroBatch.choose(
-                ref.log_prob_use_dynamic_bsz, ref.log_prob_max_token_len_per_gpu, ref.log_prob_micro_batch_size_per_gpu
-            ),
-            self.device,
+        micro_batch = MicroBatch.choose(
+            ref.log_prob_use_dynamic_bsz, ref.log_prob_max_token_len_per_gpu, ref.log_prob_micro_batch_size_per_gpu
         )
+        with self.reference_weights.on_device(), adapter_off(reference.module):
+            passed = infer(
+                reference.module,
+                lambda micro: reference.log_probs(pack(micro.batch), self.temperature),
+                data,
+                micro_batch,
+                self.device,
+            )
         return DataProto.from_dict({"ref_log_prob": passed["log_prob"]})
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_METRIC)
@@ -136,47 +163,80 @@ class ActorRolloutRefWorker(Worker):
         """Train on the batch; one value per optimiser step and metric."""
         self._make_room()
         actor, start = self.config.actor_rollout_ref.actor, time.perf_counter()
-        entropy = ("entropy",) if actor.entropy_coeff else ()
-        outputs = tuple(dict.fromkeys(("log_prob", *entropy, *needs_of(actor.policy_loss.loss_mode).outputs)))
         count = self.config.data.train_batch_size // actor.ppo_mini_batch_size
-        micro = MicroBatch.choose(
-            actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu, actor.ppo_micro_batch_size_per_gpu
-        )
-        correction = self.config.algorithm.rollout_correction
+        schedule = step - 1 - self.warmup
         updates, computed = [], []
         steps = passes(data, count, actor.ppo_epochs, actor.shuffle, seed=self.config.data.seed, step=step)
         for number, rows in enumerate(steps):
-            mini = data[rows]
-            objective = PolicyObjective(
-                self.actor.module,
-                self.policy_loss,
-                actor,
-                Counts.of(loss_mask(mini)),
-                self.config.data.max_response_length,
-                self.temperature,
-                outputs,
-                correction if correction.bypass_mode else None,
-            )
-            if self.choose is not None:
-                mini = self._with_choice(mini, objective, micro, step, number)
-            needed = mini[rows_with_gradient(mini)] if self.skips_zero_advantage else mini
-            update = self.actor.update(needed, objective, micro, schedule=step - 1 - self.warmup)
+            mini = data[rows] if self.choose is None else self.with_choice(data[rows], step, number)
+            needed = self.rows_to_train(mini)
+            update = self.actor.forward_backward(needed, self.objective(mini), self.update_micro_batch)
+            update |= self.actor.optim_step(update["loss"], schedule)
+            if update["bad_step"]:
+                self.dumps.write(Update("actor", step, number, schedule, update), mini, self.actor, self.tokenizer)
             if number:  # from the second update on the policy itself has moved, which is no gap to the rollout engine
                 update = {name: value for name, value in update.items() if not is_gap(name)}
             updates.append(update | {"skipped_tokens_ratio": 1 - sum(lengths(needed)) / sum(lengths(mini))})
             computed += lengths(needed)
         return update_metrics("actor", updates, self.actor, computed, time.perf_counter() - start)
 
+    def objective(self, mini: DataProto) -> PolicyObjective:
+        """What is minimised on a mini-batch."""
+        actor, correction = self.config.actor_rollout_ref.actor, self.config.algorithm.rollout_correction
+        is_first_pass = "old_log_probs" not in mini.batch  # which then tells the entropy as well
+        entropy = ("entropy",) if actor.entropy_coeff or is_first_pass else ()
+        return PolicyObjective(
+            self.actor.forward,
+            self.policy_loss,
+            actor,
+            Counts.of(loss_mask(mini)),
+            self.config.data.max_response_length,
+            self.temperature,
+            tuple(dict.fromkeys(("log_prob", *entropy, *needs_of(actor.policy_loss.loss_mode).outputs))),
+            correction if correction.bypass_mode else None,
+        )
+
+    def rows_to_train(self, mini: DataProto) -> DataProto:
+        """Of a mini-batch, the rows that its update runs the model on."""
+        return mini[rows_with_gradient(mini)] if self.skips_zero_advantage else mini
+
+    def log_probs_for_update(self, mini: DataProto) -> dict[str, torch.Tensor]:
+        """`log_prob` (B, R) of a mini-batch under the policy as it is, without gradients."""
+        return self.actor.infer(
+            lambda micro: self.actor.forward.log_probs(pack(micro.batch), self.temperature),
+            mini,
+            self.update_micro_batch,
+        )
+
+    def with_choice(self, mini: DataProto, step: int, number: int) -> DataProto:
+        """The mini-batch with the column `chosen`: tokens that the loss treats differently, picked from all of it."""
+        assert self.choose is not None
+        seed = np.random.SeedSequence([self.config.trainer.seed, step, number]).generate_state(1)
+        inputs, _ = self.objective(mini).inputs(mini, self.log_probs_for_update(mini))
+        chosen = self.choose(inputs, torch.Generator().manual_seed(int(seed[0])))
+        return mini.union(DataProto.from_dict({"chosen": chosen}))
+
+    @property
+    def update_micro_batch(self) -> MicroBatch:
+        actor = self.config.actor_rollout_ref.actor
+        return MicroBatch.choose(
+            actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu, actor.ppo_micro_batch_size_per_gpu
+        )
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def capture_checkpoint(self) -> None:
+        """Copy what `save_checkpoint` is to write, which may then be called while training goes on."""
+        self.model_folder.capture()
+
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def save_checkpoint(self, folder: Path) -> None:
-        """Weights in HF format with the tokenizer, and the optimiser's state beside them."""
-        self.actor.save(folder)
-        self.tokenizer.save_pretrained(folder)
+        """What was captured, or else the policy as it is: HF format with the tokenizer, and the training state."""
+        self.model_folder.save(folder)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def load_checkpoint(self, folder: Path) -> None:
         """The weights change where they lie: what the engine computed with those before is forgotten."""
-        self.actor.load(folder)
+        self.model_folder.load(folder)
         self.update_weights(0)  # whose version the trainer says before it generates
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
@@ -194,19 +254,6 @@ class ActorRolloutRefWorker(Worker):
         """Before a pass of training: the engine gives its memory back until it is asked again."""
         if self.config.actor_rollout_ref.rollout.free_cache_engine:
             self.engine.sleep()
-
-    def _with_choice(
-        self, mini: DataProto, objective: PolicyObjective, micro: MicroBatch, step: int, number: int
-    ) -> DataProto:
-        """The mini-batch with the column `chosen`: tokens that the loss treats differently, picked from all of it."""
-        assert self.choose is not None
-        passed = self.actor.infer(
-            lambda rows: log_probs(self.actor.module, pack(rows.batch), self.temperature), mini, micro
-        )
-        seed = np.random.SeedSequence([self.config.trainer.seed, step, number]).generate_state(1)
-        inputs, _ = objective.inputs(mini, passed)
-        chosen = self.choose(inputs, torch.Generator().manual_seed(int(seed[0])))
-        return mini.union(DataProto.from_dict({"chosen": chosen}))
 
     def _scorer(self, total: int) -> Score:
         """Scores trajectories as they finish; RewardError as soon as more of `total` have failed than may."""

@@ -5,17 +5,20 @@ new value head.
 """
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 from burnish.algorithms.aggregate import Counts
 from burnish.config import PPOConfig
 from burnish.controller import Dispatch, Worker, register
 from burnish.engine.batching import MicroBatch
-from burnish.engine.forward import values
+from burnish.engine.dump import BadSteps, Update
+from burnish.engine.offload import HostModule
 from burnish.engine.packing import pack
 from burnish.engine.trainable import Trainable
 from burnish.models.loading import load_tokenizer, load_value_model
 from burnish.protocol import DataProto
+from burnish.workers.model_folder import ModelFolder
 from burnish.workers.objectives import ValueObjective
 from burnish.workers.updates import lengths, passes, update_metrics
 
@@ -29,11 +32,25 @@ class CriticWorker(Worker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
-        critic, model = self.config.critic, self.config.critic.model
+        model = self.config.critic.model
         self.tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
+        self.load_critic()
+        self.dumps = BadSteps(self.config.trainer.default_local_dir, "ppo", self.config)
+        self.model_folder = ModelFolder(self.critic, self.tokenizer, self.config.critic.checkpoint)
+        self.weights = HostModule(self.critic.module, parks=self.config.critic.fsdp_config.param_offload)
+
+    def load_critic(self) -> None:
+        """The model and its optimiser: what an update takes, and all that `burnish replay` loads."""
+        critic, model = self.config.critic, self.config.critic.model
         module = load_value_model(model.path, model, self.device, seed=self.config.trainer.seed)
         self.critic = Trainable(
-            module, critic.optim, grad_clip=critic.grad_clip, total_steps=self.total_steps, device=self.device
+            module,
+            critic.optim,
+            grad_clip=critic.grad_clip,
+            total_steps=self.total_steps,
+            device=self.device,
+            model=model,
+            fsdp=critic.fsdp_config,
         )
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
@@ -43,9 +60,10 @@ class CriticWorker(Worker):
         micro = MicroBatch.choose(
             critic.use_dynamic_bsz, critic.forward_max_token_len_per_gpu, critic.forward_micro_batch_size_per_gpu
         )
-        predicted = self.critic.infer(
-            lambda part: {"values": values(self.critic.module, pack(part.batch))}, data, micro
-        )
+        with self.weights.on_device():
+            predicted = self.critic.infer(
+                lambda part: {"values": self.critic.forward.values(pack(part.batch))}, data, micro
+            )
         return DataProto.from_dict(predicted)
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_METRIC)
@@ -53,24 +71,45 @@ class CriticWorker(Worker):
         """Train on the batch; one value per optimiser step and metric."""
         critic, start = self.config.critic, time.perf_counter()
         count = self.config.data.train_batch_size // critic.ppo_mini_batch_size
-        micro = MicroBatch.choose(
-            critic.use_dynamic_bsz, critic.ppo_max_token_len_per_gpu, critic.ppo_micro_batch_size_per_gpu
-        )
-        updates = []
-        for rows in passes(data, count, critic.ppo_epochs, critic.shuffle, seed=self.config.data.seed, step=step):
-            mini = data[rows]
-            counts = Counts.of(mini.batch["response_mask"])
-            objective = ValueObjective(self.critic.module, critic, counts, self.config.data.max_response_length)
-            updates.append(self.critic.update(mini, objective, micro, schedule=step - 1))
+        updates: list[dict[str, float]] = []
+        steps = passes(data, count, critic.ppo_epochs, critic.shuffle, seed=self.config.data.seed, step=step)
+        with self.weights.on_device():
+            for number, rows in enumerate(steps):
+                mini = data[rows]
+                update = self.critic.forward_backward(mini, self.objective(mini), self.update_micro_batch)
+                update |= self.critic.optim_step(update["loss"], step - 1)
+                if update["bad_step"]:
+                    place = Update("critic", step, number, step - 1, update)
+                    self.dumps.write(place, mini, self.critic, self.tokenizer)
+                updates.append(update)
         return update_metrics(
             "critic", updates, self.critic, critic.ppo_epochs * lengths(data), time.perf_counter() - start
         )
 
+    def objective(self, mini: DataProto) -> ValueObjective:
+        """What is minimised on a mini-batch."""
+        counts, longest = Counts.of(mini.batch["response_mask"]), self.config.data.max_response_length
+        return ValueObjective(self.critic.forward, self.config.critic, counts, longest)
+
+    @property
+    def update_micro_batch(self) -> MicroBatch:
+        critic = self.config.critic
+        return MicroBatch.choose(
+            critic.use_dynamic_bsz, critic.ppo_max_token_len_per_gpu, critic.ppo_micro_batch_size_per_gpu
+        )
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def capture_checkpoint(self) -> None:
+        """Copy what `save_checkpoint` is to write, which may then be called while training goes on."""
+        with self.weights.on_device():
+            self.model_folder.capture()
+
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def save_checkpoint(self, folder: Path) -> None:
-        self.critic.save(folder)
-        self.tokenizer.save_pretrained(folder)
+        with nullcontext() if self.model_folder.has_copy else self.weights.on_device():
+            self.model_folder.save(folder)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def load_checkpoint(self, folder: Path) -> None:
-        self.critic.load(folder)
+        with self.weights.on_device():
+            self.model_folder.load(folder)

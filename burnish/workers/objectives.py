@@ -1,18 +1,18 @@
 """What is minimised: the losses of actor and critic on one micro-batch.
 
-An objective is made for one mini-batch, whose counts normalise it, and called by `Trainable.update` on each of the
-micro-batches that mini-batch is cut into. It runs the model (`engine/forward.py`) and hands the result to the loss
-(`algorithms/losses/`), so this is where the two meet.
+An objective is made for one mini-batch, whose counts normalise it, and called by `Trainable.forward_backward` on each
+of the micro-batches that mini-batch is cut into. It runs the model (`engine/forward.py`) and hands the result to the
+loss (`algorithms/losses/`), so this is where the two meet.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from burnish.algorithms.aggregate import Counts
-from burnish.algorithms.correction import in_the_loss
+from burnish.algorithms.correction import in_the_loss, mismatch
 from burnish.algorithms.losses import TABLE, PolicyLoss
 from burnish.algorithms.losses.inputs import PolicyLossInputs, ValueLossInputs
 from burnish.algorithms.losses.regularise import entropy_and_kl
@@ -21,7 +21,7 @@ from burnish.algorithms.tally import Metrics, Tally, mean_over_tokens, part_of_s
 from burnish.config.actor import ActorConfig
 from burnish.config.algorithm import RolloutCorrectionConfig
 from burnish.config.critic import CriticConfig
-from burnish.engine.forward import log_probs, values
+from burnish.engine.forward import Forward
 from burnish.engine.packing import pack
 from burnish.errors import ConfigError
 from burnish.protocol import DataProto
@@ -32,7 +32,7 @@ from burnish.workers.updates import loss_mask
 class PolicyObjective:
     """Policy loss, less the entropy bonus, plus the KL to the reference."""
 
-    module: nn.Module
+    forward: Forward
     policy_loss: PolicyLoss
     config: ActorConfig
     counts: Counts  # of the mini-batch
@@ -42,7 +42,7 @@ class PolicyObjective:
     bypass: RolloutCorrectionConfig | None  # with bypass_mode: correct the gap to the rollout engine here
 
     def __call__(self, micro: DataProto) -> tuple[Tensor, Metrics]:
-        passed = log_probs(self.module, pack(micro.batch), self.temperature, self.outputs)  # name → (b, R)
+        passed = self.forward.log_probs(pack(micro.batch), self.temperature, self.outputs)  # name → (b, R)
         inputs, gap = self.inputs(micro, passed)
         loss, metrics = checked(self.policy_loss(inputs), f"{TABLE.key}={self.config.policy_loss.loss_mode}")
         more, more_metrics = entropy_and_kl(inputs)
@@ -53,11 +53,12 @@ class PolicyObjective:
     def inputs(self, rows: DataProto, passed: Mapping[str, Tensor]) -> tuple[PolicyLossInputs, Metrics]:
         """What the loss is given of these rows, and the gap to the rollout engine where it is measured here.
 
-        `passed` is what the log-prob pass gave for the rows.
+        `passed` is what the log-prob pass gave for the rows. Without `old_log_probs` the policy that is updated is the
+        one of before: the same log-probs, without gradient.
         """
         batch = rows.batch
         inputs = PolicyLossInputs(
-            old_log_prob=batch["old_log_probs"],
+            old_log_prob=batch.get("old_log_probs", passed["log_prob"].detach()),
             log_prob=passed["log_prob"],
             advantages=batch["advantages"],
             response_mask=loss_mask(rows),
@@ -70,7 +71,19 @@ class PolicyObjective:
             outputs=passed,
             chosen=batch.get("chosen", None),
         )
-        return (inputs, {}) if self.bypass is None else in_the_loss(inputs, self.bypass)
+        if self.bypass is not None:
+            return in_the_loss(inputs, self.bypass)
+        if "old_log_probs" in batch:
+            return inputs, {}
+        return inputs, self._seen_here(inputs, batch.get("rollout_log_probs", None))
+
+    @staticmethod
+    def _seen_here(inputs: PolicyLossInputs, rollout: Tensor | None) -> Metrics:
+        """What the pass over old log-probs would have told: entropy, and the gap to the rollout engine."""
+        metrics: Metrics = {} if rollout is None else mismatch(inputs.old_log_prob, rollout, inputs.response_mask)
+        if inputs.entropy is not None:
+            metrics["actor/entropy"] = mean_over_tokens(inputs.entropy.detach(), inputs.response_mask)
+        return metrics
 
 
 def checked(result: Any, name: str) -> tuple[Tensor, Metrics]:
@@ -94,7 +107,7 @@ def checked(result: Any, name: str) -> tuple[Tensor, Metrics]:
 class ValueObjective:
     """The critic's clipped squared error."""
 
-    module: nn.Module
+    forward: Forward
     config: CriticConfig
     counts: Counts  # of the mini-batch
     max_response_length: int
@@ -102,7 +115,7 @@ class ValueObjective:
     def __call__(self, micro: DataProto) -> tuple[Tensor, Metrics]:
         batch = micro.batch
         inputs = ValueLossInputs(
-            vpreds=values(self.module, pack(batch)),
+            vpreds=self.forward.values(pack(batch)),
             values=batch["values"],
             returns=batch["returns"],
             response_mask=batch["response_mask"],

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from burnish.algorithms.aggregate import Counts
 from burnish.algorithms.process_reward import outcome_loss, process_rewards
@@ -21,12 +21,15 @@ from burnish.algorithms.tally import Metrics
 from burnish.config import PPOConfig
 from burnish.controller import Dispatch, Worker, register
 from burnish.engine.batching import MicroBatch
-from burnish.engine.forward import log_probs
+from burnish.engine.dump import BadSteps, Update
+from burnish.engine.forward import Forward
 from burnish.engine.packing import pack
 from burnish.engine.trainable import Trainable, infer
 from burnish.errors import ModelError
 from burnish.models.loading import load_causal_lm, load_tokenizer
+from burnish.models.lora import adapter_off
 from burnish.protocol import DataProto
+from burnish.workers.model_folder import ModelFolder
 from burnish.workers.updates import lengths, passes, update_metrics
 
 if TYPE_CHECKING:
@@ -42,30 +45,49 @@ class ProcessRewardWorker(Worker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
-        """Load the model twice: one is trained, the other stays as it is."""
-        section, model = self.config.process_reward, self.config.process_reward.model
+        """Load the model twice: one is trained, the other stays as it is. With LoRA once: its base stays as it is."""
+        model = self.config.process_reward.model
         self.tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
         policy = self.config.actor_rollout_ref.model
         theirs = load_tokenizer(policy.tokenizer_path or policy.path, policy.trust_remote_code)
         check_reads_tokens(self.tokenizer, theirs, model.path)
-        module = load_causal_lm(model.path, model, self.device)
+        self.load_trained()
+        self.dumps = BadSteps(self.config.trainer.default_local_dir, "ppo", self.config)
+        self.model_folder = ModelFolder(self.model, self.tokenizer)
+        self.start = self.model.forward  # whose adapter is off while it is the start
+        if not model.has_lora:
+            self.start = Forward(load_causal_lm(model.path, model, self.device).requires_grad_(False), model)
+
+    def load_trained(self) -> None:
+        """The model that is trained and its optimiser: what an update takes, and all that `burnish replay` loads."""
+        section, model = self.config.process_reward, self.config.process_reward.model
+        module = load_causal_lm(model.path, model, self.device, seed=self.config.trainer.seed)
         self.model = Trainable(
-            module, section.optim, grad_clip=section.grad_clip, total_steps=self.total_steps, device=self.device
+            module,
+            section.optim,
+            grad_clip=section.grad_clip,
+            total_steps=self.total_steps,
+            device=self.device,
+            model=model,
         )
-        self.start = load_causal_lm(model.path, model, self.device).requires_grad_(False)
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
     def compute_start_log_prob(self, data: DataProto) -> DataProto:
         """`process_ref_log_prob` (B, R) of the model as it was at the start."""
-        passed = infer(
-            self.start, lambda part: log_probs(self.start, pack(part.batch)), data, self.micro_batch, self.device
-        )
+        with adapter_off(self.start.module):
+            passed = infer(
+                self.start.module,
+                lambda part: self.start.log_probs(pack(part.batch)),
+                data,
+                self.micro_batch,
+                self.device,
+            )
         return DataProto.from_dict({"process_ref_log_prob": passed["log_prob"]})
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
     def compute_process_reward(self, data: DataProto) -> DataProto:
         """`process_rewards` (B, R) of the model as it is now; reads `process_ref_log_prob`."""
-        passed = self.model.infer(lambda part: log_probs(self.model.module, pack(part.batch)), data, self.micro_batch)
+        passed = self.model.infer(lambda part: self.model.forward.log_probs(pack(part.batch)), data, self.micro_batch)
         start, mask = data.batch["process_ref_log_prob"], data.batch["response_mask"]
         rewards = process_rewards(passed["log_prob"], start, mask, self.config.process_reward.beta)
         return DataProto.from_dict({"process_rewards": rewards})
@@ -75,22 +97,36 @@ class ProcessRewardWorker(Worker):
         """Train once over the batch on its `outcomes` (B,); one value per optimiser step and metric."""
         section, start = self.config.process_reward, time.perf_counter()
         count = self.config.data.train_batch_size // section.mini_batch_size
-        updates = []
-        for rows in passes(data, count, 1, False, seed=self.config.data.seed, step=step):
+        updates: list[dict[str, float]] = []
+        steps = passes(data, count, 1, False, seed=self.config.data.seed, step=step)
+        for number, rows in enumerate(steps):
             mini = data[rows]
-            objective = OutcomeObjective(self.model.module, section.beta, Counts.of(mini.batch["response_mask"]))
-            updates.append(self.model.update(mini, objective, self.micro_batch, schedule=step - 1))
+            update = self.model.forward_backward(mini, self.objective(mini), self.micro_batch)
+            update |= self.model.optim_step(update["loss"], step - 1)
+            if update["bad_step"]:
+                bad = Update("process_reward", step, number, step - 1, update)
+                self.dumps.write(bad, mini, self.model, self.tokenizer)
+            updates.append(update)
         return update_metrics("process_reward", updates, self.model, lengths(data), time.perf_counter() - start)
+
+    def objective(self, mini: DataProto) -> "OutcomeObjective":
+        """What is minimised on a mini-batch."""
+        counts = Counts.of(mini.batch["response_mask"])
+        return OutcomeObjective(self.model.forward, self.config.process_reward.beta, counts)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def capture_checkpoint(self) -> None:
+        """Copy what `save_checkpoint` is to write, which may then be called while training goes on."""
+        self.model_folder.capture()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def save_checkpoint(self, folder: Path) -> None:
-        """Weights in HF format with the tokenizer, and the optimiser's state; the start is `model.path` itself."""
-        self.model.save(folder)
-        self.tokenizer.save_pretrained(folder)
+        """What was captured, or else the model as it is, whole; the start is `model.path` itself."""
+        self.model_folder.save(folder)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def load_checkpoint(self, folder: Path) -> None:
-        self.model.load(folder)
+        self.model_folder.load(folder)
 
     @property
     def micro_batch(self) -> MicroBatch:
@@ -104,13 +140,13 @@ class ProcessRewardWorker(Worker):
 class OutcomeObjective:
     """The cross-entropy of a sequence's summed process rewards against its outcome, on one micro-batch."""
 
-    module: nn.Module
+    forward: Forward
     beta: float
     counts: Counts  # of the mini-batch
 
     def __call__(self, micro: DataProto) -> tuple[Tensor, Metrics]:
         batch = micro.batch
-        log_prob, mask = log_probs(self.module, pack(batch))["log_prob"], batch["response_mask"]
+        log_prob, mask = self.forward.log_probs(pack(batch))["log_prob"], batch["response_mask"]
         rewards = process_rewards(log_prob, batch["process_ref_log_prob"], mask, self.beta)
         return outcome_loss(rewards, batch["outcomes"], mask, self.counts)
 

@@ -10,7 +10,8 @@ import torch
 from burnish.config import PPOConfig
 from burnish.controller import Dispatch, Worker, register
 from burnish.engine.batching import MicroBatch
-from burnish.engine.forward import sequence_scores
+from burnish.engine.forward import Forward
+from burnish.engine.offload import HostModule
 from burnish.models.loading import load_reward_model, naming
 from burnish.protocol import DataProto
 from burnish.workers.conversations import MODEL, Conversations, padded
@@ -27,8 +28,10 @@ class RewardModelWorker(Worker):
         model = self.config.reward_model.model
         self.conversations = Conversations(self.config)
         with naming(f"{MODEL}.path"):
-            self.module = load_reward_model(model.path, model, self.device).requires_grad_(False).eval()
-        self.conversations.expect(self.module.get_input_embeddings().weight.shape[0])
+            module = load_reward_model(model.path, model, self.device).requires_grad_(False).eval()
+        self.forward = Forward(module, model)
+        self.weights = HostModule(module, parks=model.fsdp_config.param_offload)
+        self.conversations.expect(module.get_input_embeddings().weight.shape[0])
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
     def compute_rm_score(self, data: DataProto) -> DataProto:
@@ -41,11 +44,11 @@ class RewardModelWorker(Worker):
         scores = torch.full((len(data),), torch.nan)  # (B,)
         readable = [row for row, conversation in enumerate(conversations) if conversation.problem is None]
         readable.sort(key=lambda row: len(conversations[row].ids))  # so that a pass pads little
-        for part in self.micro_batch.cut([len(conversations[row].ids) for row in readable]):
-            rows = [readable[i] for i in part]
-            with torch.no_grad():
-                found = sequence_scores(self.module, *padded([conversations[row].ids for row in rows], self.device))
-            scores[rows] = found.cpu()
+        with self.weights.on_device(), torch.no_grad():
+            for part in self.micro_batch.cut([len(conversations[row].ids) for row in readable]):
+                rows = [readable[i] for i in part]
+                found = self.forward.scores(*padded([conversations[row].ids for row in rows], self.device))
+                scores[rows] = found.cpu()
         return DataProto.from_dict(
             {"rm_scores": on_last_token(scores, data.batch["response_mask"])},
             non_tensors={

@@ -15,9 +15,11 @@ log-probs are the engine's own. Besides the tensors, a row gets
 several workers, and their batches joined.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -33,14 +35,12 @@ from burnish.rewards.routing import data_source_of
 def to_batch(trajectories: Sequence[Trajectory], pad_token_id: int, *, log_probs: bool = True) -> DataProto:
     """The columns that "rollout" adds to a batch; without `rollout_log_probs` where they are not wanted."""
     outputs = [trajectory.output for trajectory in trajectories]
-    prompts = _pad([output.prompt_ids for output in outputs], pad_token_id, left=True)  # (B, P)
-    responses = _pad([output.response_ids for output in outputs], pad_token_id)  # (B, R)
-    prompt_present = _pad([[1] * len(output.prompt_ids) for output in outputs], 0, left=True)
-    response_present = _pad([[1] * len(output.response_ids) for output in outputs], 0)
+    prompts, prompt_present = _pad([output.prompt_ids for output in outputs], pad_token_id, left=True)  # (B, P)
+    responses, response_present = _pad([output.response_ids for output in outputs], pad_token_id)  # (B, R)
     tensors = _sequences(prompts, responses, torch.cat([prompt_present, response_present], dim=-1))
-    tensors["response_mask"] = _pad([output.response_mask for output in outputs], 0)
+    tensors["response_mask"], _ = _pad([output.response_mask for output in outputs], 0)
     if log_probs:
-        tensors["rollout_log_probs"] = _pad([output.response_logprobs or [] for output in outputs], 0.0)
+        tensors["rollout_log_probs"], _ = _pad([output.response_logprobs or [] for output in outputs], 0.0)
     facts = [facts_of(output) for output in outputs]
     columns = {
         "score_result": [_result(trajectory) for trajectory in trajectories],
@@ -111,10 +111,11 @@ def _result(trajectory: Trajectory) -> Any:
     return loop_result(trajectory.output, data_source_of(trajectory.row))
 
 
-def _pad(rows: Sequence[Sequence[float]], value: float, *, left: bool = False) -> torch.Tensor:
-    width = max(1, *(len(row) for row in rows))
-    table = torch.full((len(rows), width), value)  # the type of `value` is the type of the column
-    for i, row in enumerate(rows):
-        if len(row):
-            table[i, slice(width - len(row), None) if left else slice(len(row))] = torch.tensor(row, dtype=table.dtype)
-    return table
+def _pad(rows: Sequence[Sequence[float]], value: float, *, left: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows as one table, and 1 where it holds them; the type of `value` is the type of the table."""
+    lengths = np.array([len(row) for row in rows])[:, None]  # (B, 1)
+    places = np.arange(lengths.max(initial=1))
+    there = places >= len(places) - lengths if left else places < lengths  # (B, width)
+    table = np.full(there.shape, value, dtype=np.int64 if isinstance(value, int) else np.float32)
+    table[there] = np.fromiter(itertools.chain.from_iterable(rows), table.dtype, lengths.sum())
+    return torch.from_numpy(table), torch.from_numpy(there).long()

@@ -42,7 +42,8 @@ def test_ids_of_a_batch_of_one_and_of_an_encoding():
 
 
 def test_log_probs_outside_the_mask_are_not_read():
-    assert output(response_logprobs=[-1.0, -2.0, None, -3.0]).response_logprobs == [-1.0, -2.0, 0.0, -3.0]
+    for unread in (None, -9.0, float("nan")):
+        assert output(response_logprobs=[-1.0, -2.0, unread, -3.0]).response_logprobs == [-1.0, -2.0, 0.0, -3.0]
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,10 @@ def test_log_probs_outside_the_mask_are_not_read():
         ({"response_logprobs": [-1.0]}, "response_logprobs has 1 entries and response_ids has 4"),
         ({"response_logprobs": [-1.0, None, 0.0, -1.0]}, r"response_logprobs\[1\] is None; a token with mask 1 needs"),
         ({"response_logprobs": [-1.0, float("nan"), 0, 0]}, r"response_logprobs\[1\] is nan"),
+        (
+            {"response_mask": [1] * 4, "response_logprobs": [-1.0, -2.0, float("-inf"), -3.0]},
+            r"response_logprobs\[2\] is -inf; a token with mask 1 needs",
+        ),
         ({"reward_score": float("inf")}, "reward_score is inf; expected a finite number"),
         ({"reward_score": "0.5"}, "reward_score is '0.5'"),
         ({"turn_rewards": [1.0]}, "turn_rewards has 1 values, but response_mask marks 2 turns"),

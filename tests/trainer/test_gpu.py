@@ -39,7 +39,19 @@ def test_resume_on_the_gpu(train, metrics_of):
         assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
 
 
-def test_gpu_and_cpu_agree(train, metrics_of):
+@pytest.fixture
+def in_float32(monkeypatch):
+    """`auto` is float32 on this GPU too, so that its figures are those of a CPU."""
+    monkeypatch.setattr("burnish.models.device.BFLOAT16", (99, 0))
+
+
+def test_a_gpu_computes_in_bfloat16_unless_told_otherwise(build_trainer):
+    trainer = build_trainer(*GRPO, "trainer.device=cuda")
+    assert next(trainer.policy.worker.actor.module.parameters()).dtype == torch.bfloat16
+    assert all(master.dtype == torch.float32 for master in trainer.policy.worker.actor.masters.values())
+
+
+def test_gpu_and_cpu_agree(train, metrics_of, in_float32):
     for device in ("cpu", "cuda"):
         place = [f"trainer.device={device}", f"trainer.default_local_dir={device}"]
         train(*GRPO, *place, "trainer.total_training_steps=1")
@@ -65,7 +77,7 @@ EVERY = {
 
 
 @pytest.mark.parametrize("keys", EVERY.values(), ids=EVERY)
-def test_every_algorithm_gives_the_figures_of_the_cpu(reward, train, metrics_of, keys):
+def test_every_algorithm_gives_the_figures_of_the_cpu(reward, train, metrics_of, in_float32, keys):
     """In float32, at the first step: from the second on, rounding can change what is sampled."""
     reward('n = len(set(solution_str)); return {"score": float(n % 3), "acc": float(n % 2)}')
     for device in ("cpu", "cuda"):
@@ -88,7 +100,7 @@ def compare(metrics_of, first, *starts):
         assert gpu[name] == pytest.approx(cpu[name], rel=2e-2, abs=2e-4), name
 
 
-def test_a_reward_model_gives_the_scores_of_the_cpu(train, metrics_of, tiny_model, tmp_path):
+def test_a_reward_model_gives_the_scores_of_the_cpu(train, metrics_of, in_float32, tiny_model, tmp_path):
     torch.manual_seed(5)
     module = AutoModelForSequenceClassification.from_pretrained(tiny_model, num_labels=1)
     torch.nn.init.normal_(module.score.weight)
@@ -105,7 +117,7 @@ def test_a_reward_model_gives_the_scores_of_the_cpu(train, metrics_of, tiny_mode
     compare(metrics_of, "reward_model/score/mean", "reward_model/", "critic/score/")
 
 
-def test_a_step_of_rm_gives_the_figures_of_the_cpu(metrics_of, tiny_model, tmp_path, monkeypatch):
+def test_a_step_of_rm_gives_the_figures_of_the_cpu(metrics_of, in_float32, tiny_model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_parquet(
         [{"prompt": f"{i}+1", "chosen": f"{i + 1}", "rejected": "no " * i} for i in range(1, 9)], "pairs.parquet"

@@ -45,7 +45,7 @@ def test_weights_move_and_the_reference_does_not(build_trainer):
     trainer.fit()
     after = worker.actor.module.state_dict()
     assert any(not torch.equal(before[name], after[name]) for name in before)
-    assert all(torch.equal(before[name], tensor) for name, tensor in worker.reference.state_dict().items())
+    assert all(torch.equal(before[name], tensor) for name, tensor in worker.reference.module.state_dict().items())
 
 
 def test_ppo_saves_a_critic_that_transformers_loads(train):

@@ -34,11 +34,11 @@ def same(one, other):
 def test_policy_and_process_reward_model_move_and_the_start_stays(build_trainer, metrics_of, when):
     trainer = build_trainer(*PRIME, f"process_reward.update={when}", "trainer.total_training_steps=2")
     policy, judge = trainer.policy.worker, trainer.process_reward.worker
-    actor, model, start = weights(policy.actor.module), weights(judge.model.module), weights(judge.start)
+    actor, model, start = weights(policy.actor.module), weights(judge.model.module), weights(judge.start.module)
     assert same(model, start) and same(actor, start), "both start from the policy's model where none is named"
     trainer.fit()
     assert not same(actor, weights(policy.actor.module)) and not same(model, weights(judge.model.module))
-    assert same(start, weights(judge.start))
+    assert same(start, weights(judge.start.module))
     assert not same(weights(policy.actor.module), weights(judge.model.module))
 
     lines = metrics_of("run")
@@ -114,10 +114,10 @@ def test_the_model_can_be_another_one_than_the_policy(build_trainer, tmp_path):
     trainer = build_trainer(*PRIME, f"process_reward.model.path={other}", "trainer.total_training_steps=1")
     judge = trainer.process_reward.worker
     trainer.fit()
-    assert judge.start.config.hidden_size == 16 and trainer.policy.worker.actor.module.config.hidden_size == 32
-    assert same(weights(judge.start), weights(AutoModelForCausalLM.from_pretrained(other)))
+    assert judge.start.module.config.hidden_size == 16 and trainer.policy.worker.actor.module.config.hidden_size == 32
+    assert same(weights(judge.start.module), weights(AutoModelForCausalLM.from_pretrained(other)))
     saved = AutoModelForCausalLM.from_pretrained("run/global_step_1/process_reward")
-    assert saved.config.hidden_size == 16 and not same(weights(saved), weights(judge.start))
+    assert saved.config.hidden_size == 16 and not same(weights(saved), weights(judge.start.module))
 
 
 def test_a_checkpoint_without_the_model_does_not_resume_as_prime(train):

@@ -1,10 +1,14 @@
-"""Stopping and going on: a resumed run is the run that was never stopped, or says why it cannot be."""
+"""Stopping and going on: a resumed run is the run that was never stopped, or says why it cannot be.
+
+Runs that several tests go on from are made once and copied (`begun`).
+"""
 
 import json
 import os
-import signal
+import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,48 +17,58 @@ import torch
 from safetensors.torch import load_file
 
 from burnish.errors import CheckpointError
+from burnish.trainer.checkpoint import CheckpointStore, verify
+from burnish.trainer.ppo import PPOTrainer
+from burnish.workers.model_folder import ModelFolder
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3"]
 PPO = ["algorithm.adv_estimator=gae", "critic.optim.lr=1e-3", "algorithm.kl_ctrl.kl_coef=0.01",
        "algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.horizon=100"]  # fmt: skip
-ALGORITHMS = pytest.mark.parametrize("algorithm", [GRPO, PPO], ids=["grpo", "ppo"])
+STEPS = ["data.val_files=null", "trainer.save_freq=1"]
+ONE, TWO = [*STEPS, "trainer.total_training_steps=1"], [*STEPS, "trainer.total_training_steps=2"]
+WHOLE = [*STEPS, "trainer.total_epochs=2"]  # 12 rows in batches of 4: six steps
+PARTS = "actor_rollout_ref.actor.checkpoint"
+ASYNC, WEIGHTS_ONLY = f"{PARTS}.async_save=True", f"{PARTS}.save_contents=[hf_model]"
 
 
-@ALGORITHMS
-def test_resume_gives_the_run_that_was_never_stopped(train, metrics_of, algorithm):
-    common = [*algorithm, "trainer.save_freq=1", "trainer.total_epochs=2", "data.val_files=null"]
-    train(*common, "trainer.default_local_dir=whole")
-    train(*common, "trainer.default_local_dir=parts", "trainer.max_actor_ckpt_to_keep=1", "data.shuffle=true",
-          "trainer.total_training_steps=6")  # fmt: skip
-    assert metrics_of("whole") == metrics_of("parts"), "the number of steps is all that total_epochs says"
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Where the runs of `begun` are kept, by their overrides."""
+    return tmp_path_factory.mktemp("made"), {}
 
-    train(*common, "trainer.default_local_dir=stopped")
-    for step in (4, 5, 6):
-        for name in os.listdir(f"stopped/global_step_{step}"):
-            path = Path(f"stopped/global_step_{step}") / name
-            path.unlink() if not path.is_dir() else None
-    train(*common, "trainer.default_local_dir=stopped")  # the newest whole checkpoint is step 3
-    assert metrics_of("whole") == metrics_of("stopped")
+
+@pytest.fixture
+def begun(train, made):
+    """A finished run with these overrides in the folder `run`."""
+
+    def make(*overrides: str) -> None:
+        place, runs = made
+        if overrides not in runs:
+            train(*overrides)
+            runs[overrides] = shutil.copytree("run", place / str(len(runs)), symlinks=True)
+        else:
+            shutil.copytree(runs[overrides], "run", symlinks=True)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "step"), [(GRPO, 3), (PPO, 4)], ids=["grpo after an epoch", "ppo in the middle of one"]
+)
+def test_resume_gives_the_run_that_was_never_stopped(train, begun, metrics_of, algorithm, step):
+    begun(*algorithm, *WHOLE)
+    shutil.move("run", "whole")
+    shutil.copytree("whole", "run", symlinks=True)
+    for later in range(step + 1, 7):
+        Path(f"run/global_step_{later}/manifest.json").unlink()
+    # The newest whole checkpoint is that step; the number of steps is all that total_epochs says.
+    train(*algorithm, *STEPS, "trainer.total_training_steps=6", "data.shuffle=true")
+    assert metrics_of("whole") == metrics_of("run")
     for file in ("actor/model.safetensors", "actor/optimizer.safetensors"):
-        one, other = (load_file(f"{run}/global_step_6/{file}") for run in ("whole", "stopped"))
+        one, other = (load_file(f"{run}/global_step_6/{file}") for run in ("whole", "run"))
         assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-@ALGORITHMS
-def test_kill_9_and_resume_is_the_same_run(job, reward, train, metrics_of, algorithm, tmp_path):
-    """The certified case: kill the process without warning in the middle of a step, run the same command again."""
-    common = [*algorithm, "trainer.save_freq=1", "data.val_files=null", "trainer.total_training_steps=6"]
-    train(*common, "trainer.default_local_dir=whole")
-    command = [sys.executable, "-m", "burnish.trainer.main_ppo", *job, *common, "trainer.default_local_dir=killed"]
-    process = subprocess.Popen(command, start_new_session=True)
-    wait_for(lambda: Path("killed/global_step_3").exists(), process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not Path("killed/global_step_6").exists(), "the run was over before it could be killed"
-    subprocess.run(command, check=True)
-    assert metrics_of("whole") == metrics_of("killed")
-    one, other = (load_file(f"{run}/global_step_6/actor/model.safetensors") for run in ("whole", "killed"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    events = [json.loads(line) for line in Path("run/events.jsonl").read_text().splitlines()]
+    assert [event["step"] for event in events if event["kind"] == "resume"] == [step]
 
 
 def wait_for(condition, process, seconds=120):
@@ -65,38 +79,42 @@ def wait_for(condition, process, seconds=120):
         time.sleep(0.02)
 
 
-def test_a_finished_run_does_nothing_more(train, metrics_of):
-    train(*GRPO)
-    before = metrics_of("run")
-    train(*GRPO)
-    assert metrics_of("run") == before
+@pytest.mark.parametrize(
+    "words", [[*GRPO, *ONE], [*PPO, *ONE, WEIGHTS_ONLY]], ids=["with all it needs", "with its weights alone"]
+)
+def test_a_finished_run_does_nothing_more_and_says_so(train, begun, metrics_of, caplog, words):
+    begun(*words)
+    before, files = metrics_of("run"), files_in("run/global_step_1")
+    train(*words)
+    assert metrics_of("run") == before and files_in("run/global_step_1") == files
+    assert "nothing is trained. Raise trainer.total_epochs" in caplog.text
 
 
-def test_a_checkpoint_of_another_model_is_refused(train, tmp_path):
+def test_a_checkpoint_of_another_model_is_refused(train, begun, tmp_path):
     from burnish.models.tiny import write_tiny_model
 
-    train(*GRPO, "trainer.total_training_steps=1")
+    begun(*GRPO, *ONE)
     other = write_tiny_model(tmp_path / "other", hidden_size=16)
     with pytest.raises(CheckpointError, match="checkpoint of another model.*trainer.resume_mode=disable"):
-        train(*GRPO, f"actor_rollout_ref.model.path={other}")
+        train(*GRPO, *TWO, f"actor_rollout_ref.model.path={other}")
 
 
-def test_training_goes_on_from_a_checkpoint_folder(train):
-    train(*GRPO, "trainer.total_training_steps=1")
-    train(*GRPO, "actor_rollout_ref.model.path=run/global_step_1", "trainer.default_local_dir=stage2")
-    assert Path("stage2/global_step_3/model.safetensors").exists()
+def test_training_goes_on_from_a_checkpoint_folder(train, begun):
+    begun(*GRPO, *ONE)
+    train(*GRPO, *ONE, "actor_rollout_ref.model.path=run/global_step_1", "trainer.default_local_dir=stage2")
+    assert Path("stage2/global_step_1/model.safetensors").exists()
 
 
-def test_val_only_on_an_older_checkpoint_forgets_nothing(train, metrics_of):
-    train(*GRPO, "trainer.save_freq=1", "trainer.val_before_train=False", "trainer.test_freq=-1")
-    before = metrics_of("run")
+def test_val_only_on_an_older_checkpoint_forgets_nothing(train, begun, metrics_of):
+    begun(*GRPO, *WHOLE)
+    before, samples = metrics_of("run"), sorted(Path("run/rollouts").iterdir())
     train(*GRPO, "trainer.val_only=True", "trainer.resume_from_path=run/global_step_1")
     after = metrics_of("run")
     assert after[: len(before)] == before and [line["step"] for line in after[len(before) :]] == [1]
-    assert sorted(p.name for p in Path("run/rollouts").iterdir()) == ["1.jsonl", "2.jsonl", "3.jsonl"]
+    assert sorted(Path("run/rollouts").iterdir()) == samples and len(samples) == 6
 
 
-def test_a_longer_run_goes_on_where_the_shorter_one_ended(train, metrics_of):
+def test_a_longer_run_goes_on_where_the_shorter_one_ended(train):
     """12 rows in batches of 8: the second epoch follows the short last batch of the first, and no prompt is lost."""
     batch = ["data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=4", "data.val_files=null"]
     train(*GRPO, *batch, "trainer.total_epochs=1")
@@ -106,43 +124,37 @@ def test_a_longer_run_goes_on_where_the_shorter_one_ended(train, metrics_of):
     assert sorted(seen) == sorted([*range(24)] * 3)
 
 
-def test_resuming_with_other_prompts_is_refused(train):
-    train(*GRPO, "data.val_files=null", "trainer.total_training_steps=1")
-    more = ["data.val_files=null", "trainer.total_training_steps=2"]
+def test_resuming_with_other_prompts_is_refused(train, begun):
+    begun(*GRPO, *ONE)
     with pytest.raises(CheckpointError, match=r"saved with data\.train_batch_size=4, and this run has 2"):
-        train(*GRPO, *more, "data.train_batch_size=2")
+        train(*GRPO, *TWO, "data.train_batch_size=2")
     with pytest.raises(CheckpointError, match=r"saved with data\.seed=1, and this run has 9.*resume_mode=disable"):
-        train(*GRPO, *more, "data.seed=9")
+        train(*GRPO, *TWO, "data.seed=9")
 
 
-def test_damaged_checkpoints_alone_do_not_start_the_run_over(train):
-    train(*GRPO, "data.val_files=null", "trainer.total_training_steps=1")
+def test_damaged_checkpoints_alone_do_not_start_the_run_over(train, begun):
+    begun(*GRPO, *ONE)
     Path("run/global_step_1/actor/model.safetensors").write_bytes(b"cut")
     with pytest.raises(CheckpointError, match="has checkpoints, but none is whole.*trainer.resume_mode=disable"):
-        train(*GRPO, "data.val_files=null", "trainer.total_training_steps=2")
+        train(*GRPO, *TWO)
 
 
-def test_a_finished_run_says_that_nothing_is_trained(train, caplog):
-    train(*GRPO, "trainer.total_training_steps=1", "data.val_files=null")
-    train(*GRPO, "trainer.total_training_steps=1", "data.val_files=null")
-    assert "nothing is trained. Raise trainer.total_epochs" in caplog.text
-
-
-def test_keys_that_changed_since_the_checkpoint_are_named(train, caplog):
-    train(*GRPO, "trainer.total_training_steps=1", "data.val_files=null")
-    train(*GRPO, "trainer.total_training_steps=2", "data.val_files=null", "actor_rollout_ref.actor.optim.lr=1e-4")
+def test_keys_that_changed_since_the_checkpoint_are_named(train, begun, caplog, monkeypatch):
+    begun(*GRPO, *ONE)
+    monkeypatch.setattr("burnish.config.plan.host_memory", lambda: 1)  # so that activations are recomputed
+    train(*GRPO, *TWO, "actor_rollout_ref.actor.optim.lr=1e-4")
     assert "changed since that checkpoint: actor_rollout_ref.actor.optim.lr: 0.001 → 0.0001" in caplog.text
-    assert "data.train_batch_size:" not in caplog.text
+    assert "data.train_batch_size:" not in caplog.text and "checkpointing: " not in caplog.text
 
 
-def test_a_checkpoint_without_a_critic_does_not_resume_as_ppo(train):
-    train(*GRPO, "trainer.total_training_steps=1", "data.val_files=null")
+def test_a_checkpoint_without_a_critic_does_not_resume_as_ppo(train, begun):
+    begun(*GRPO, *ONE)
     with pytest.raises(CheckpointError, match="has no critic.*resume_mode=disable actor_rollout_ref.model.path="):
-        train(*PPO, "trainer.total_training_steps=2", "data.val_files=null")
+        train(*PPO, *TWO)
 
 
-def test_files_of_a_checkpoint_follow_the_umask(train):
-    train(*GRPO, "trainer.total_training_steps=1", "data.val_files=null")
+def test_files_of_a_checkpoint_follow_the_umask(begun):
+    begun(*GRPO, *ONE)
     modes = {path.name: path.stat().st_mode & 0o777 for path in Path("run/global_step_1/actor").iterdir()}
     umask = os.umask(0)
     os.umask(umask)
@@ -150,11 +162,169 @@ def test_files_of_a_checkpoint_follow_the_umask(train):
 
 
 def test_stopping_names_the_newest_checkpoint(job, reward):
-    command = [sys.executable, "-m", "burnish.trainer.main_ppo", *job, *GRPO, "trainer.save_freq=1",
-               "trainer.total_training_steps=500", "data.val_files=null"]  # fmt: skip
+    command = [sys.executable, "-m", "burnish.trainer.main_ppo", *job, *GRPO, *STEPS,
+               "trainer.total_training_steps=500"]  # fmt: skip
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: Path("run/global_step_2").exists(), process)
+    wait_for(lambda: Path("run/global_step_1").exists(), process)
     process.terminate()
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "stopped in step" in said and "the newest checkpoint is run/global_step_" in said, said
+
+
+def test_checkpoints_written_behind_training_are_the_same(train, begun, metrics_of):
+    """Capturing must neither disturb the run nor see anything of the step after."""
+    begun(*PPO, *WHOLE)
+    last = train(*PPO, *WHOLE, ASYNC, "trainer.max_actor_ckpt_to_keep=2", "trainer.default_local_dir=behind")
+    assert "timing_s/save_checkpoint" in last
+    assert metrics_of("run") == metrics_of("behind")
+    for step in (5, 6):
+        one, other = (files_in(f"{run}/global_step_{step}") for run in ("run", "behind"))
+        states = [json.loads(files.pop("data/trainer.json")) for files in (one, other)]
+        for state in states:
+            del state["config"]  # which names the run folder, and async_save
+        assert states[0] == states[1] and one == other
+    kept = sorted(path.name for path in Path("behind").glob("global_step_*"))
+    assert kept == ["global_step_5", "global_step_6"]
+    events = [json.loads(line) for line in Path("behind/events.jsonl").read_text().splitlines()]
+    assert [event["step"] for event in events if event["kind"] == "checkpoint"] == [1, 2, 3, 4, 5, 6]
+
+
+def files_in(folder):
+    """What is in a checkpoint; the manifest follows from the rest."""
+    paths = [path for path in Path(folder).rglob("*") if path.is_file() and path.name != "manifest.json"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+@pytest.mark.parametrize("failing", [1, 2], ids=["the first", "the last"])
+def test_a_save_that_fails_behind_training_stops_the_run(train, monkeypatch, failing):
+    """Saves are due at steps 3 and 6 of 6: the failure of the first is told before the next one is due."""
+    saves, save = [], ModelFolder.save
+
+    def fail(self, folder):
+        saves.append(folder)
+        if len(saves) == failing:
+            raise OSError(28, "No space left on device")
+        save(self, folder)
+
+    monkeypatch.setattr(ModelFolder, "save", fail)
+    step = {1: 3, 2: 6}[failing]
+    keys = [ASYNC, "trainer.save_freq=3", "trainer.total_epochs=2", "data.val_files=null"]
+    with pytest.raises(CheckpointError, match=rf"cannot write checkpoint run/global_step_{step}: No space left"):
+        train(*GRPO, *keys)
+    logged = len(Path("run/metrics.jsonl").read_text().splitlines())
+    assert logged in (4, 5) if failing == 1 else logged == 6
+    latest = CheckpointStore("run").latest()
+    assert (latest and latest.name) == (None if failing == 1 else "global_step_3")
+
+
+@pytest.fixture
+def saving(monkeypatch):
+    """A save of step 1 that is under way while step 2 fails: `saving(error, of_the_save)` says of what."""
+
+    def arrange(error: BaseException, of_the_save: Exception | None) -> None:
+        failed, sync = threading.Event(), CheckpointStore._put_in_place
+
+        def stop(self, batch, metrics):
+            if self.step == 2:
+                failed.set()
+                raise error
+            return batch
+
+        def slow(self, *places):
+            assert failed.wait(60)
+            time.sleep(0.05)  # until the run is being closed
+            if of_the_save is not None:
+                raise of_the_save
+            sync(self, *places)
+
+        monkeypatch.setattr(PPOTrainer, "resampled", stop)
+        monkeypatch.setattr(CheckpointStore, "_put_in_place", slow)
+
+    return arrange
+
+
+@pytest.mark.parametrize("error", [ValueError("of something else"), KeyboardInterrupt("of something else")])
+def test_a_run_that_fails_completes_the_save_under_way(train, saving, error):
+    saving(error, None)
+    with pytest.raises(type(error), match="of something else"):
+        train(*GRPO, *TWO, ASYNC)
+    assert CheckpointStore("run").latest().name == "global_step_1"
+
+
+@pytest.mark.parametrize(
+    ("of_the_save", "words"),
+    [
+        (OSError(28, "No space left on device"), "cannot write checkpoint run/global_step_1: No space left on device"),
+        (ZeroDivisionError("a bug"), "a bug"),
+    ],
+    ids=["full disk", "bug"],
+)
+def test_a_save_that_fails_does_not_hide_another_error(train, saving, caplog, of_the_save, words):
+    """A run that fails of something else says both."""
+    saving(ValueError("of something else"), of_the_save)
+    with pytest.raises(ValueError, match="of something else"):
+        train(*GRPO, *TWO, ASYNC)
+    assert words in caplog.text
+
+
+def test_closing_raises_why_a_save_failed_where_nothing_else_did(build_trainer, monkeypatch):
+    def fail(folder):
+        raise ZeroDivisionError("a bug")
+
+    trainer, closed = build_trainer(*GRPO, *ONE), []
+    monkeypatch.setattr(trainer.policy.worker.scoring, "close", lambda: closed.append("scoring"))
+    trainer.store.save_behind(1, fail)
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        trainer.close()
+    assert closed == ["scoring"]
+
+
+def test_a_run_saves_and_reads_the_parts_it_is_told(train, begun, caplog):
+    begun(*GRPO, *ONE, f"{PARTS}.save_contents=[model]")
+    actor = {path.name for path in Path("run/global_step_1/actor").iterdir()}
+    assert "masters.safetensors" in actor and not actor & {"optimizer.safetensors", "rng.safetensors"}
+    with pytest.raises(CheckpointError, match=r"no part optimizer.*Set checkpoint\.load_contents=\[model\]"):
+        train(*GRPO, *TWO)
+    train(*GRPO, *TWO, f"{PARTS}.save_contents=[model]")  # read as it is saved
+    assert "the optimiser's moments start anew" in caplog.text
+    assert Path("run/global_step_2").is_dir()
+
+
+def test_a_checkpoint_to_be_loaded_only_is_small_and_starts_another_run(train, begun):
+    begun(*PPO, *ONE)
+    shutil.move("run", "full")
+    begun(*PPO, *ONE, WEIGHTS_ONLY)
+    small, full = (
+        sum(path.stat().st_size for path in Path(run).rglob("actor/*.safetensors")) for run in ("run", "full")
+    )
+    assert small < full / 3.5  # a float32 model: weights, without masters and two moments
+    assert Path("run/global_step_1/critic/masters.safetensors").exists(), "the critic has keys of its own"
+    with pytest.raises(CheckpointError, match=r"has no part model.*save_contents=\[hf_model\]"):
+        train(*PPO, *TWO)
+    train(*GRPO, *ONE, "actor_rollout_ref.model.path=run/global_step_1", "trainer.default_local_dir=next")
+
+
+def test_resuming_unpickles_nothing(train, begun, monkeypatch):
+    begun(*PPO, *ONE)
+
+    def refuse(*_args, **_kwargs):
+        raise AssertionError("something was unpickled")
+
+    for target in ("torch.load", "pickle.load", "pickle.loads", "pickle.Unpickler", "torch.serialization.load"):
+        monkeypatch.setattr(target, refuse)
+    train(*PPO, *TWO)
+    assert Path("run/global_step_2").is_dir()
+
+
+def test_with_an_adapter_a_checkpoint_holds_no_base(train):
+    train(*GRPO, *ONE, "actor_rollout_ref.model.lora_rank=2")
+    folder = Path("run/global_step_1")
+    verify(folder)
+    weights = {path.name for path in folder.rglob("*.safetensors")}
+    assert weights == {"adapter_model.safetensors", "masters.safetensors", "optimizer.safetensors", "rng.safetensors"}
+    for name in ("adapter_config.json", "adapter_model.safetensors", "tokenizer.json"):
+        assert (folder / name).is_symlink() and (folder / name).exists()
+    assert all("lora_" in name for name in load_file(folder / "actor/masters.safetensors"))
+    with pytest.raises(CheckpointError, match="saved with lora_alpha=16 of its adapter.* this run has lora_alpha=128"):
+        train(*GRPO, *TWO, "actor_rollout_ref.model.lora_rank=2", "actor_rollout_ref.model.lora_alpha=128")

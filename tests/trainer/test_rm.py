@@ -14,7 +14,7 @@ from burnish.cli.main import main as burnish
 from burnish.config.model import ModelConfig
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
-from burnish.engine.forward import sequence_scores
+from burnish.engine.forward import Forward
 from burnish.errors import BadStepError, CheckpointError, ConfigError, DataError, ModelError
 from burnish.models.loading import load_reward_model, load_value_model
 from burnish.models.tiny import EOS, START, byte_tokenizer, write_tiny_model
@@ -127,13 +127,15 @@ def test_the_loss_is_the_mean_over_pairs_less_their_margins(rm, world):
 def test_micro_batches_keep_pairs_and_do_not_change_the_run(rm, monkeypatch, size):
     passes = []
 
-    def watched(module, input_ids, attention_mask):
+    plain = Forward.scores
+
+    def watched(forward, input_ids, attention_mask):
         passes.append(input_ids.shape)
-        return sequence_scores(module, input_ids, attention_mask)
+        return plain(forward, input_ids, attention_mask)
 
     steps = ("data.train_batch_size=5", "trainer.total_training_steps=3", "optim.lr=0.001")
     _, whole = rm(*steps, out="whole")
-    monkeypatch.setattr("burnish.trainer.rm.sequence_scores", watched)
+    monkeypatch.setattr(Forward, "scores", watched)
     _, cut = rm(*steps, f"data.micro_batch_size_per_gpu={size}", out="cut")
     assert [rows for rows, _ in passes] == 3 * [2 * min(size, 5 - i) for i in range(0, 5, size)]
     if size == 1:

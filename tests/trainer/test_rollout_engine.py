@@ -82,7 +82,7 @@ def test_metrics_are_differences():
 def test_the_kv_pool_is_given_back_while_the_policy_trains(build_trainer, keys, count):
     trainer = build_trainer(*GRPO, ONE, *keys, "actor_rollout_ref.actor.use_kl_loss=true")
     worker, engine, held = trainer.policy.worker, engine_of(trainer), {}
-    for name in ("infer", "update"):
+    for name in ("infer", "forward_backward"):
         run = getattr(worker.actor, name)
 
         def noted(*arguments, name=name, run=run, **named):
@@ -93,7 +93,7 @@ def test_the_kv_pool_is_given_back_while_the_policy_trains(build_trainer, keys, 
     calls = counted(engine, "sleep", "wake")
     trainer.fit()
     kept = count == 0
-    assert held == {"infer": {kept}, "update": {kept}}
+    assert held == {"infer": {kept}, "forward_backward": {kept}}
     assert (calls["sleep"] > 0) == (not kept)
     assert (engine.stats()["kv_blocks"] == 0) == (not kept)  # the run ends after an update
 

@@ -60,6 +60,15 @@ def test_each_model_is_planned_with_its_own_sizes(load, role, tmp_path, capsys):
     assert f"{own.parameters * copies / 2**20:.1f} MiB" in line
 
 
+@pytest.mark.parametrize("memory", [None, 2**34])
+def test_offload_is_said_to_have_no_effect_where_there_is_no_gpu(load, tiny_model, monkeypatch, memory):
+    monkeypatch.setattr(setup, "device_memory", lambda kind: memory)
+    loaded = load("critic", tiny_model, "critic.fsdp_config.param_offload=true")
+    setup.prepare(loaded)
+    said = [notice for notice in loaded.notices if notice.startswith("no effect: critic.fsdp_config.param_offload")]
+    assert len(said) == (memory is None)
+
+
 def test_the_policys_model_is_named_too(load):
     with pytest.raises(ModelError, match=r"^actor_rollout_ref\.model\.path: "):
         setup.prepare(load("critic", "./other", "actor_rollout_ref.model.path=./no/such"))

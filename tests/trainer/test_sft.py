@@ -13,11 +13,13 @@ from burnish.config.finalise import finalise_sft
 from burnish.data.chat import ChatRenderer
 from burnish.data.files import write_parquet
 from burnish.data.sft import SFTDataset
-from burnish.engine.forward import log_probs
+from burnish.data.supervised import Batches
+from burnish.engine.forward import Forward
 from burnish.errors import BadStepError, CheckpointError, ConfigError, ModelError
 from burnish.models.tiny import write_tiny_model
-from burnish.trainer.sft import collate
+from burnish.trainer.sft import NextTokens, collate
 from burnish.trainer.sft_trainer import main
+from burnish.trainer.supervised import tokens_per_pass
 
 TIMES = {"perf/time_per_step", "perf/throughput"}
 
@@ -126,17 +128,19 @@ def test_neither_packing_nor_micro_batches_change_the_run(sft, layout):
 def test_passes_are_filled_by_tokens_or_hold_a_number_of_examples(sft, monkeypatch, packing):
     passes = []
 
-    def watched(module, packed):
-        passes.append(packed.padded()[0].shape)
-        return log_probs(module, packed)
+    plain = Forward.log_probs
 
-    monkeypatch.setattr("burnish.trainer.sft.log_probs", watched)
+    def watched(forward, packed):
+        passes.append(packed.sequences.lengths)
+        return plain(forward, packed)
+
+    monkeypatch.setattr(Forward, "log_probs", watched)
     sizes = ("data.train_batch_size=7", "trainer.total_training_steps=1", "data.micro_batch_size_per_gpu=2")
     sft(*sizes, f"data.packing={packing}", "data.max_length=128")
-    rows = [shape[0] for shape in passes]
+    rows = [len(lengths) for lengths in passes]
     assert sum(rows) == 7
     if packing:
-        assert all(shape.numel() <= 2 * 128 for shape in passes) and max(rows) > 2
+        assert all(sum(lengths) <= 2 * 128 for lengths in passes) and max(rows) > 2
     else:
         assert rows == [2, 2, 2, 1]
 
@@ -214,6 +218,34 @@ def test_keys_that_changed_since_the_checkpoint_are_told(sft, caplog):
         "changed since that checkpoint: optim.lr: 0.01 → 0.5",
         "changed since that checkpoint: trainer.total_training_steps: 2 → 3",
     ]
+
+
+def test_activations_are_kept_where_they_fit_and_no_figure_depends_on_it(sft, monkeypatch, caplog):
+    def line(folder):
+        return next(line for line in (folder / "config.yaml").read_text().splitlines() if "checkpointing" in line)
+
+    caplog.set_level("INFO")
+    folder, kept = sft(out="kept")
+    assert line(folder).endswith(": false") and "activations are kept, " in caplog.text
+    sft("trainer.total_training_steps=2")
+    monkeypatch.setattr("burnish.config.plan.host_memory", lambda: 2**20)
+    folder, recomputed = sft("trainer.total_training_steps=4")
+    assert line(folder).endswith(": true") and "activations are recomputed: " in caplog.text
+    assert without_times(recomputed) == without_times(kept)
+    assert "changed since that checkpoint: model." not in caplog.text
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_a_pass_has_no_more_tokens_than_its_examples(world, packing):
+    config = SFTConfig()
+    config.data.packing, config.data.max_length = packing, 128
+    objective = NextTokens(config, AutoTokenizer.from_pretrained(world / "model"))
+    batches = Batches(objective.dataset([str(world / "train.parquet")], -1), 3, seed=0, shuffle=True)
+    longest = max(len(batches.dataset[i]) for i in range(len(batches.dataset)))
+    config.data.micro_batch_size_per_gpu = 1
+    assert tokens_per_pass(objective, batches) == (128 if packing else longest) < 3 * longest
+    config.data.micro_batch_size_per_gpu = 200
+    assert tokens_per_pass(objective, batches) == 3 * longest
 
 
 def test_a_checkpoint_from_before_keys_were_kept_is_resumed(sft):

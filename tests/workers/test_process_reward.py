@@ -19,12 +19,13 @@ PROMPT, RESPONSE, GROUPS, SAMPLES = 4, 5, 4, 3
 
 
 @pytest.fixture
-def make_worker(tiny_model):
+def make_worker(tiny_model, tmp_path):
     """A worker in this process, behind the group through which the trainer calls it."""
 
     def make(model: Path = tiny_model, **changes):
         config = PPOConfig()
         config.data.train_batch_size = GROUPS
+        config.trainer.default_local_dir = str(tmp_path)
         config.actor_rollout_ref.model.path = str(tiny_model)
         section = config.process_reward
         section.model.path, section.enable = str(model), True
@@ -101,7 +102,7 @@ def test_log_probs_are_those_of_the_plain_model(make_worker, batch, tiny_model):
 def test_it_learns_outcomes_and_rewards_tokens_while_its_start_stays(make_worker, batch):
     group = make_worker()
     worker = group.worker
-    started, trained = weights(worker.start), weights(worker.model.module)
+    started, trained = weights(worker.start.module), weights(worker.model.module)
     assert same(started, trained)
     batch = batch.union(group.compute_start_log_prob(batch))
     steps = [group.update_process_reward(batch, step) for step in range(1, 9)]
@@ -110,7 +111,7 @@ def test_it_learns_outcomes_and_rewards_tokens_while_its_start_stays(make_worker
     assert losses[-1] < 0.1 < losses[0]
     assert reduce_metrics(steps[-1])["process_reward/accuracy"] == 1
 
-    assert same(started, weights(worker.start))
+    assert same(started, weights(worker.start.module))
     assert not same(trained, weights(worker.model.module))
     again = group.compute_start_log_prob(batch).batch["process_ref_log_prob"]
     assert torch.equal(again, batch.batch["process_ref_log_prob"])
@@ -185,10 +186,12 @@ def test_a_saved_model_goes_on_bit_for_bit(make_worker, batch, tmp_path):
     for name in metrics[0]:
         assert name.startswith("perf/") or metrics[0][name] == metrics[1][name], name
     assert same(weights(first.worker.model.module), weights(second.worker.model.module))
-    assert same(weights(first.worker.start), weights(second.worker.start)), "the start is not what was saved"
+    assert same(weights(first.worker.start.module), weights(second.worker.start.module)), (
+        "the start is not what was saved"
+    )
 
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "process_reward")
-    assert not same(weights(loaded), weights(first.worker.start))
+    assert not same(weights(loaded), weights(first.worker.start.module))
     assert AutoTokenizer.from_pretrained(tmp_path / "process_reward").get_vocab() == first.worker.tokenizer.get_vocab()
 
 

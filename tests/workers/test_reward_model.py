@@ -346,12 +346,12 @@ def test_nan_and_what_cannot_be_rendered_are_told_by_row(worker, write_reward_mo
     assert [problem is None for problem in problems] == [True, False, True, True, True]
     assert [math.isnan(score) for score in scores_of(answer)] == [False, True, False, False, False]
     with torch.no_grad():
-        group.worker.module.score.weight.fill_(math.nan)
+        group.worker.forward.module.score.weight.fill_(math.nan)
     assert all(math.isnan(score) for score in scores_of(group.compute_rm_score(rollouts(byte_tokenizer()))))
 
 
 def test_it_is_frozen(worker, write_reward_model):
-    module = worker(write_reward_model()).worker.module
+    module = worker(write_reward_model()).worker.forward.module
     assert not module.training and not any(parameter.requires_grad for parameter in module.parameters())
 
 

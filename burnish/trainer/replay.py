@@ -1,0 +1,281 @@
+"""One update that was NaN or infinite, run again by itself: what `burnish replay DUMP` does.
+
+Consumes a dump (`engine/dump.py`) and keys to be set otherwise (`replay_config.py`); hands on a `Replay`: the metrics
+that come out now, and where it is not finite. `SUBJECTS` has, for each role, how its model is loaded and its objective
+built: by the worker or the objective of the run itself, so that the same figures come out. No optimiser step is taken.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from burnish.config import PPOConfig, RMConfig, SFTConfig
+from burnish.config.key import read
+from burnish.config.supervised import SupervisedConfig
+from burnish.controller import ClassWithInitArgs, Worker
+from burnish.controller.worker import Place as WorkerPlace
+from burnish.engine.batching import MicroBatch
+from burnish.engine.diagnosis import Place, bad_gradients, bad_weights, first_bad_module, first_bad_token, grad_norm
+from burnish.engine.diagnosis import largest as largest_of
+from burnish.engine.dump import Dump, read_dump, versions
+from burnish.engine.packing import pack
+from burnish.engine.seeding import seed_torch
+from burnish.engine.trainable import Loss, Trainable
+from burnish.errors import CheckpointError, ConfigError
+from burnish.models.loading import load_tokenizer, read_model_facts
+from burnish.protocol import DataProto
+from burnish.tracking.progress import Progress
+from burnish.trainer.replay_config import ACTOR, MODELS, config_of
+from burnish.trainer.rm import Preferences
+from burnish.trainer.sft import NextTokens
+from burnish.trainer.supervised import make_trainable
+from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
+from burnish.workers.critic import CriticWorker
+from burnish.workers.process_reward import ProcessRewardWorker
+from burnish.workers.updates import loss_mask
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
+
+W = TypeVar("W", bound=Worker)
+
+ROW = "row"  # a column with the number of each row in the dump: an update may leave some out
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What an update is computed from: a model, the rows that it runs, their loss, and how they are cut into passes.
+
+    figures   of each response token, (B, R), or of each row, (B, 1), for whoever looks for the one that is not finite
+    mask      of those that count
+    sides     sequences in a row: two of a pair
+    """
+
+    trainable: Trainable
+    rows: DataProto
+    loss: Loss
+    micro: MicroBatch
+    figures: Mapping[str, Tensor]
+    mask: Tensor
+    sides: int = 1
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row whose loss or gradient is NaN or infinite when it is run alone."""
+
+    number: int  # in the dump
+    uid: Any  # None where the rows have none
+    prompt: int  # tokens
+    response: int
+    loss: float
+    token: int | None  # the first of the response with a figure that is NaN or infinite
+    figures: dict[str, float]  # of that token
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came out."""
+
+    dump: Dump
+    device: torch.device
+    computed: int  # rows that the update runs the model on
+    metrics: dict[str, float]  # of the update, as they are now
+    weights: list[str]  # parameters that are not finite
+    gradients: list[str]  # parameters whose gradient is not finite
+    parameters: int
+    rows: list[BadRow]
+    module: str | None  # the first whose output is not finite
+    largest: dict[
+        str, tuple[float, Place]
+    ]  # figure → the finite value of the largest size; its row is that of the dump
+
+    @property
+    def is_finite(self) -> bool:
+        return _is_finite(self.metrics)
+
+
+def replay(folder: str | Path, overrides: Sequence[str] = ()) -> Replay:
+    """Run the update in a dump again, with some keys set otherwise."""
+    dump = read_dump(folder)
+    config = config_of(dump, overrides)
+    for name, version in versions().items():
+        if dump.versions.get(name) != version:
+            log.warning("the dump is of %s %s, this is %s", name, dump.versions.get(name), version)
+    _check_vocabulary(dump, read(config, f"{MODELS[dump.command][dump.update.role]}.path"))
+    seed_torch(config.trainer.seed, deterministic=config.trainer.deterministic)
+    dump.batch.non_tensor_batch[ROW] = np.arange(len(dump.batch)).astype(object)
+    log.info("loading the model of %s", dump.folder)
+    subject = SUBJECTS[dump.update.role](config, dump)
+    trainable = subject.trainable
+    log.info("running the update on %d rows", len(subject.rows))
+    metrics = gradients(subject, subject.rows)
+    bad = bad_gradients(trainable)
+    rows: list[BadRow] = []
+    module = None
+    if not _is_finite(metrics):
+        alone = rows_alone(subject)
+        rows = [_described(subject, i, loss) for i, loss in alone.items()]
+        first = [min(alone)] if alone else range(len(subject.rows))
+        module = first_bad_module(trainable.module, lambda: _run_modules(subject, first))
+    numbers = subject.rows.non_tensor_batch[ROW]
+    found = {name: largest_of(figure, subject.mask) for name, figure in subject.figures.items()}
+    return Replay(
+        dump=dump,
+        device=trainable.device,
+        computed=len(subject.rows),
+        metrics=metrics,
+        weights=bad_weights(trainable.module),
+        gradients=bad,
+        parameters=len(trainable.masters),
+        rows=rows,
+        module=module,
+        largest={n: (at[0], Place(numbers[at[1].row], at[1].token)) for n, at in found.items() if at is not None},
+    )
+
+
+def gradients(subject: Subject, rows: DataProto) -> dict[str, float]:
+    """The metrics of these rows with the loss and the norm of the gradients, which stay where they are."""
+    merged = subject.trainable.forward_backward(rows, subject.loss, subject.micro)
+    return merged | {"grad_norm": grad_norm(subject.trainable)}
+
+
+def rows_alone(subject: Subject) -> dict[int, float]:
+    """The loss of each row for which it, or its gradient, is NaN or infinite when the row is run alone."""
+    bad = {}
+    with Progress("running rows alone", len(subject.rows)) as progress:
+        for i in range(len(subject.rows)):
+            metrics = gradients(subject, subject.rows[[i]])
+            if not _is_finite(metrics):
+                bad[i] = metrics["loss"]
+            progress.advance()
+    return bad
+
+
+@torch.no_grad()
+def _run_modules(subject: Subject, numbers: Iterable[int]) -> None:
+    """Some rows through the model's own forward, which calls every module; a fused pass calls few of them."""
+    module, columns = subject.trainable.module.eval(), subject.rows.batch
+    for i in numbers:
+        ids, mask = (columns[name][i].view(subject.sides, -1) for name in ("input_ids", "attention_mask"))  # (sides, L)
+        for line, real in zip(ids, mask.bool(), strict=True):
+            module(input_ids=line[real][None].to(subject.trainable.device))
+
+
+def _described(subject: Subject, i: int, loss: float) -> BadRow:
+    columns, row = subject.rows.batch, subject.rows.non_tensor_batch
+    length = int(columns["attention_mask"][i].sum())
+    response = (
+        int(columns["attention_mask"][i][-columns["responses"].shape[1] :].sum()) if "responses" in columns else 0
+    )
+    token = first_bad_token(subject.figures, subject.mask, i)
+    figures = {} if token is None else {name: float(figure[i, token]) for name, figure in subject.figures.items()}
+    return BadRow(
+        row[ROW][i], row["uid"][i] if "uid" in row else None, length - response, response, loss, token, figures
+    )
+
+
+def _check_vocabulary(dump: Dump, model: str) -> None:
+    """CheckpointError where the rows have token ids that the model does not."""
+    columns, vocabulary = dump.batch.batch, read_model_facts(model).vocab
+    real = columns["input_ids"][columns["attention_mask"].bool()]
+    if other := [int(token) for token in (real.min(), real.max()) if not 0 <= int(token) < vocabulary]:
+        raise CheckpointError(
+            f"the dump {dump.folder} is damaged (input_ids has the token {other[0]}, and the vocabulary of {model} is "
+            f"{vocabulary}); copy it again, or name the model of the run"
+        )
+
+
+def _is_finite(metrics: Mapping[str, float]) -> bool:
+    return math.isfinite(metrics["loss"]) and math.isfinite(metrics["grad_norm"])
+
+
+# --- the subject of each role ---
+
+
+def _worker(cls: type[W], config: PPOConfig) -> W:
+    return ClassWithInitArgs(cls, config, 1).make(WorkerPlace(device=config.trainer.device))
+
+
+def _actor(config: PPOConfig, dump: Dump) -> Subject:
+    worker, mini = _worker(ActorRolloutRefWorker, config), dump.batch
+    if config.actor_rollout_ref.actor.use_kl_loss and "ref_log_prob" not in mini.batch:
+        raise ConfigError(
+            f"{ACTOR}.use_kl_loss=true: the dump is of a run without a reference policy, so there is no KL to it; "
+            f"leave out use_kl_loss and {ACTOR}.kl_loss_coef"
+        )
+    if config.algorithm.rollout_correction.bypass_mode and "old_log_probs" not in mini.batch:
+        raise CheckpointError(f"the dump {dump.folder} is damaged (no column old_log_probs); copy it again")
+    worker.load_actor()
+    if worker.choose is not None and "chosen" not in mini.batch:
+        mini = worker.with_choice(mini, dump.update.step, dump.update.number)
+    rows = worker.rows_to_train(mini)
+    log_prob = worker.log_probs_for_update(rows)["log_prob"]
+    figures = {"log_prob": log_prob}
+    if "old_log_probs" in rows.batch:  # else nothing read them, and the ratio is 1
+        figures["log_ratio"] = log_prob - rows.batch["old_log_probs"]
+    figures |= _columns(rows, "old_log_probs", "rollout_log_probs", "ref_log_prob", "advantages")
+    return Subject(worker.actor, rows, worker.objective(mini), worker.update_micro_batch, figures, loss_mask(rows))
+
+
+def _critic(config: PPOConfig, dump: Dump) -> Subject:
+    worker, mini = _worker(CriticWorker, config), dump.batch
+    worker.load_critic()
+    critic, micro = worker.critic, worker.update_micro_batch
+    figures = critic.infer(lambda rows: {"value": critic.forward.values(pack(rows.batch))}, mini, micro)
+    figures |= _columns(mini, "values", "returns")
+    mask = mini.batch["response_mask"]
+    return Subject(critic, mini, worker.objective(mini), micro, figures, mask)
+
+
+def _process_reward(config: PPOConfig, dump: Dump) -> Subject:
+    worker, mini = _worker(ProcessRewardWorker, config), dump.batch
+    worker.load_trained()
+    model, micro = worker.model, worker.micro_batch
+    figures = model.infer(lambda rows: model.forward.log_probs(pack(rows.batch)), mini, micro)
+    figures |= _columns(mini, "process_ref_log_prob")
+    mask = mini.batch["response_mask"]
+    return Subject(model, mini, worker.objective(mini), micro, figures, mask)
+
+
+def _sft(config: SFTConfig, dump: Dump) -> Subject:
+    objective, batch = NextTokens(config, _tokenizer(config)), dump.batch
+    trainable = make_trainable(objective, 1)
+    figures = trainable.infer(lambda rows: trainable.forward.log_probs(pack(rows.batch)), batch, objective.micro)
+    loss, mask = objective.loss(trainable.forward, batch), batch.batch["response_mask"]
+    return Subject(trainable, batch, loss, objective.micro, figures, mask)
+
+
+def _rm(config: RMConfig, dump: Dump) -> Subject:
+    objective, batch = Preferences(config, _tokenizer(config)), dump.batch
+    trainable = make_trainable(objective, 1)
+    of_pairs = trainable.infer(lambda rows: objective.figures(trainable.forward, rows), batch, objective.micro)
+    figures = {name: figure[:, None] for name, figure in of_pairs.items()}  # (B, 1)
+    loss, mask = objective.loss(trainable.forward, batch), torch.ones(len(batch), 1)
+    return Subject(trainable, batch, loss, objective.micro, figures, mask, sides=2)
+
+
+SUBJECTS: dict[str, Callable[[Any, Dump], Subject]] = {
+    "actor": _actor,
+    "critic": _critic,
+    "process_reward": _process_reward,
+    "sft": _sft,
+    "rm": _rm,
+}
+
+
+def _tokenizer(config: SupervisedConfig) -> "PreTrainedTokenizerBase":
+    return load_tokenizer(config.model.tokenizer_path or config.model.path, config.model.trust_remote_code)
+
+
+def _columns(rows: DataProto, *names: str) -> dict[str, Tensor]:
+    return {name: rows.batch[name] for name in names if name in rows.batch}

@@ -1,0 +1,61 @@
+"""A `Replay` in words: what the run saw and what came out now, then where it is not finite."""
+
+from burnish.trainer.replay import BadRow, Replay
+
+SHOWN = 10  # rows, and names of parameters
+
+
+def report(replay: Replay) -> str:
+    """The text that `burnish replay` prints."""
+    return "\n".join([*_heading(replay), "", *_metrics(replay), "", *_verdict(replay)])
+
+
+def _heading(replay: Replay) -> list[str]:
+    dump, update = replay.dump, replay.dump.update
+    return [
+        f"step {update.step}, optimiser step {update.number} of {update.role} (burnish {dump.command})",
+        f"{replay.computed} rows computed of the {len(dump.batch)} in the mini-batch, on {replay.device.type}",
+    ]
+
+
+def _metrics(replay: Replay) -> list[str]:
+    """A line for each metric that an update without its optimiser step has; figures in full, so that bits tell."""
+    seen, now = replay.dump.update.metrics, replay.metrics
+    names = ["loss", "grad_norm", *(name for name in now if name not in ("loss", "grad_norm"))]
+    cells = [(name, repr(seen[name]) if name in seen else "-", repr(now[name])) for name in names]
+    table = [("", "in the run", "now"), *cells]
+    first, second = (max(len(row[i]) for row in table) for i in (0, 1))
+    lines = [f"{name:<{first}}  {then:<{second}}  {value}" for name, then, value in table]
+    return [
+        line if row[1] == row[2] or row[0] == "" else f"{line}  (differs)"
+        for line, row in zip(lines, table, strict=True)
+    ]
+
+
+def _verdict(replay: Replay) -> list[str]:
+    lines = ["loss and gradient are finite" if replay.is_finite else "loss or gradient is NaN or infinite"]
+    if not replay.is_finite:
+        lines.append(f"rows that are so when run alone: {len(replay.rows)} of {replay.computed}")
+        lines += [f"  {_row(row)}" for row in replay.rows[:SHOWN]]
+        lines += ["  …"] if len(replay.rows) > SHOWN else []
+        lines.append(f"first module with such an output: {replay.module or 'none of the model, run by itself'}")
+    lines.append(f"weights that are not finite: {_named(replay.weights)}")
+    lines.append(f"gradients that are not finite: {_named(replay.gradients)} (of {replay.parameters})")
+    lines.append("largest finite values:")
+    lines += [
+        f"  {name} {value!r} (row {place.row}, token {place.token})" for name, (value, place) in replay.largest.items()
+    ]
+    return lines
+
+
+def _row(row: BadRow) -> str:
+    who = f"row {row.number}" + ("" if row.uid is None else f", uid {row.uid!r}")
+    tokens = f"{row.prompt} + {row.response} tokens" if row.response else f"{row.prompt} tokens"
+    where = "no figure of its tokens is"
+    if row.token is not None:
+        where = f"first at token {row.token}: " + ", ".join(f"{name} {value!r}" for name, value in row.figures.items())
+    return f"{who}: {tokens}, loss {row.loss!r}; {where}"
+
+
+def _named(names: list[str]) -> str:
+    return f"{len(names)}" + (f": {', '.join(names[:SHOWN])}{', …' if len(names) > SHOWN else ''}" if names else "")

@@ -1,0 +1,261 @@
+"""Runs that train a LoRA adapter: what they save and go on from, and that the base is the reference and stays."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
+
+from burnish.config.model import ModelConfig
+from burnish.data.files import read_rows, write_parquet
+from burnish.data.tasks import arithmetic
+from burnish.engine.batching import MicroBatch
+from burnish.engine.forward import Forward
+from burnish.engine.packing import pack
+from burnish.engine.trainable import infer
+from burnish.errors import CheckpointError, ConfigError, ModelError
+from burnish.export import Request, export
+from burnish.models.loading import load_causal_lm, load_reward_model, load_tokenizer
+from burnish.trainer import setup
+from burnish.trainer.main_generation import main as generation
+from burnish.trainer.rm_trainer import main as rm
+from burnish.trainer.sft_trainer import main as sft
+from tests.trainer.conftest import build
+
+NANO = Path(__file__).parents[2] / "burnish" / "models" / "nano"
+MODEL = "actor_rollout_ref.model"
+LORA = [f"{MODEL}.lora_rank=4", f"{MODEL}.lora_alpha=16", "actor_rollout_ref.actor.optim.lr=1e-2"]
+GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3", "data.val_files=null"]
+KL = ["actor_rollout_ref.actor.use_kl_loss=true"]
+IDS = torch.arange(3, 40)[None]
+
+
+@torch.no_grad()
+def logits(module):
+    return module.eval()(IDS).logits
+
+
+def weights(folder):
+    return {file.name: load_file(file) for file in sorted(Path(folder).glob("*.safetensors")) if "rng" not in file.name}
+
+
+def assert_equal(one, other):
+    assert one.keys() == other.keys() and one
+    for file in one:
+        assert one[file].keys() == other[file].keys() and one[file]
+        assert all(torch.equal(tensor, other[file][name]) for name, tensor in one[file].items())
+
+
+def test_a_run_saves_its_adapter_alone(train, tiny_model):
+    before = weights(tiny_model)
+    metrics = train(*GRPO, *LORA, *KL, "trainer.total_training_steps=2")
+    actor = Path("run/global_step_2/actor")
+    assert not (actor / "model.safetensors").exists() and not (actor / "config.json").exists()
+    masters = load_file(actor / "masters.safetensors")
+    assert masters and all("lora_" in name for name in masters), "the optimiser has nothing else"
+    assert metrics["actor/grad_norm"] > 0
+    assert_equal(weights(tiny_model), before)
+    base = AutoModelForCausalLM.from_pretrained(tiny_model)
+    plain = logits(base)
+    assert not torch.allclose(logits(PeftModel.from_pretrained(base, actor)), plain, atol=1e-3)
+
+
+def test_the_reference_is_the_base(build_trainer, tiny_model):
+    """After updates that moved the policy away; and what the engine generates with is the policy as before."""
+    trainer = build_trainer(*GRPO, *LORA, *KL, "trainer.total_training_steps=2")
+    worker = trainer.policy.worker
+    batches = []
+    compute = worker.compute_ref_log_prob
+
+    def watched(data):
+        own = [worker.compute_log_prob(data).batch["old_log_probs"] for _ in range(1)]
+        reference = compute(data)
+        own.append(worker.compute_log_prob(data).batch["old_log_probs"])
+        batches.append((data, reference.batch["ref_log_prob"], own))
+        return reference
+
+    worker.compute_ref_log_prob = watched
+    trainer.fit()
+    assert worker.reference is worker.actor.forward, "no second copy"
+    base = load_causal_lm(tiny_model, ModelConfig())
+    forward, micro = Forward(base), MicroBatch(max_sequences=4)
+    for data, reference, (before, after) in batches:
+        expected = infer(base, lambda part: forward.log_probs(pack(part.batch)), data, micro)["log_prob"]
+        assert torch.allclose(reference, expected, atol=1e-5)
+        assert torch.equal(before, after), "the adapter is on again"
+    (_, reference, (before, _)) = batches[-1]
+    assert not torch.allclose(reference, before, atol=1e-3), "the policy has moved"
+
+
+def test_resume_gives_the_run_that_was_never_stopped(train, metrics_of):
+    """In bfloat16, where the optimiser steps on float32 copies."""
+    common = [*GRPO, *LORA, *KL, f"{MODEL}.dtype=bfloat16", "trainer.save_freq=1", "trainer.default_local_dir=whole"]
+    train(*common, "trainer.total_training_steps=3")
+    shutil.copytree("whole/global_step_2", "parts/global_step_2")
+    train(*common, "trainer.total_training_steps=3", "trainer.default_local_dir=parts")
+    assert metrics_of("whole")[2:] == metrics_of("parts")
+    assert_equal(weights("whole/global_step_3/actor"), weights("parts/global_step_3/actor"))
+
+
+def test_a_run_with_another_rank_does_not_go_on(train):
+    common = [*GRPO, *LORA[1:], "trainer.save_freq=1", "trainer.total_training_steps=1"]
+    train(*common, f"{MODEL}.lora_rank=4")
+    with pytest.raises(CheckpointError, match=r"saved with lora_rank=4 of its adapter, and this run has lora_rank=8"):
+        train(*common[:-1], "trainer.total_training_steps=2", f"{MODEL}.lora_rank=8")
+
+
+def test_another_run_goes_on_from_the_adapter(train, build_trainer, tiny_model):
+    train(*GRPO, *LORA, "trainer.total_training_steps=1")
+    trainer = build_trainer(
+        *GRPO,
+        *KL,
+        f"{MODEL}.lora_adapter_path=run/global_step_1",
+        "trainer.default_local_dir=second",
+        "trainer.total_training_steps=1",
+    )
+    worker = trainer.policy.worker
+    model = worker.config.actor_rollout_ref.model
+    assert model.lora_rank == 4, "known to the plan"
+    base = AutoModelForCausalLM.from_pretrained(tiny_model)
+    assert torch.allclose(
+        logits(worker.actor.module), logits(PeftModel.from_pretrained(base, "run/global_step_1/actor")), atol=1e-5
+    )
+    trainer.fit()
+    settings = json.loads(Path("second/global_step_1/actor/adapter_config.json").read_text())
+    assert (settings["r"], settings["lora_alpha"]) == (4, 16)
+
+
+def test_what_is_wrong_with_the_adapter_is_told_before_a_model_is_loaded(train, job, reward, monkeypatch):
+    train(*GRPO, *LORA, "trainer.total_training_steps=1")
+    monkeypatch.setattr(setup, "build", None)
+    adapter = f"{MODEL}.lora_adapter_path=run/global_step_1"
+    with pytest.raises(ConfigError, match="lora_rank=8 with .*that adapter has rank 4"):
+        build(*job, *GRPO, adapter, f"{MODEL}.lora_rank=8")
+    with pytest.raises(ModelError, match=rf"{MODEL}.lora_adapter_path: .*no adapter_config\.json there"):
+        build(*job, *GRPO, f"{MODEL}.lora_adapter_path=.")
+
+
+def test_export_merges_and_a_model_path_says_so(train, tiny_model, tmp_path):
+    train(*GRPO, *LORA, "trainer.total_training_steps=1")
+    peft = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_model), "run/global_step_1/actor")
+    with pytest.raises(ModelError, match=r"a LoRA adapter, .*`burnish export run/global_step_1 --out"):
+        train(*GRPO, f"{MODEL}.path=run/global_step_1", "trainer.default_local_dir=second")
+    export(Request("run/global_step_1", tmp_path / "merged"), lambda line: None)
+    assert torch.allclose(logits(AutoModelForCausalLM.from_pretrained(tmp_path / "merged")), logits(peft), atol=1e-4)
+    export(Request("run", tmp_path / "alone", adapter_only=True), lambda line: None)
+    again = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_model), tmp_path / "alone")
+    assert torch.equal(logits(again), logits(peft))
+
+
+def test_a_critic_with_an_adapter_keeps_its_head_beside_it(train, tiny_model, tmp_path):
+    ppo = ["algorithm.adv_estimator=gae", "critic.model.lora_rank=2", "critic.optim.lr=1e-2", "data.val_files=null"]
+    metrics = train(*ppo, "trainer.total_training_steps=1")
+    assert metrics["critic/grad_norm"] > 0
+    folder = "run/global_step_1/critic"
+    base = AutoModelForTokenClassification.from_pretrained(tiny_model, num_labels=1)
+    value = PeftModel.from_pretrained(base, folder)
+    names = set(load_file(f"{folder}/adapter_model.safetensors"))
+    assert {"base_model.model.score.weight", "base_model.model.score.bias"} < names
+    export(Request("run/global_step_1", tmp_path / "merged", role="critic"), lambda line: None)
+    merged = AutoModelForTokenClassification.from_pretrained(tmp_path / "merged")
+    assert torch.allclose(logits(merged), logits(value), atol=1e-4)
+    assert (Path("run/global_step_1/actor") / "model.safetensors").is_file(), "the actor is trained whole"
+
+
+def test_a_process_reward_model_with_an_adapter_starts_at_its_base(build_trainer, reward, tiny_model):
+    reward("return float(len(set(solution_str)) % 2)")
+    prime = ["algorithm.adv_estimator=prime", "actor_rollout_ref.rollout.n=2", "process_reward.model.lora_rank=4"]
+    trainer = build_trainer(
+        *prime, "process_reward.optim.lr=1e-2", "data.val_files=null", "trainer.total_training_steps=2"
+    )
+    worker = trainer.process_reward.worker
+    started = []
+    compute = worker.compute_start_log_prob
+    worker.compute_start_log_prob = lambda data: started.append((data, compute(data))) or started[-1][1]
+    trainer.fit()
+    assert worker.start is worker.model.forward
+    data, found = started[-1]
+    base = load_causal_lm(tiny_model, ModelConfig())
+    forward = Forward(base)
+    expected = infer(base, lambda part: forward.log_probs(pack(part.batch)), data, MicroBatch(max_sequences=4))
+    assert torch.allclose(found.batch["process_ref_log_prob"], expected["log_prob"], atol=1e-5)
+    moved = worker.model.infer(lambda part: worker.model.forward.log_probs(pack(part.batch)), data, worker.micro_batch)
+    assert not torch.allclose(moved["log_prob"], expected["log_prob"], atol=1e-3)
+
+
+def rows_of(folder):
+    return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_supervised_fine_tuning_and_generation_with_what_it_trained(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    messages = [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "two"}]
+    write_parquet([{"messages": messages}] * 4, "sft.parquet")
+    write_parquet([{"prompt": messages[:1]}], "prompts.parquet")
+    model = [f"model.path={NANO}", "trainer.device=cpu"]
+    sft(["data.train_files=sft.parquet", "data.max_length=128", *model, "model.lora_rank=8", "optim.lr=0.01",
+         "data.train_batch_size=4", "trainer.total_training_steps=30", "trainer.default_local_dir=run"])  # fmt: skip
+    steps = rows_of("run")
+    assert steps[-1]["train/loss"] < steps[0]["train/loss"] / 10
+    generate = ["data.path=prompts.parquet", *model, "rollout.temperature=0", "rollout.response_length=8"]
+    generation([*generate, "data.output_path=out.parquet", "model.lora_adapter_path=run/global_step_30"])
+    generation([*generate, "data.output_path=base.parquet"])
+    (answer,), (other,) = (read_rows(name)[0]["responses"] for name in ("out.parquet", "base.parquet"))
+    assert answer == "two" != other
+
+
+def test_a_reward_model_with_an_adapter_scores_a_run(train, job, tiny_model, tmp_path):
+    """It reads where it was taught to read, also where its base has another padding token."""
+    base = shutil.copytree(tiny_model, tmp_path / "base")
+    config = json.loads((base / "config.json").read_text())
+    end = load_tokenizer(base).eos_token_id
+    (base / "config.json").write_text(json.dumps(config | {"pad_token_id": end}))
+    pairs = [{"prompt": f"{i}+1", "chosen": "yes", "rejected": "no"} for i in range(4)]
+    write_parquet(pairs, "pairs.parquet")
+    rm(["data.train_files=pairs.parquet", "data.val_files=pairs.parquet", "data.max_length=128", f"model.path={base}",
+        "model.lora_rank=8", "optim.lr=0.01", "data.train_batch_size=4", "trainer.total_training_steps=10",
+        "trainer.default_local_dir=rm", "trainer.device=cpu"])  # fmt: skip
+    last = rows_of("rm")[-1]
+    assert last["val/accuracy"] == 1
+    judge = load_reward_model(base, ModelConfig(path=str(base), lora_adapter_path="rm/global_step_10"))
+    assert judge.config.pad_token_id != end
+    tokenizer, forward = load_tokenizer(base), Forward(judge)
+
+    def score(prompt, answer):
+        messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+        ids = torch.tensor([tokenizer(tokenizer.apply_chat_template(messages, tokenize=False))["input_ids"]])
+        return forward.scores(ids, torch.ones_like(ids)).item()
+
+    margins = [score(row["prompt"], row["chosen"]) - score(row["prompt"], row["rejected"]) for row in pairs]
+    assert sum(margins) / 4 == pytest.approx(last["val/margin"], abs=1e-4)
+    with pytest.raises(ModelError, match=r"the adapter of a reward model, .*reward_model\.model\.lora_adapter_path"):
+        export(Request("rm/global_step_10", tmp_path / "merged"), lambda line: None)
+    write_parquet(
+        [row | {"reward_model": {"style": "model"}} for row in arithmetic.rows("train", 4, seed=0)], "train.parquet"
+    )
+    metrics = train(*GRPO, "reward_model.enable=true", f"reward_model.model.path={base}",
+                    "reward_model.model.lora_adapter_path=rm/global_step_10", "trainer.total_training_steps=1",
+                    "custom_reward_function.path=null")  # fmt: skip
+    assert "reward_model/score/mean" in metrics
+
+
+@pytest.mark.slow
+def test_it_learns_the_quickstarts_task(tmp_path, monkeypatch):
+    """With a quarter of its parameters to train, from right once in ten times to right most of the time."""
+    monkeypatch.chdir(tmp_path)
+    write_parquet(arithmetic.rows("train", 200, seed=0), "train.parquet")
+    trainer = build(
+        "data.train_files=train.parquet", "data.train_batch_size=16", "data.max_prompt_length=32",
+        "data.max_response_length=64", "algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=8",
+        f"{MODEL}.path={NANO}", f"{MODEL}.lora_rank=16", f"{MODEL}.lora_alpha=32",
+        "actor_rollout_ref.actor.optim.lr=1e-3", "trainer.total_training_steps=6", "trainer.device=cpu",
+        "trainer.default_local_dir=run", "trainer.logger=jsonl",
+    )  # fmt: skip
+    trainer.init_workers()
+    trainer.fit()
+    scores = [row["critic/score/mean"] for row in rows_of("run")]
+    assert scores[0] < 0.3 and min(scores[-2:]) > 0.7, scores

@@ -1,0 +1,44 @@
+"""Samples as a person reads them: texts and figures of each trajectory, without padding."""
+
+import numpy as np
+import torch
+
+from burnish.models.tiny import byte_tokenizer
+from burnish.protocol import DataProto
+from burnish.trainer.report import sample_rows
+
+
+def batch_of_two(**columns):
+    """A prompt "a" with the answer "xy", and "bc" with "z"; the first prompt and the second answer are padded."""
+    tokenizer = byte_tokenizer()
+    a, b, c, x, y, z = tokenizer("abcxyz")["input_ids"]
+    tensors = {
+        "prompts": torch.tensor([[0, a], [b, c]]),
+        "responses": torch.tensor([[x, y], [z, 0]]),
+        "attention_mask": torch.tensor([[0, 1, 1, 1], [1, 1, 1, 0]]),
+        "response_mask": torch.tensor([[0, 1], [1, 0]]),
+        "token_level_scores": torch.tensor([[0.0, 1.0], [0.5, 0.0]]),
+    }
+    others = {
+        "uid": [7, 8], "sample": [0, 1], "data_source": ["toy", "toy"], "reward_model": [{"ground_truth": "3"}, None],
+        "num_turns": [2, 2], "finish_reason": ["stop", "length"], "reward_info": [{"acc": 1}, {}],
+    }  # fmt: skip
+    return DataProto.from_dict(tensors | columns, non_tensors=others), tokenizer
+
+
+def test_rows_hold_the_real_tokens_and_plain_values():
+    log_probs = torch.tensor([[0.0, -1.23456789], [-0.00001, 9.0]])
+    first, second = sample_rows(*batch_of_two(rollout_log_probs=log_probs, advantages=torch.full((2, 2), 1 / 3)))
+    assert (first["prompt"], first["response"], second["prompt"], second["response"]) == ("a", "xy", "bc", "z")
+    assert (first["score"], second["score"]) == (1.0, 0.5)
+    assert (first["response_mask"], second["response_mask"]) == ([0, 1], [1])
+    assert (first["rollout_log_probs"], second["rollout_log_probs"]) == ([0.0, -1.2346], [0.0])
+    assert (first["advantages"], second["advantages"]) == ([0.3333, 0.3333], [0.3333])
+    assert (first["ground_truth"], second["ground_truth"]) == ("3", None)
+    values = [*first["rollout_log_probs"], *first["response_mask"], first["score"]]
+    assert not any(isinstance(value, np.generic) for value in values)
+
+
+def test_columns_that_a_run_has_not_are_left_out():
+    first, _ = sample_rows(*batch_of_two())
+    assert not {"rollout_log_probs", "advantages"} & first.keys()

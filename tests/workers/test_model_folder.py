@@ -1,0 +1,63 @@
+"""A tokenizer's files are made once and written again with each checkpoint; where they cannot be made is told."""
+
+import errno
+import os
+import tempfile
+
+import pytest
+
+from burnish.errors import CheckpointError
+from burnish.models.loading import load_tokenizer
+from burnish.trainer.checkpoint import disk_errors
+from burnish.workers.model_folder import written_now
+
+
+def test_files_can_be_written_again_anywhere(tmp_path):
+    def write(folder):
+        (folder / "inner").mkdir()
+        (folder / "inner" / "file").write_bytes(b"\x00\xff")
+        return "ignored"
+
+    again = written_now(write)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        again(tmp_path / name)
+        assert (tmp_path / name / "inner" / "file").read_bytes() == b"\x00\xff"
+
+
+def full(_folder):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def full_for_tokenizers(_folder):
+    raise Exception("No space left on device (os error 28)")  # as the tokenizers library raises it
+
+
+@pytest.mark.parametrize("write", [full, full_for_tokenizers])
+def test_a_full_temporary_folder_is_not_taken_for_a_full_checkpoint(tmp_path, monkeypatch, write):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(CheckpointError) as error, disk_errors(tmp_path / "run"):
+        written_now(write)
+    assert f"temporary folder {tmp_path}: " in str(error.value) and "No space left on device" in str(error.value)
+    assert "TMPDIR" in str(error.value) and "default_local_dir" not in str(error.value)
+
+
+def test_a_temporary_folder_that_is_gone_is_named(tmp_path, monkeypatch, tiny_model):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(CheckpointError, match=r"temporary folder .*/gone: .*No such file.*TMPDIR"):
+        written_now(load_tokenizer(tiny_model).save_pretrained)
+
+
+def test_without_any_temporary_folder_those_tried_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "gone")])
+    with pytest.raises(CheckpointError, match=r"No usable temporary directory found in .*gone.*TMPDIR"):
+        written_now(full)
+
+
+def test_an_error_of_another_kind_is_raised_as_it_is():
+    def broken(_folder):
+        raise ValueError("of the tokenizer itself")
+
+    with pytest.raises(ValueError, match="of the tokenizer itself"):
+        written_now(broken)
