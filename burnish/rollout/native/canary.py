@@ -15,7 +15,9 @@ from burnish.rollout.native.block_manager import BlockManager
 from burnish.rollout.native.runner import Runner
 
 LENGTH, PROMPT = 16, 8
-TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.06, torch.float16: 0.01}  # of the spread of logits over tokens
+# Of the spread of logits over tokens. A model that computes something else is about 1 away; a trained one of 30 layers
+# in bfloat16 was 0.096 away by rounding alone, on this sequence that means nothing to it.
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.25, torch.float16: 0.05}
 
 
 class Canary:
@@ -50,7 +52,11 @@ class Canary:
             plain = self._module(input_ids=line, use_cache=False).logits[0].float()  # (n, V)
             own = runner.teacher_forced(ids, blocks, prompt=min(PROMPT, self._length)).float()
         if not bool(plain.isfinite().all()):
-            raise RolloutError("the trained weights give logits that are NaN or infinite: the policy is broken")
+            raise RolloutError(
+                "the trained weights give logits that are NaN or infinite: the policy is broken. Lower optim.lr or "
+                "grad_clip, and go on from an earlier checkpoint (trainer.resume_from_path) or from none "
+                "(trainer.resume_mode=disable)"
+            )
         spread = float((plain - plain.mean(-1, keepdim=True)).norm())
         difference = float((own - plain).norm()) / max(spread, 1e-6)
         allowed = TOLERANCE.get(runner.pool.dtype, TOLERANCE[torch.float32])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from burnish.engine.forward import log_probs
+from burnish.engine.forward import Forward
 from burnish.engine.packing import pack
 from burnish.rollout.base import Sampling, uniforms
 from burnish.rollout.sampler import sample
@@ -137,7 +137,7 @@ def difference_to_training(module, requests, completions, temperature=1.0):
         attention[row, real] = 1
     batch = {"input_ids": ids, "attention_mask": attention, "responses": ids[:, width:]}
     packed = pack({name: column.to(module.device) for name, column in batch.items()})
-    trained = log_probs(module, packed, temperature)["log_prob"].cpu()[attention[:, width:].bool()]
+    trained = Forward(module).log_probs(packed, temperature)["log_prob"].cpu()[attention[:, width:].bool()]
     return (torch.tensor([value for completion in completions for value in completion.log_probs]) - trained).abs()
 
 

@@ -47,7 +47,7 @@ def noisy(decoder):
     def call(*args, **kwargs):
         logits = decoder(*args, **kwargs)
         noise = torch.randn(logits.shape, generator=generator)
-        return logits + (0.1 * logits.float().std(-1, keepdim=True) * noise).to(logits)
+        return logits + (0.4 * logits.float().std(-1, keepdim=True) * noise).to(logits)
 
     return call
 
