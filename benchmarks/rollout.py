@@ -47,7 +47,7 @@ TRANSFORMERS_IMPORTED = time.perf_counter()
 from burnish.cli.quickstart import NANO  # noqa: E402
 from burnish.config.model import ModelConfig  # noqa: E402
 from burnish.config.rollout import RolloutConfig  # noqa: E402
-from burnish.engine.forward import log_probs  # noqa: E402
+from burnish.engine.forward import Forward  # noqa: E402
 from burnish.engine.packing import pack  # noqa: E402
 from burnish.errors import BurnishError  # noqa: E402
 from burnish.models.device import DEVICES, pick_device  # noqa: E402
@@ -437,7 +437,7 @@ def agreement(engine: ThroughContract, work: Work) -> dict[str, float]:
         prompt, response = work.prompts[i // work.n], completions[i].token_ids
         ids = torch.tensor([prompt + response], device=engine.module.device)  # (1, P+R)
         batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "responses": ids[:, len(prompt) :]}
-        trained = log_probs(engine.module, pack(batch))["log_prob"][0].cpu()  # (R,)
+        trained = Forward(engine.module).log_probs(pack(batch))["log_prob"][0].cpu()  # (R,)
         differences.append((trained - torch.tensor(completions[i].log_probs)).abs())
     every = torch.cat(differences)
     found = {"tokens": every.numel(), "mean": every.mean().item(), "max": every.max().item()}
