@@ -61,10 +61,13 @@ STAGE_2 = """… data.train_files="['curriculum/stage2_medium.parquet']"
 WANDB = """… trainer.logger='["wandb"]' trainer.project_name=my_project trainer.run_name=exp1
     trainer.log_generation_samples=true …"""
 
-LATER = {
+LORA = (
     "… actor_rollout_ref.actor.lora.enable=true actor_rollout_ref.actor.lora.r=16 "
     "actor_rollout_ref.actor.lora.lora_alpha=32 "
-    'actor_rollout_ref.actor.lora.target_modules=\'["q_proj","v_proj","k_proj","o_proj"]\' …': "LoRA",
+    'actor_rollout_ref.actor.lora.target_modules=\'["q_proj","v_proj","k_proj","o_proj"]\' …'
+)
+
+LATER = {
     "… --config-path=examples/sglang_multiturn/config actor_rollout_ref.rollout.name=sglang "
     "actor_rollout_ref.rollout.agent_loop=tool_agent_loop tool_config_path=….yaml …": "package sglang",
     "… do_search=true max_turns=4 retriever.url=http://127.0.0.1:8000/retrieve retriever.topk=3 "
@@ -324,6 +327,17 @@ def test_a_reward_model(train, place_model):
     assert len(rows) == 16 and all(row["score"] == row["reward_info"]["rm_score"] for row in rows)
     assert metrics()[-1]["reward_model/score/mean"] == pytest.approx(sum(row["score"] for row in rows) / 16, abs=1e-5)
     assert_loads(RUN / "global_step_1")
+
+
+def test_lora(train, place_model):
+    said = train(LORA)
+    assert "actor_rollout_ref.actor.lora.r is read as actor_rollout_ref.model.lora_rank=16" in said
+    actor = RUN / "global_step_1/actor"
+    settings = json.loads((actor / "adapter_config.json").read_text())
+    assert (settings["r"], settings["lora_alpha"]) == (16, 32)
+    assert settings["target_modules"] == ["k_proj", "o_proj", "q_proj", "v_proj"]
+    assert not (actor / "model.safetensors").exists() and (actor / "adapter_model.safetensors").is_file()
+    assert Path(settings["base_model_name_or_path"]) == place_model
 
 
 def test_kl_penalty_as_a_number(train):

@@ -87,6 +87,7 @@ def find_source(request: Request, tell: Tell) -> Source:
     adapter = None
     if is_adapter(folder):
         adapter = _adapter_in(folder)
+        _check_task(adapter, request)
     else:
         _refuse_adapter_flags(request, folder)
         check_model(folder, request.source)
@@ -143,6 +144,20 @@ def _adapter_in(folder: Path) -> Adapter:
             "move one of them to a folder of its own"
         )
     return read_adapter(folder)
+
+
+def _check_task(adapter: Adapter, request: Request) -> None:
+    """Told by the adapter, which was trained with a head that its base has not."""
+    task = adapter.settings.get("task_type")
+    if task == "SEQ_CLS":
+        raise ModelError(
+            f"{adapter.folder}: the adapter of a reward model, which scores as it is: name its base in "
+            "reward_model.model.path and this folder in reward_model.model.lora_adapter_path"
+        )
+    if task == "TOKEN_CLS" and request.role != "critic":
+        raise ModelError(
+            f"{adapter.folder}: the adapter of a value model, not of a policy; export it with --role critic"
+        )
 
 
 def _refuse_adapter_flags(request: Request, folder: Path) -> None:

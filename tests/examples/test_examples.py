@@ -67,7 +67,12 @@ def samples(step: int) -> list[dict]:
 
 @pytest.mark.parametrize(
     ("script", "metric"),
-    [("grpo.sh", "actor/pg_loss"), ("ppo.sh", "critic/vf_loss"), ("custom_loss/run.sh", "actor/log_prob")],
+    [
+        ("grpo.sh", "actor/pg_loss"),
+        ("lora.sh", "actor/kl_loss"),
+        ("ppo.sh", "critic/vf_loss"),
+        ("custom_loss/run.sh", "actor/log_prob"),
+    ],
 )
 def test_scripts_train(run_script, script, metric):
     lines = run_script(script, *SMALL_RL)
