@@ -119,7 +119,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     setup.prepare(loaded)
     trainer = setup.build(loaded.config)
     trainer.init_workers()
-    tell(f"  ready to fit {alive() - made:.1f} s after the command")
+    tell(f"  ready to fit {alive() - made:.1f} s after the command, not counting that")
     ends, peaks = watch_steps(trainer, options.steps), watch_memory(trainer.policy.worker.actor)
     trainer.fit()
 

@@ -134,7 +134,7 @@ def _only_mean(name: str, values: torch.Tensor) -> dict[str, float]:
 
 
 def _mean(values: torch.Tensor) -> float:
-    return float(values.float().mean())
+    return float(values.double().mean())  # the sum of large rewards may be more than float32 holds
 
 
 def _tensor(values: ArrayLike | None) -> torch.Tensor:

@@ -1,5 +1,7 @@
 """A `Replay` in words: what the run saw and what came out now, then where it is not finite."""
 
+import math
+
 from burnish.trainer.replay import BadRow, Replay
 
 SHOWN = 10  # rows, and names of parameters
@@ -41,6 +43,8 @@ def _verdict(replay: Replay) -> list[str]:
         lines.append(f"first module with such an output: {replay.module or 'none of the model, run by itself'}")
     lines.append(f"weights that are not finite: {_named(replay.weights)}")
     lines.append(f"gradients that are not finite: {_named(replay.gradients)} (of {replay.parameters})")
+    if not replay.gradients and math.isinf(replay.metrics["grad_norm"]):
+        lines.append("  (every gradient is finite; their norm is more than float32 holds)")
     lines.append("largest finite values:")
     lines += [
         f"  {name} {value!r} (row {place.row}, token {place.token})" for name, (value, place) in replay.largest.items()
@@ -51,7 +55,7 @@ def _verdict(replay: Replay) -> list[str]:
 def _row(row: BadRow) -> str:
     who = f"row {row.number}" + ("" if row.uid is None else f", uid {row.uid!r}")
     tokens = f"{row.prompt} + {row.response} tokens" if row.response else f"{row.prompt} tokens"
-    where = "no figure of its tokens is"
+    where = "the figures of its tokens are finite, their sum is not"
     if row.token is not None:
         where = f"first at token {row.token}: " + ", ".join(f"{name} {value!r}" for name, value in row.figures.items())
     return f"{who}: {tokens}, loss {row.loss!r}; {where}"
