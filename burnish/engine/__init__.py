@@ -2,10 +2,14 @@
 
 packing.py    rows of a batch -> sequences without padding, and results back to (B, R)
 batching.py   a batch -> mini-batches of whole groups -> micro-batches that fit in memory
-forward.py    log-probs, entropy and values of packed sequences
+balance.py    sequences -> parts of even cost, within a budget of tokens
+forward.py    `Forward`: log-probs, entropy, values and scores of packed sequences
 optim.py      optimiser, learning-rate schedule, gradient clipping
-trainable.py  `Trainable`: a module with its optimiser: infer, update, save, load
+trainable.py  `Trainable`: a module with its optimiser: infer, forward_backward, optim_step, save, load
+offload.py    activations, optimiser state and weights that wait in host memory
 state.py      the files a `Trainable` leaves and how they are checked on the way back
+dump.py       an update that was NaN or infinite, written for `burnish replay`
+diagnosis.py  where such a figure comes from: weights, gradients, modules, tokens
 seeding.py    the seed, and deterministic algorithms where they are asked for
 flops.py      work per token and the peaks that MFU is measured against
 """

@@ -166,9 +166,11 @@ def lora_of(linear: nn.Module) -> tuple[nn.Linear, list[tuple[Tensor, Tensor, fl
     """
     if type(linear) is nn.Linear:
         return None
-    from peft.tuners.lora import Linear
+    base: Any = None
+    if hasattr(linear, "get_base_layer"):  # else it is none of peft's, which need not be installed
+        from peft.tuners.lora import Linear
 
-    base: Any = linear.get_base_layer() if isinstance(linear, Linear) else None
+        base = linear.get_base_layer() if isinstance(linear, Linear) else None
     if type(base) is not nn.Linear:
         raise NotAvailable(f"the low-rank update of a {type(linear).__module__}.{type(linear).__name__}")
     layer: Any = linear

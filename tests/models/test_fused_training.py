@@ -1,6 +1,8 @@
 """The fused pass of training with LoRA adapters, and what it leaves of a module's parameters. Its figures without
 adapters are held to transformers' in tests/engine/test_forward.py."""
 
+import sys
+
 import pytest
 import torch
 
@@ -101,3 +103,16 @@ def test_another_kind_of_model_is_refused():
     with pytest.raises(ValueError, match="GPT2Model is not one of LlamaModel"):
         FusedBackbone(build("gpt2", {}).transformer)
     assert llama.problem(build("qwen2", {}).model) is None
+
+
+def test_layers_of_another_kind_are_told_apart_without_peft(monkeypatch):
+    """It is an extra; a quantised or wrapped layer is refused without it too."""
+    monkeypatch.setitem(sys.modules, "peft", None)
+    monkeypatch.setitem(sys.modules, "peft.tuners.lora", None)
+
+    class Other(torch.nn.Linear):
+        pass
+
+    module = build("qwen2", {})
+    module.model.layers[0].mlp.down_proj = Other(4, 4)
+    assert "down_proj is a" in llama.problem(module.model)
