@@ -213,11 +213,8 @@ def rates(trainer: PPOTrainer, later: dict[str, float]) -> dict[str, float]:
     module, config = trainer.policy.worker.actor.module, trainer.config
     rows = config.data.train_batch_size * config.actor_rollout_ref.rollout.n
     each = later["perf/total_num_tokens"] / rows  # attention is counted as if all were of one length
-    forward = sequence_flops(module, [each] * rows, backward=False)  # type: ignore[list-item]
-    weights = list(module.parameters())
-    trained = sum(p.numel() for p in weights if p.requires_grad) / sum(p.numel() for p in weights)
-    computed = config.actor_rollout_ref.actor.ppo_epochs * (1 - later["actor/skipped_tokens_ratio"])
-    update = forward * (2 + trained) * computed
+    forward, update = (sequence_flops(module, [each] * rows, backward=backward) for backward in (False, True))
+    update *= config.actor_rollout_ref.actor.ppo_epochs * (1 - later["actor/skipped_tokens_ratio"])
     found = {"update": update / later["timing_s/update_actor"] / 1e12}
     if module.device.type == "cuda":
         found["matrix peak"] = peak = matrix_peak() / 1e12

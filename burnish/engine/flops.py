@@ -28,19 +28,21 @@ PEAK_TFLOPS = {
 }
 
 
-def sequence_flops(module: "PreTrainedModel", lengths: Iterable[int], *, backward: bool) -> float:
-    """Operations of one pass over sequences of these lengths: 2 per parameter and token, 6 with the backward pass.
+def sequence_flops(module: "PreTrainedModel", lengths: Iterable[float], *, backward: bool) -> float:
+    """Operations of one pass over sequences of these lengths: 2 per parameter and token.
 
-    Adds causal attention (on average half of the sequence is looked at). The embedding table counts once: as the
-    output layer, where the model has one tied to it, and not as a lookup.
+    A backward pass adds 2 for the gradient of the activations, and 2 for that of each parameter that is trained (with
+    LoRA few are). Adds causal attention (on average half of the sequence is looked at). The embedding table counts
+    once: as the output layer, where the model has one tied to it, and not as a lookup.
     """
-    config = module.config
-    parameters = sum(p.numel() for p in module.parameters())
-    if not config.tie_word_embeddings:
-        parameters -= sum(p.numel() for p in module.get_input_embeddings().parameters())
-    hidden = config.num_hidden_layers * config.hidden_size
-    forward = sum(2.0 * parameters * n + 2.0 * hidden * n * n for n in lengths)
-    return forward * (3 if backward else 1)
+    config, head, table = module.config, module.get_output_embeddings(), module.get_input_embeddings().weight
+    is_tied = head is not None and head.weight is table
+    parameters = [p for p in module.parameters() if is_tied or p is not table]
+    whole = sum(p.numel() for p in parameters)
+    trained = sum(p.numel() for p in parameters if p.requires_grad)
+    per_token = 2.0 * whole + backward * (2.0 * whole + 2.0 * trained)
+    per_pair = 2.0 * config.num_hidden_layers * config.hidden_size * (3 if backward else 1)
+    return sum(per_token * n + per_pair * n * n for n in lengths)
 
 
 def peak_flops(device: torch.device | str) -> float | None:
