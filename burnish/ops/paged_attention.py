@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+BLOCK_SIZE = 16  # tokens in a block of a pool, where nothing else is asked for
+
 # How rows with one query token share a call on a CPU.
 GROUP = 2**18  # numbers of keys in one group, so that they stay in the cache between the gather and the products
 PADDING = 1.25  # longest row of a group over its shortest

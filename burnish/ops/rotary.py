@@ -42,10 +42,10 @@ def rotary_store(
     `q_norm` and `k_norm` (D,) are weights of the norm over each head, with `eps`.
     """
     if qkv.is_cuda:
-        from burnish.ops.triton.rotary import launch
+        from burnish.ops.triton.rotary import into_pool
 
         assert positions is not None
-        return launch(qkv, positions, cos, sin, kv, slots, heads, q_norm, k_norm, eps)
+        return into_pool(qkv, positions, cos, sin, kv, slots, heads, q_norm, k_norm, eps)
     if positions is not None:
         cos, sin = cos[positions, None], sin[positions, None]  # (T, 1, D)
     query, key, value = _turned(qkv, cos, sin, heads, q_norm, k_norm, eps)

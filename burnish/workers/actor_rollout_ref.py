@@ -28,6 +28,8 @@ from burnish.engine.forward import Forward
 from burnish.engine.offload import HostModule
 from burnish.engine.packing import pack
 from burnish.engine.trainable import Trainable, infer
+from burnish.models.backbones import FusedBackbone
+from burnish.models.compile_ahead import compile_ahead
 from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.models.lora import adapter_off
 from burnish.protocol import DataProto
@@ -56,6 +58,9 @@ class ActorRolloutRefWorker(Worker):
         model, rollout = self.config.actor_rollout_ref.model, self.config.actor_rollout_ref.rollout
         self.tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
         self.load_actor()
+        if self.actor.device.type == "cuda":
+            is_fused = isinstance(self.actor.forward.backbone, FusedBackbone)
+            compile_ahead(self.actor.module, rollout=rollout.name == "native", training=is_fused)
         self.dumps = BadSteps(self.config.trainer.default_local_dir, "ppo", self.config)
         contents = self.config.actor_rollout_ref.actor.checkpoint
         self.model_folder = ModelFolder(self.actor, self.tokenizer, contents)

@@ -9,15 +9,16 @@ from transformers import AutoModelForSequenceClassification
 from burnish.algorithms import advantages, losses
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
-from burnish.models.tiny import byte_tokenizer
+from burnish.models.tiny import byte_tokenizer, write_tiny_model
 from burnish.trainer.rm_trainer import main as rm
 
 pytestmark = pytest.mark.gpu
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3"]
 PPO = ["algorithm.adv_estimator=gae", "algorithm.kl_ctrl.kl_coef=0.01"]
+LORA = [*GRPO, "actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.actor.use_kl_loss=True"]
 
 
-@pytest.mark.parametrize("algorithm", [GRPO, PPO], ids=["grpo", "ppo"])
+@pytest.mark.parametrize("algorithm", [GRPO, PPO, LORA], ids=["grpo", "ppo", "lora"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_run_on_the_gpu(build_trainer, metrics_of, algorithm, dtype):
     model = [f"actor_rollout_ref.model.dtype={dtype}", f"critic.model.dtype={dtype}"]
@@ -61,6 +62,23 @@ def test_gpu_and_cpu_agree(train, metrics_of, in_float32):
     assert gpu["response_length/mean"] == cpu["response_length/mean"]
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "size", "kind"), [(GRPO, 48, "qwen2"), (LORA, 80, "qwen2"), (GRPO, 112, "qwen3")], ids=str
+)
+def test_kernels_are_compiled_before_the_first_step(build_trainer, metrics_of, monkeypatch, algorithm, size, kind):
+    """For a model whose sizes no other test has: what was compiled in this process is not compiled again."""
+    import triton
+
+    sizes = dict(hidden_size=size, intermediate_size=3 * size, vocab_size=300 + size, num_key_value_heads=1)
+    model = write_tiny_model("odd", model_type=kind, **sizes)
+    place = [f"actor_rollout_ref.model.path={model}", "trainer.device=cuda", "data.val_files=null"]
+    trainer = build_trainer(*algorithm, *place)
+    late = []
+    monkeypatch.setattr(triton.knobs.compilation, "listener", lambda *, src, **_: late.append(src.name))
+    trainer.fit()
+    assert metrics_of("run")[-1]["actor/grad_norm"] > 0 and late == []
+
+
 EVERY = {
     **{name: [f"algorithm.adv_estimator={name}"] for name in advantages.TABLE.entries},
     **{f"loss-{name}": [GRPO[0], f"{losses.TABLE.key}={name}"] for name in losses.TABLE.entries},
@@ -73,6 +91,7 @@ EVERY = {
     "bypass-reinforce": [GRPO[0], "algorithm.rollout_correction.bypass_mode=true",
                          "algorithm.rollout_correction.loss_type=reinforce",
                          "algorithm.rollout_correction.rollout_is=sequence"],
+    "lora": LORA,
 }  # fmt: skip
 
 

@@ -50,7 +50,7 @@ def _kernel(
     tl.store(out + start + columns, (normed * factor).to(dtype), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _backward_kernel(
     d_normed,  # (T, C)
     d_total,  # (T, C), read where ADD

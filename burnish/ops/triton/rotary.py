@@ -57,71 +57,18 @@ def _turned(first, second, cos, sin, places, inside, dtype: tl.constexpr, SIZE: 
 
 
 @triton.jit
-def _kernel(
-    qkv,  # (T, (H+2*Hkv)*D)
-    positions,  # (T,) int64
-    cos,  # (P, D)
-    sin,  # (P, D), first half negated
-    addresses,  # (2,) int64: where keys and values of the pool lie
-    slots,  # (T,) int64
-    q_norm,  # (D,)
-    k_norm,  # (D,)
-    out,  # (T, H, D)
-    eps,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    SIZE: tl.constexpr,
-    GROUP: tl.constexpr,
-    HALF_BLOCK: tl.constexpr,
-    NORM: tl.constexpr,
-):
-    dtype = out.dtype.element_ty
-    half: tl.constexpr = SIZE // 2
-    token = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1) * GROUP + tl.arange(0, GROUP)[:, None]  # (GROUP, 1)
-    places = tl.arange(0, HALF_BLOCK)  # (HALF_BLOCK,)
-    in_half = places < half
-    mask = (head < HEADS + 2 * KV_HEADS) & in_half[None, :]
-
-    source = qkv + token * (HEADS + 2 * KV_HEADS) * SIZE + head * SIZE + places[None, :]
-    raw_first = tl.load(source, mask=mask, other=0.0)
-    raw_second = tl.load(source + half, mask=mask, other=0.0)
-    first, second = raw_first.to(tl.float32), raw_second.to(tl.float32)
-    if NORM:
-        first, second = _head_norm(first, second, head < HEADS, q_norm, k_norm, places, in_half, eps, dtype, SIZE)
-
-    row = tl.load(positions + token) * SIZE
-    turned_first, turned_second = _turned(first, second, cos + row, sin + row, places, in_half, dtype, SIZE)
-
-    target = out + token * HEADS * SIZE + head * SIZE + places[None, :]
-    is_query = mask & (head < HEADS)
-    tl.store(target, turned_first, mask=is_query)
-    tl.store(target + half, turned_second, mask=is_query)
-
-    # Allocations are aligned; said here because an address that comes from memory tells the compiler nothing.
-    keys = tl.multiple_of(tl.load(addresses).to(tl.pointer_type(dtype)), 16)
-    values = tl.multiple_of(tl.load(addresses + 1).to(tl.pointer_type(dtype)), 16)
-    slot = tl.load(slots + token) * KV_HEADS * SIZE
-    target = keys + slot + (head - HEADS) * SIZE + places[None, :]
-    is_key = mask & (head >= HEADS) & (head < HEADS + KV_HEADS)
-    tl.store(target, turned_first, mask=is_key)
-    tl.store(target + half, turned_second, mask=is_key)
-    target = values + slot + (head - HEADS - KV_HEADS) * SIZE + places[None, :]
-    is_value = mask & (head >= HEADS + KV_HEADS)
-    tl.store(target, raw_first, mask=is_value)
-    tl.store(target + half, raw_second, mask=is_value)
-
-
-@triton.jit
 def _forward_kernel(
     qkv,  # (T, (H+2*Hkv)*D)
-    cos,  # (T, D)
-    sin,  # (T, D), first half negated
+    cos,  # (P, D) where POOL, else (T, D)
+    sin,  # like cos, first half negated
     q_norm,  # (D,)
     k_norm,  # (D,)
     query,  # (T, H, D)
-    key,  # (T, Hkv, D)
-    value,  # (T, Hkv, D), written where COPY
+    key,  # (T, Hkv, D), written unless POOL
+    value,  # (T, Hkv, D), written where VALUES unless POOL
+    addresses,  # (2,) int64, read where POOL, as the two after it: where the pool's keys and values lie
+    slots,  # (T,) int64: where keys and values go in the pool
+    positions,  # (T,) int64: rows of cos and sin
     eps,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -129,7 +76,8 @@ def _forward_kernel(
     GROUP: tl.constexpr,
     HALF_BLOCK: tl.constexpr,
     NORM: tl.constexpr,
-    COPY: tl.constexpr,
+    POOL: tl.constexpr,
+    VALUES: tl.constexpr,
 ):
     dtype = query.dtype.element_ty
     half: tl.constexpr = SIZE // 2
@@ -137,7 +85,7 @@ def _forward_kernel(
     head = tl.program_id(1) * GROUP + tl.arange(0, GROUP)[:, None]  # (GROUP, 1)
     places = tl.arange(0, HALF_BLOCK)  # (HALF_BLOCK,)
     in_half = places < half
-    mask = (head < HEADS + KV_HEADS * (2 if COPY else 1)) & in_half[None, :]
+    mask = (head < HEADS + KV_HEADS * (2 if VALUES else 1)) & in_half[None, :]
 
     source = qkv + token * (HEADS + 2 * KV_HEADS) * SIZE + head * SIZE + places[None, :]
     raw_first = tl.load(source, mask=mask, other=0.0)
@@ -145,25 +93,29 @@ def _forward_kernel(
     first, second = raw_first.to(tl.float32), raw_second.to(tl.float32)
     if NORM:
         first, second = _head_norm(first, second, head < HEADS, q_norm, k_norm, places, in_half, eps, dtype, SIZE)
-    row = token * SIZE
+    row = (tl.load(positions + token) if POOL else token) * SIZE
     turned_first, turned_second = _turned(first, second, cos + row, sin + row, places, in_half, dtype, SIZE)
 
     target = query + token * HEADS * SIZE + head * SIZE + places[None, :]
     is_query = mask & (head < HEADS)
     tl.store(target, turned_first, mask=is_query)
     tl.store(target + half, turned_second, mask=is_query)
-    target = key + token * KV_HEADS * SIZE + (head - HEADS) * SIZE + places[None, :]
+    # Allocations are aligned; said here because an address that comes from memory tells the compiler nothing.
+    keys = tl.multiple_of(tl.load(addresses).to(tl.pointer_type(dtype)), 16) if POOL else key
+    slot = (tl.load(slots + token) if POOL else token) * KV_HEADS * SIZE
+    target = keys + slot + (head - HEADS) * SIZE + places[None, :]
     is_key = mask & (head >= HEADS) & (head < HEADS + KV_HEADS)
     tl.store(target, turned_first, mask=is_key)
     tl.store(target + half, turned_second, mask=is_key)
-    if COPY:
-        target = value + token * KV_HEADS * SIZE + (head - HEADS - KV_HEADS) * SIZE + places[None, :]
+    if VALUES:
+        values = tl.multiple_of(tl.load(addresses + 1).to(tl.pointer_type(dtype)), 16) if POOL else value
+        target = values + slot + (head - HEADS - KV_HEADS) * SIZE + places[None, :]
         is_value = mask & (head >= HEADS + KV_HEADS)
         tl.store(target, raw_first, mask=is_value)
         tl.store(target + half, raw_second, mask=is_value)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def _backward_kernel(
     d_query,  # (T, H, D)
     d_key,  # (T, Hkv, D)
@@ -257,7 +209,7 @@ def _backward_kernel(
         tl.store(target + SIZE + half, tl.sum(tl.where(is_key, sum_second, 0.0), 0), mask=in_half)
 
 
-def launch(
+def into_pool(
     qkv: Tensor,
     positions: Tensor,
     cos: Tensor,
@@ -270,37 +222,14 @@ def launch(
     eps: float,
 ) -> Tensor:
     """Queries (T, H, D); keys and values are in the pool. Arguments as for `burnish.ops.rotary.rotary_store`."""
-    tokens, size = len(qkv), cos.shape[-1]
-    kv_heads = (qkv.shape[1] // size - heads) // 2
-    out = qkv.new_empty((tokens, heads, size))
-    if tokens:
-        norm = q_norm is not None and k_norm is not None
-        every = heads + 2 * kv_heads
-        block, group = _tile(every, size)
-        _kernel[(tokens, triton.cdiv(every, group))](
-            qkv,
-            positions,
-            cos,
-            sin,
-            kv.addresses,
-            slots,
-            q_norm if norm else qkv,
-            k_norm if norm else qkv,
-            out,
-            eps,
-            HEADS=heads,
-            KV_HEADS=kv_heads,
-            SIZE=size,
-            GROUP=group,
-            HALF_BLOCK=block,
-            NORM=norm,
-            num_warps=4,
-            enable_fp_fusion=False,  # a fused multiply-add would leave out the rounding in between
-        )
-    return out
+    assert kv.addresses is not None
+    query = qkv.new_empty((len(qkv), heads, cos.shape[-1]))
+    pool = dict(addresses=kv.addresses, slots=slots, positions=positions)
+    _forward(qkv, cos, sin, heads, q_norm, k_norm, eps, query=query, **pool)
+    return query
 
 
-def launch_forward(
+def into_tensors(
     qkv: Tensor,
     cos: Tensor,
     sin: Tensor,
@@ -316,19 +245,40 @@ def launch_forward(
     kv_heads = (every - heads) // 2
     query, key = qkv.new_empty((tokens, heads, size)), qkv.new_empty((tokens, kv_heads, size))
     value = torch.empty_like(key) if copy else qkv.view(tokens, every, size)[:, heads + kv_heads :]
-    if tokens:
-        norm = q_norm is not None and k_norm is not None
-        written = every if copy else heads + kv_heads
-        block, group = _tile(written, size)
-        _forward_kernel[(tokens, triton.cdiv(written, group))](
+    _forward(qkv, cos, sin, heads, q_norm, k_norm, eps, query=query, key=key, value=value if copy else None)
+    return query, key, value
+
+
+def _forward(
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    heads: int,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+    *,
+    query: Tensor,
+    key: Tensor | None = None,
+    value: Tensor | None = None,
+    addresses: Tensor | None = None,
+    slots: Tensor | None = None,
+    positions: Tensor | None = None,
+) -> None:
+    """Launch the kernel, whose arguments these are: into a pool where there are `addresses`, else into tensors."""
+    size, pool = cos.shape[-1], addresses is not None
+    kv_heads = (qkv.shape[1] // size - heads) // 2
+    norm = q_norm is not None and k_norm is not None
+    values = pool or value is not None
+    written = heads + kv_heads * (2 if values else 1)
+    block, group = _tile(written, size)
+    if len(qkv):
+        others = (q_norm, k_norm, query, key, value, addresses, slots, positions)
+        _forward_kernel[(len(qkv), triton.cdiv(written, group))](
             qkv,
             cos,
             sin,
-            q_norm if norm else qkv,
-            k_norm if norm else qkv,
-            query,
-            key,
-            value,
+            *(qkv if other is None else other for other in others),  # any pointer will do for what is not used
             eps,
             HEADS=heads,
             KV_HEADS=kv_heads,
@@ -336,14 +286,14 @@ def launch_forward(
             GROUP=group,
             HALF_BLOCK=block,
             NORM=norm,
-            COPY=copy,
+            POOL=pool,
+            VALUES=values,
             num_warps=4,
             enable_fp_fusion=False,  # a fused multiply-add would leave out the rounding in between
         )
-    return query, key, value
 
 
-def launch_backward(
+def _backward(
     d_query: Tensor,
     d_key: Tensor,
     d_value: Tensor,
@@ -423,12 +373,12 @@ class Rotary(torch.autograd.Function):
         ctx.eps = eps
         ctx.save_for_backward(*(qkv, q_norm, k_norm) if norm else (None, None, None), cos, sin)
         # Nothing else keeps `qkv` for the backward pass where there are no norms: a view of its values would.
-        return launch_forward(qkv, cos, sin, heads, q_norm, k_norm, eps, copy=ctx.needs_input_grad[0] and not norm)
+        return into_tensors(qkv, cos, sin, heads, q_norm, k_norm, eps, copy=ctx.needs_input_grad[0] and not norm)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         qkv, q_norm, k_norm, cos, sin = ctx.saved_tensors
         d_query, d_key, d_value = (x if x.stride(-1) == 1 else x.contiguous() for x in gradients)
-        d_qkv, d_q_norm, d_k_norm = launch_backward(d_query, d_key, d_value, qkv, cos, sin, q_norm, k_norm, ctx.eps)
+        d_qkv, d_q_norm, d_k_norm = _backward(d_query, d_key, d_value, qkv, cos, sin, q_norm, k_norm, ctx.eps)
         return d_qkv, None, None, None, d_q_norm, d_k_norm, None

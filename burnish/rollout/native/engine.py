@@ -33,6 +33,7 @@ from burnish.config.rollout import RolloutConfig
 from burnish.errors import ConfigError, RolloutError
 from burnish.models.attention import layers_of
 from burnish.models.decoders import decoder_for
+from burnish.ops.paged_attention import BLOCK_SIZE
 from burnish.ops.sampling import ENDED
 from burnish.rollout.base import FinishReason
 from burnish.rollout.in_process import InProcessEngine, evaluating
@@ -87,7 +88,7 @@ class NativeEngine(InProcessEngine):
         max_model_len: int | None = None,
         max_num_batched_tokens: int = 8192,
         longest: int | None = None,
-        block_size: int = 16,
+        block_size: int = BLOCK_SIZE,
         blocks: int | None = None,
         memory_share: float = 0.5,
         prefix_caching: bool = True,
