@@ -232,7 +232,7 @@ def _restore_moments(trainable: "Trainable", moments: dict[str, Tensor]) -> None
 def _other_model(folder: Path, difference: str) -> CheckpointError:
     return CheckpointError(
         f"{folder} is a checkpoint of another model: {difference}. Set the model path that the checkpoint was trained "
-        f"from, or start afresh with trainer.resume_mode=disable"
+        "from, or start a run of its own with trainer.default_local_dir=<another folder>"
     )
 
 
@@ -247,7 +247,7 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise CheckpointError(
             f"{path} is not of a format this version reads (format {FORMAT}). Start another run from its weights: name "
-            "the folder as the model's path, with trainer.resume_mode=disable"
+            "the folder as the model's path, in a run folder of its own (trainer.default_local_dir)"
         )
     kinds = {"parts": list, "step": int, "optimizer": str}
     if wrong := [name for name, kind in kinds.items() if not isinstance(facts.get(name), kind)]:

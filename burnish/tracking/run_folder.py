@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from burnish.config.explain import to_recipe, to_yaml
+from burnish.config.key import keys_of, read
 from burnish.errors import CheckpointError, ConfigError
 from burnish.tracking.background import BackgroundWriter
 from burnish.tracking.disk import disk_problem, json_line, write_atomically
@@ -128,10 +129,31 @@ class RunFolder:
         self._lock.take()
         if self._begun:
             return
-        left = [path for pattern in LEFT_BY_A_RUN for path in sorted(self.path.glob(pattern))]
-        if left:
+        if left := self._left_by_a_run():
             self._move_aside(left)
         self._start()
+
+    def check_inputs_stay(self, config: Any) -> None:
+        """ConfigError where a run that is about to `begin` reads what that moves, such as a checkpoint."""
+        roots = {Path(os.path.abspath(self.path)), self.path.resolve()}
+        left = {root / path.name for root in roots for path in self._left_by_a_run()}
+        if not left:
+            return
+        for name, known in keys_of(type(config)).items():
+            if not known.about.path or name.startswith("trainer."):  # those of the trainer say where it writes
+                continue
+            given = read(config, name) or []
+            for value in [given] if isinstance(given, str) else given:
+                path = Path(value).expanduser()
+                for place in (Path(os.path.abspath(path)), path.resolve()):  # a link is moved, what it names is not
+                    if place in roots or not left.isdisjoint((place, *place.parents)):
+                        raise ConfigError(
+                            f"{name}={value} is what an earlier run left in {self.path}: a run that starts afresh "
+                            "there moves it aside. Give this run a folder of its own: trainer.default_local_dir=…"
+                        )
+
+    def _left_by_a_run(self) -> list[Path]:
+        return [path for pattern in LEFT_BY_A_RUN for path in sorted(self.path.glob(pattern))]
 
     def _move_aside(self, left: list[Path]) -> None:
         aside = next(p for k in itertools.count(1) if not (p := self.path / f"previous-{k}").exists())

@@ -41,7 +41,16 @@ from burnish.trainer.heap import older_objects_kept
 from burnish.trainer.process_reward import reward_tokens
 from burnish.trainer.report import entropy_metrics, sample_rows, variance_metrics
 from burnish.trainer.reward_model import RewardModel, check_rows, check_training_rows
-from burnish.trainer.state import as_text, changed_keys, check_same_run, key_values, read_state, run_facts, write_state
+from burnish.trainer.state import (
+    MODEL,
+    as_text,
+    changed_keys,
+    check_same_run,
+    key_values,
+    read_state,
+    run_facts,
+    write_state,
+)
 from burnish.trainer.validate import Validator
 from burnish.workers.conversations import Conversations
 
@@ -78,6 +87,8 @@ class PPOTrainer:
         folder = RunFolder.of(config.trainer)
         self.store = CheckpointStore(folder.path, keep=config.trainer.max_actor_ckpt_to_keep)
         self.find_start_and_end()
+        if self.resume_from is None and not config.trainer.val_only:
+            folder.check_inputs_stay(config)
         self.tracker = Tracker(config.trainer, folder, total_steps=self.total_steps, config=asdict(config))
         self.credit = Credit(config.algorithm, self.tracker.event)
 
@@ -400,7 +411,7 @@ class PPOTrainer:
             if not (folder / name).is_dir():
                 raise CheckpointError(
                     f"{folder} has no {name}: it was saved by an estimator that needs none. Start afresh with "
-                    f"trainer.resume_mode=disable actor_rollout_ref.model.path={folder}"
+                    f"trainer.default_local_dir=<another folder> {MODEL}={folder}"
                 )
         for name, group in self.models.items():
             group.load_checkpoint(folder / name)

@@ -90,9 +90,9 @@ def check_same_run(folder: Path, theirs: Mapping[str, Any], ours: Mapping[str, A
         if name in (MODEL, PROCESS_REWARD):
             raise CheckpointError(
                 f"{folder} is a checkpoint of another model: the weights at {name} are not those its run started "
-                f"from. Name that model again, or start afresh with trainer.resume_mode=disable"
+                "from. Name that model again, or start a run of its own with trainer.default_local_dir=<another folder>"
             )
         raise CheckpointError(
             f"{folder} was saved with {name}={theirs[name]}, and this run has {value}: it would go on with other "
-            f"prompts. Set it back, or start afresh with trainer.resume_mode=disable {MODEL}={folder}"
+            f"prompts. Set it back, or start afresh with trainer.default_local_dir=<another folder> {MODEL}={folder}"
         )

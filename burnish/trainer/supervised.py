@@ -68,6 +68,8 @@ class SupervisedTrainer(Generic[Config, Example]):
             self.bad_steps, self.changed = read_state(
                 self.resume_from, config, command=objective.command, examples=len(train.dataset)
             )
+        else:
+            folder.check_inputs_stay(config)
         self.tracker = Tracker(trainer, folder, total_steps=self.total_steps, config=dataclasses.asdict(config))
 
     def fit(self) -> dict[str, float]:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import yaml
 
+from burnish.config import PPOConfig
+from burnish.config.key import write
 from burnish.errors import CheckpointError, ConfigError, DeadlineError
 from burnish.tracking import Tracker, run_folder
 from burnish.tracking.background import BackgroundWriter
@@ -46,6 +48,57 @@ def fill(folder, *names):
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("earlier: 1")
+
+
+@pytest.fixture
+def used(tmp_path, monkeypatch):
+    """A run folder `run` with what an earlier run left, a checkpoint that is a link to `store`, and other files."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run = tmp_path / "run"
+    fill(run, *LEFT, "data/train.parquet")
+    fill(tmp_path, "store/model")
+    (run / "global_step_4").symlink_to(tmp_path / "store")
+    (tmp_path / "link").symlink_to(run)
+    return RunFolder("run")
+
+
+MODEL, TRAIN = "actor_rollout_ref.model.path", "data.train_files"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (MODEL, "run/global_step_3"), (MODEL, "run/global_step_3/model"), (MODEL, "run"),
+        (MODEL, "~/run/global_step_3"), (MODEL, "run/data/../global_step_3"), (MODEL, "link/global_step_3"),
+        (MODEL, "run/global_step_4"), ("critic.model.path", "run/global_step_3"), (TRAIN, "run/rollouts/3.jsonl"),
+        (TRAIN, ["train.parquet", "run/rollouts/3.jsonl"]),
+    ],
+)  # fmt: skip
+def test_what_beginning_moves_is_not_to_be_read(used, key, value):
+    config = PPOConfig()
+    write(config, key, value)
+    with pytest.raises(ConfigError, match=rf"{key}=\S+ is what an earlier run left in run: .*default_local_dir="):
+        used.check_inputs_stay(config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (MODEL, "Qwen/Qwen2.5-0.5B"), (MODEL, "store"), (MODEL, "runner/global_step_3"),
+        (TRAIN, "run/data/train.parquet"), (TRAIN, ["train.parquet"]), ("trainer.rollout_data_dir", "run/rollouts"),
+    ],
+)  # fmt: skip
+def test_what_beginning_leaves_may_be_read(used, key, value):
+    config = PPOConfig()
+    write(config, key, value)
+    used.check_inputs_stay(config)
+
+
+def test_in_a_new_folder_everything_may_be_read(tmp_path):
+    config = PPOConfig()
+    write(config, MODEL, str(tmp_path))
+    RunFolder(tmp_path).check_inputs_stay(config)
 
 
 def test_a_new_run_moves_all_of_the_earlier_one_aside_its_configuration_too(tmp_path):

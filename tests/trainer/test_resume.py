@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from burnish.errors import CheckpointError
+from burnish.errors import CheckpointError, ConfigError
 from burnish.trainer.checkpoint import CheckpointStore, verify
 from burnish.trainer.ppo import PPOTrainer
 from burnish.workers.model_folder import ModelFolder
@@ -95,7 +95,7 @@ def test_a_checkpoint_of_another_model_is_refused(train, begun, tmp_path):
 
     begun(*GRPO, *ONE)
     other = write_tiny_model(tmp_path / "other", hidden_size=16)
-    with pytest.raises(CheckpointError, match="checkpoint of another model.*trainer.resume_mode=disable"):
+    with pytest.raises(CheckpointError, match="checkpoint of another model.*trainer.default_local_dir="):
         train(*GRPO, *TWO, f"actor_rollout_ref.model.path={other}")
 
 
@@ -128,7 +128,9 @@ def test_resuming_with_other_prompts_is_refused(train, begun):
     begun(*GRPO, *ONE)
     with pytest.raises(CheckpointError, match=r"saved with data\.train_batch_size=4, and this run has 2"):
         train(*GRPO, *TWO, "data.train_batch_size=2")
-    with pytest.raises(CheckpointError, match=r"saved with data\.seed=1, and this run has 9.*resume_mode=disable"):
+    with pytest.raises(
+        CheckpointError, match=r"saved with data\.seed=1, and this run has 9.*default_local_dir=.*path=run/gl"
+    ):
         train(*GRPO, *TWO, "data.seed=9")
 
 
@@ -149,8 +151,26 @@ def test_keys_that_changed_since_the_checkpoint_are_named(train, begun, caplog, 
 
 def test_a_checkpoint_without_a_critic_does_not_resume_as_ppo(train, begun):
     begun(*GRPO, *ONE)
-    with pytest.raises(CheckpointError, match="has no critic.*resume_mode=disable actor_rollout_ref.model.path="):
+    with pytest.raises(CheckpointError, match="has no critic.*default_local_dir=.* actor_rollout_ref.model.path="):
         train(*PPO, *TWO)
+
+
+@pytest.mark.parametrize("path", ["run/global_step_1", "run"])
+def test_a_run_that_starts_afresh_does_not_move_what_it_reads(train, begun, path):
+    begun(*GRPO, *ONE)
+    from_there = [*GRPO, *TWO, "trainer.resume_mode=disable", f"actor_rollout_ref.model.path={path}"]
+    with pytest.raises(ConfigError, match=rf"model.path={path} is what an earlier run left .*default_local_dir="):
+        train(*from_there)
+    assert Path("run/global_step_1").is_dir() and not Path("run/previous-1").exists()
+    train(*from_there, "trainer.default_local_dir=other")
+    assert Path("other/global_step_2").is_dir()
+
+
+def test_a_checkpoint_can_be_validated_in_its_own_run_folder(train, begun):
+    begun(*GRPO, *ONE)
+    rows = ["data.val_files=train.parquet", "actor_rollout_ref.model.path=run/global_step_1"]
+    train(*GRPO, *rows, "trainer.val_only=True", "trainer.resume_mode=disable")
+    assert Path("run/global_step_1").is_dir() and Path("run/validation").is_dir()
 
 
 def test_files_of_a_checkpoint_follow_the_umask(begun):

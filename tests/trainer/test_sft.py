@@ -182,6 +182,13 @@ def test_epochs_count_the_steps(sft):
     assert [step["training/epoch"] for step in metrics] == [0, 0, 0, 1]
 
 
+def test_a_run_that_starts_afresh_does_not_move_its_model(sft):
+    folder, _ = sft("trainer.total_training_steps=1")
+    with pytest.raises(ConfigError, match=r"model.path=\S+global_step_1 is what an earlier run left"):
+        sft(f"model.path={folder / 'global_step_1'}", "trainer.resume_mode=disable", out="run")
+    assert (folder / "global_step_1").is_dir()
+
+
 def test_a_checkpoint_that_does_not_fit_is_refused(sft, tmp_path, monkeypatch):
     folder, _ = sft("trainer.total_training_steps=1")
     write_tiny_model(tmp_path / "wide", hidden_size=48)
