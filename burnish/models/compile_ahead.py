@@ -35,13 +35,13 @@ Call = Callable[[], object]
 
 def compile_ahead(module: "PreTrainedModel", *, rollout: bool, training: bool) -> None:
     """Have the kernels at hand that generation by the native engine and fused training passes will call."""
-    if FusedDecoder.problem(module):
+    if not (rollout or training) or FusedDecoder.problem(module):
         return
     calls = Calls(module)
     calls.norm()  # alone: it imports Triton, and has it hash itself
     wanted = (calls.of_rollout() if rollout else []) + (calls.of_training() if training else [])
-    with ThreadPoolExecutor(len(wanted) or 1) as threads:
-        for done in [threads.submit(calls.make, call) for call in wanted]:
+    with ThreadPoolExecutor(len(wanted)) as threads:
+        for done in [threads.submit(calls.on_its_device, call) for call in wanted]:
             done.result()
 
 
@@ -58,7 +58,7 @@ class Calls:
         self.size = self.block.qkv.bases[0].out_features // self.heads
         self.kv_heads = self.block.qkv.bases[1].out_features // self.size
 
-    def make(self, call: Call) -> None:
+    def on_its_device(self, call: Call) -> None:
         with torch.cuda.device_of(self.norm_weight):  # a thread begins on the first GPU; without one, nothing happens
             call()
 
@@ -117,8 +117,8 @@ class Calls:
         sample_and_advance(self.zeros(1, self.vocabulary), idle, index, index)
 
     def differentiate_norm(self, before: Tensor | None) -> None:
-        normed, total = add_rms_norm(self.states(grad=True), _apart(self.norm_weight), 1.0, before)
-        _backward(normed) if before is None else _backward(normed, total)  # of the last norm, the sum is not read
+        results = add_rms_norm(self.states(grad=True), _apart(self.norm_weight), 1.0, before)
+        _backward(*results[: 1 if before is None else 2])  # after the last norm nobody reads the sum
 
     def turn(self, grad: bool) -> tuple[Tensor, ...]:
         q_norm, k_norm = (None if weight is None else _apart(weight) for weight in self.head_norms)
