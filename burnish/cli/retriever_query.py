@@ -1,0 +1,56 @@
+"""`burnish retriever query`: what an index finds, for a person or (`--json`) a program."""
+
+import json
+from pathlib import Path
+
+from burnish.cli.arguments import Parser, positive
+from burnish.tracking.literal import literal
+
+SHOWN = 300  # characters of a passage
+
+
+def main(argv: list[str]) -> int:
+    flags = parser().parse_args(argv)
+    from burnish.search.open_index import open_index
+
+    retriever = open_index(
+        Path(flags.index).expanduser(),
+        mode=flags.mode,
+        rerank=flags.rerank,
+        device=flags.device,
+        corpus=Path(flags.corpus).expanduser() if flags.corpus else None,
+    )
+    for query, hits in zip(flags.query, retriever.search(flags.query, flags.topk), strict=True):
+        if flags.json:
+            found = [
+                {"document": {"id": h.document.id, "contents": h.document.contents}, "score": h.score} for h in hits
+            ]
+            print(json.dumps({"query": query, "hits": found}, ensure_ascii=False))
+            continue
+        print(literal(f"{query} ({retriever.name}, {len(retriever)} passages)"))
+        for rank, hit in enumerate(hits, 1):
+            text = " ".join(hit.document.text.split())
+            text = text[: SHOWN - 1] + "…" if len(text) > SHOWN else text
+            print(literal(f"{rank:>3}. {hit.score:.4f}  [{hit.document.id}] {hit.document.title}"))
+            print(literal(f"     {text}"))
+        if not hits:
+            print("     nothing found")
+    return 0
+
+
+def parser() -> Parser:
+    flags = Parser(
+        "retriever query",
+        "What an index finds, the best first.",
+        'retriever query --index wiki-index "who wrote hamlet" --topk 3',
+    )
+    add = flags.add_argument
+    add("query", nargs="+", metavar="QUERY", help="one query, or more")
+    add("--index", required=True, metavar="DIR", help="a folder made by `burnish retriever index`")
+    add("--topk", type=positive, default=3, metavar="N", help="passages per query [3]")
+    add("--mode", metavar="NAME", help="bm25, dense or hybrid [what the index has; hybrid where it has both]")
+    add("--rerank", metavar="FOLDER", help="a cross-encoder that puts the passages in order")
+    add("--corpus", metavar="FILE", help="check that the index is of this corpus")
+    add("--device", default="cpu", metavar="NAME", help="where encoders run: cpu or cuda [cpu]")
+    add("--json", action="store_true", help="one JSON object per query, whole passages")
+    return flags

@@ -1,0 +1,158 @@
+"""The BM25 matrix of a corpus, built in memory that does not grow with it.
+
+First the terms of each shard of passages are counted, into files of their own that a killed build finds again. Then the
+shards are merged, a range of terms at a time, into the columns that `bm25.py` maps: each score needs the number of
+passages that hold the term and the mean length, which are known only when all shards are counted. bm25s would build
+the same matrix, but from all terms of all passages as Python lists.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from burnish.search.bm25 import DATA, INDICES, INDPTR, K1, TERMS, B
+from burnish.search.corpus import BadCorpus
+from burnish.search.files import SummedFile, new_file
+from burnish.search.journal import RECORDS, Journal
+from burnish.search.passages import Passages
+from burnish.search.tokens import count_terms
+
+PART = "bm25"
+BLOCK = 1 << 23  # scores that are merged at a time: some 300 MB of memory
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The counted terms of one shard; those of each term together, in the order of the terms' text."""
+
+    terms: list[str]
+    holders: np.ndarray  # (terms,) how many passages hold each term
+    pairs: np.ndarray  # (2, sum of holders) row of the passage in the shard; how often the term is in it
+    lengths: np.ndarray  # (passages,) terms of each passage
+
+
+def build_bm25(journal: Journal, passages: Passages, progress: Callable[[int], None], corpus: Path) -> None:
+    """Count what is not counted, then merge. `progress` is told how many passages are counted; `corpus` is named where
+    there is nothing to count."""
+    if journal.read(PART) is not None:
+        return
+    shards = passages.shards()
+    for number, positions in enumerate(shards):
+        if journal.read(_part(number)) is None:
+            _write_counts(journal, number, count([passages[position].contents for position in positions]))
+        progress(positions.stop)
+    _merge(journal, [range_.start for range_ in shards], len(passages), corpus)
+
+
+def count(texts: list[str]) -> Counts:
+    ids, vocabulary = count_terms(texts)
+    names = sorted(vocabulary)
+    place = np.empty(len(names), np.int64)  # number of a term in the order of the text, by the tokeniser's number
+    place[[vocabulary[name] for name in names]] = np.arange(len(names))
+    lengths = np.array([len(row) for row in ids], np.int32)
+    flat = np.fromiter((number for row in ids for number in row), np.int64, int(lengths.sum()))
+    rows = np.repeat(np.arange(len(texts)), lengths)
+    keys, times = np.unique(place[flat] * len(texts) + rows, return_counts=True)
+    numbers, rows = np.divmod(keys, len(texts))
+    pairs = np.stack([rows, times]).astype(np.int32)
+    return Counts(names, np.bincount(numbers, minlength=len(names)), pairs, lengths)
+
+
+def _part(number: int) -> str:
+    return f"{PART}-{number:05d}"
+
+
+def _write_counts(journal: Journal, number: int, counts: Counts) -> None:
+    prefix = f"{RECORDS}/{_part(number)}"
+    sums = {}
+    for name in ("holders", "pairs", "lengths"):
+        with new_file(journal.folder / f"{prefix}.{name}.npy") as file:
+            np.save(file, getattr(counts, name), allow_pickle=False)
+        sums[f"{prefix}.{name}.npy"] = file.sum()
+    with new_file(journal.folder / f"{prefix}.terms") as file:
+        file.write(json.dumps(counts.terms, ensure_ascii=False).encode())
+    sums[f"{prefix}.terms"] = file.sum()
+    journal.write(_part(number), sums, {})
+
+
+def _read_counts(folder: Path, number: int) -> Counts:
+    """Counts of a shard whose record has been checked."""
+    prefix = folder / RECORDS / _part(number)
+    holders, lengths = (np.load(f"{prefix}.{name}.npy", allow_pickle=False) for name in ("holders", "lengths"))
+    pairs = np.load(f"{prefix}.pairs.npy", mmap_mode="r" if holders.sum() else None, allow_pickle=False)
+    return Counts(json.loads(Path(f"{prefix}.terms").read_bytes()), holders, pairs, lengths)
+
+
+def _merge(journal: Journal, bases: list[int], total: int, corpus: Path) -> None:
+    counts = [_read_counts(journal.folder, number) for number in range(len(bases))]
+    names = sorted(set().union(*(each.terms for each in counts)))
+    if not names:
+        raise BadCorpus(
+            f"{corpus}: no passage holds a word of two letters or more that is no stop word (the, of, and …), so BM25 "
+            "has nothing to find; use --kind dense"
+        )
+    number_of = {name: number for number, name in enumerate(names)}
+    numbers = [np.array([number_of[name] for name in each.terms], np.int64) for each in counts]
+    del number_of
+    holders = np.zeros(len(names), np.int64)
+    for each, own in zip(counts, numbers, strict=True):
+        holders[own] += each.holders
+        each.terms.clear()
+    lengths = np.concatenate([each.lengths for each in counts])
+    weights = np.log1p((total - holders + 0.5) / (holders + 0.5))
+    dampers = K1 * (1 - B + B * lengths / lengths.mean())
+    indptr = np.concatenate([[0], np.cumsum(holders)])
+
+    folder = journal.folder
+    with new_file(folder / DATA) as data, new_file(folder / INDICES) as indices:
+        _header(data, np.float32, int(indptr[-1]))
+        _header(indices, np.int32, int(indptr[-1]))
+        for low, high in _blocks(indptr):
+            found, times = _columns(counts, numbers, bases, low, high, indptr)
+            scores = np.repeat(weights[low:high], holders[low:high]) * times / (dampers[found] + times)
+            data.write(scores.astype(np.float32))
+            indices.write(found)
+    with new_file(folder / INDPTR) as pointers:
+        np.save(pointers, indptr, allow_pickle=False)
+    with new_file(folder / TERMS) as terms:
+        terms.write(json.dumps(names, ensure_ascii=False).encode())
+    sums = {DATA: data.sum(), INDICES: indices.sum(), INDPTR: pointers.sum(), TERMS: terms.sum()}
+    journal.write(PART, sums, {})
+
+
+def _header(file: SummedFile, dtype: type, length: int) -> None:
+    described = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (length,)}
+    np.lib.format.write_array_header_1_0(file, described)
+
+
+def _blocks(indptr: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Ranges of terms with about `BLOCK` scores each, one term at least."""
+    low, last = 0, len(indptr) - 1
+    while low < last:
+        high = int(np.searchsorted(indptr, indptr[low] + BLOCK, side="right")) - 1
+        high = min(max(high, low + 1), last)
+        yield low, high
+        low = high
+
+
+def _columns(
+    counts: list[Counts], numbers: list[np.ndarray], bases: list[int], low: int, high: int, indptr: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of passages and counts of the terms from `low` to `high`, term by term; within one, they ascend."""
+    size = int(indptr[high] - indptr[low])
+    found, times = np.empty(size, np.int32), np.empty(size, np.int32)
+    heads = (indptr[low:high] - indptr[low]).copy()  # where the next passage of each term goes
+    for each, own, base in zip(counts, numbers, bases, strict=True):
+        first, last = np.searchsorted(own, [low, high])
+        holders, terms = each.holders[first:last], own[first:last] - low
+        begin = int(each.holders[:first].sum())
+        pairs = np.array(each.pairs[:, begin : begin + int(holders.sum())])
+        within = np.cumsum(holders) - holders
+        target = np.repeat(heads[terms] - within, holders) + np.arange(pairs.shape[1])
+        found[target] = pairs[0] + base
+        times[target] = pairs[1]
+        heads[terms] += holders
+    return found, times

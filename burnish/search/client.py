@@ -1,0 +1,222 @@
+"""The client of a retrieval server, shared by all trajectories of a run. No torch.
+
+Consumes queries, awaited one by one by hundreds of trajectories; hands each its documents. What is asked within
+`WINDOW_S` goes out as one request; equal queries are asked once, and with `cache` their documents are kept. A request
+that fails in a way that may pass is sent again, later and later. What cannot be had is a `ToolFailure` that says what
+was seen and what to do, for exactly the queries that it concerns.
+
+For each event loop there is a `_Lane`: a timer sends what has gathered, a task for each request waits for the answer
+(until its deadline, and `close` cancels it) and wakes the callers. A caller that is cancelled leaves the task alone.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import httpx
+
+from burnish.errors import ConfigError, ToolFailure
+from burnish.search.answer import BadAnswer, clean
+from burnish.search.cache import AnswerCache
+from burnish.search.documents import Document
+from burnish.search.exchange import SLOW_SERVER, UNPROCESSABLE, WRONG_SERVER, Refused, open_connections, post
+from burnish.search.limits import MAX_QUERY_CHARACTERS
+
+WINDOW_S = 0.003
+PER_REQUEST = 256  # queries; as long as they may be, and in JSON, they stay below the server's limit of a body
+MAX_REQUESTS = 16  # at the same time
+CACHED_DOCUMENTS = 100_000
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 8.0  # before a retry; each pause is twice the one before
+PORTS = {"http": 80, "https": 443}  # where the address names none
+CLOSED = "the client was closed before the answer came"
+
+Outcome = list[Document] | ToolFailure
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Lane:
+    """What belongs to one event loop."""
+
+    http: httpx.AsyncClient
+    gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_REQUESTS))
+    waiting: list[str] = field(default_factory=list)  # for the timer
+    timer: asyncio.TimerHandle | None = None
+    asked: dict[str, asyncio.Future[Outcome]] = field(default_factory=dict)  # waiting, or sent
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+class RetrieverClient:
+    """Documents for queries. Usable from one event loop after another."""
+
+    def __init__(self, url: str, *, topk: int, timeout: float, retries: int, cache: bool):
+        """`timeout` is that of one request; with its `retries`, it has as much again for each."""
+        check_url(url)
+        self._url, self._topk, self._timeout, self._retries = url, topk, timeout, retries
+        self._cache: AnswerCache[str, list[Document]] = AnswerCache(CACHED_DOCUMENTS if cache else 0)
+        self._lanes: dict[asyncio.AbstractEventLoop, _Lane] = {}
+        self._stats = dict.fromkeys(("queries", "requests", "cache_hits", "failures", "retries", "seconds"), 0.0)
+
+    async def search(self, query: str) -> list[Document]:
+        """At most `topk` documents, the best first. A blank query finds none, a very long one is cut."""
+        self._stats["queries"] += 1
+        text = clean(query).strip()[:MAX_QUERY_CHARACTERS]
+        if not text:
+            return []
+        kept = self._cache.get(text)
+        if kept is not None:
+            self._stats["cache_hits"] += 1
+            return list(kept)
+        outcome = await asyncio.shield(self._future(text))
+        if isinstance(outcome, ToolFailure):
+            self._stats["failures"] += 1
+            raise ToolFailure(str(outcome))
+        return list(outcome)
+
+    def stats(self) -> dict[str, float]:
+        """Counters since the client was made. `failures` are queries; `seconds` were waited, summed over requests."""
+        return dict(self._stats)
+
+    async def close(self) -> None:
+        """End what is under way in this event loop, and its connections. A later `search` makes new ones."""
+        lane = self._lanes.pop(asyncio.get_running_loop(), None)
+        if lane is None:
+            return
+        if lane.timer is not None:  # first: what it sends would be nobody's
+            lane.timer.cancel()
+        for task in lane.tasks:
+            task.cancel()
+        await asyncio.gather(*lane.tasks, return_exceptions=True)
+        for future in lane.asked.values():  # whoever waits for the timer, or for a task that had not begun
+            future.set_result(self._failure(CLOSED))
+        await lane.http.aclose()
+
+    def _future(self, query: str) -> asyncio.Future[Outcome]:
+        """What will be known of a query; asks for it where nobody has."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._lanes:
+            self._lanes = {other: lane for other, lane in self._lanes.items() if not other.is_closed()}
+            self._lanes[loop] = _Lane(open_connections(self._url))
+        lane = self._lanes[loop]
+        if query not in lane.asked:
+            lane.asked[query] = loop.create_future()
+            lane.waiting.append(query)
+            if lane.timer is None:
+                lane.timer = loop.call_later(WINDOW_S, self._send, lane)
+        return lane.asked[query]
+
+    def _send(self, lane: _Lane) -> None:
+        queries, lane.waiting, lane.timer = lane.waiting, [], None
+        for start in range(0, len(queries), PER_REQUEST):
+            task = asyncio.get_running_loop().create_task(self._deliver(lane, queries[start : start + PER_REQUEST]))
+            lane.tasks.add(task)
+            task.add_done_callback(lane.tasks.discard)
+
+    async def _deliver(self, lane: _Lane, queries: list[str]) -> None:
+        """Wake the callers with what their queries gave."""
+        deadline = asyncio.get_running_loop().time() + self._timeout * (self._retries + 1)
+        outcomes: Sequence[Outcome] = [self._failure(CLOSED)] * len(queries)  # if it is cancelled
+        try:
+            outcomes = await self._ask(lane, queries, deadline, self._retries)
+        except Exception as error:  # one that nobody foresaw; it rises in the callers
+            logger.error("%s", self._url, exc_info=error)
+            outcomes = [self._failure(f"{type(error).__name__}: {error}")] * len(queries)
+        finally:
+            for query, outcome in zip(queries, outcomes, strict=True):
+                if isinstance(outcome, list):
+                    self._cache.put(query, outcome, len(query) + sum(document.characters for document in outcome))
+                lane.asked.pop(query).set_result(outcome)
+
+    async def _ask(self, lane: _Lane, queries: list[str], deadline: float, retries: int) -> list[Outcome]:
+        """Documents or a failure for each query. Several of which one may be at fault are asked again one by one."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                found = await self._retry(lane, queries, deadline, retries)
+        except TimeoutError:
+            seen = f"no answer within {self._timeout * (self._retries + 1):g} s, retries included"
+            return [self._failure(f"{seen}; {SLOW_SERVER}")] * len(queries)
+        except Refused as problem:
+            if len(queries) == 1 or not problem.one_may_be_at_fault:
+                return [self._failure(str(problem))] * len(queries)
+            retries = 0 if problem.again else retries  # what may pass had its second chance with all of them
+            singles = await asyncio.gather(*(self._ask(lane, [query], deadline, retries) for query in queries))
+            return [outcome for outcomes in singles for outcome in outcomes]
+        return [self._failure(f"{one}; {WRONG_SERVER}") if isinstance(one, BadAnswer) else one for one in found]
+
+    async def _retry(
+        self, lane: _Lane, queries: list[str], deadline: float, retries: int
+    ) -> list[list[Document] | BadAnswer]:
+        """Send until there is an answer, or a refusal that does not pass, or two that one of several queries may be the
+        reason of."""
+        pause, tries_left, doubted = FIRST_PAUSE_S, retries, False
+        while True:
+            try:
+                return await self._post(lane, queries)
+            except Refused as problem:
+                wait = max(pause, problem.pause)
+                late = asyncio.get_running_loop().time() + wait >= deadline
+                doubtful = problem.one_may_be_at_fault and len(queries) > 1
+                if not problem.again or not tries_left or late or (doubtful and doubted):
+                    raise
+                doubted |= doubtful
+            self._stats["retries"] += 1
+            await asyncio.sleep(wait)
+            pause, tries_left = min(2 * pause, LONGEST_PAUSE_S), tries_left - 1
+
+    async def _post(self, lane: _Lane, queries: list[str]) -> list[list[Document] | BadAnswer]:
+        async with lane.gate:
+            self._stats["requests"] += 1
+            begin = time.perf_counter()
+            try:
+                return await post(lane.http, self._url, queries, self._topk, self._timeout)
+            finally:
+                self._stats["seconds"] += time.perf_counter() - begin
+
+    def _failure(self, text: str) -> ToolFailure:
+        return ToolFailure(f"retriever {self._url}: {text}")
+
+
+def check_url(url: str) -> None:
+    """ConfigError where `retriever.url` cannot be the address of a retrieval server."""
+    example = "write it as in http://127.0.0.1:8000/retrieve"
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+        httpx.URL(url)
+    except (ValueError, TypeError, httpx.InvalidURL) as error:
+        raise ConfigError(f"retriever.url={url}: no address ({error}); {example}") from None
+    if parts.scheme not in ("http", "https"):
+        raise ConfigError(f"retriever.url={url}: it must begin with http:// or https://; {example}")
+    if not host:
+        raise ConfigError(f"retriever.url={url}: no machine is named; {example}")
+    if parts.path in ("", "/"):
+        raise ConfigError(f"retriever.url={url}: the path is missing; write {parts.scheme}://{parts.netloc}/retrieve")
+
+
+def probe(url: str, timeout: float, topk: int = 1) -> None:
+    """ConfigError where no retrieval server answers at `url`, or none that gives `topk` documents. For before a run,
+    from any thread."""
+    check_url(url)
+
+    async def ask() -> None:
+        async with open_connections(url) as http:
+            (found,) = await post(http, url, ["Is anybody there?"], topk, timeout)
+            if isinstance(found, BadAnswer):
+                raise Refused(str(found), WRONG_SERVER)
+
+    try:
+        with ThreadPoolExecutor(1) as thread:  # there may be an event loop in this one
+            thread.submit(asyncio.run, ask()).result()
+    except Refused as error:
+        if error.status == UNPROCESSABLE:
+            raise ConfigError(f"retriever.url={url}: it refuses a search with retriever.topk={topk}: {error}") from None
+        parts = urlsplit(url)
+        raise ConfigError(
+            f"retriever.url={url}: no retrieval server answers there. Start one with `burnish retriever serve --index "
+            f"FOLDER --port {parts.port or PORTS[parts.scheme]}`. Seen: {error}"
+        ) from None

@@ -1,0 +1,174 @@
+"""How an encoder wants its texts: pooling, prefixes, similarity, length. Read from its folder, without its weights.
+
+In this order: what the user says; the files that sentence-transformers puts into a folder (modules.json, the pooling's
+config.json, config_sentence_transformers.json); what is known of a family by its name (E5, BGE, Contriever); else mean
+pooling, no prefixes, cosine.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from burnish.errors import ConfigError, ModelError, NotAvailable
+from burnish.search.files import checked_json, sum_of
+from burnish.search.manifest import DensePlan, Faiss, Kind, Pooling, Similarity
+
+LONGEST = 512  # tokens of a passage that are read, where the folder does not say
+KNOWN_MODULES = ("Transformer", "Pooling", "Normalize")
+BGE_QUERY = "Represent this sentence for searching relevant passages: "
+POOLING_KEYS: dict[str, Pooling] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_lasttoken": "last",
+}
+POOLING_NAMES: dict[str, Pooling] = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
+SIMILARITY_NAMES: dict[str, Similarity] = {"cosine": "cosine", "dot": "dot", "dot_product": "dot"}
+BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")  # models that number positions from the padding's on
+
+
+@dataclass(frozen=True)
+class EncoderOptions:
+    """What the user says; None where the folder decides."""
+
+    folder: Path | None = None
+    pooling: Pooling | None = None
+    query_prefix: str | None = None
+    passage_prefix: str | None = None
+    similarity: Similarity | None = None
+    max_length: int | None = None
+    faiss: Faiss = "flat"
+
+
+@dataclass(frozen=True)
+class _Family:
+    pooling: Pooling = "mean"
+    query_prefix: str = ""
+    passage_prefix: str = ""
+    similarity: Similarity = "cosine"
+
+
+def plan_dense(kind: Kind, options: EncoderOptions) -> DensePlan | None:
+    """The settings of the encoder, or None for an index without one."""
+    if kind == "bm25":
+        if options != EncoderOptions():
+            raise ConfigError("--encoder and its flags go with --kind dense or --kind both")
+        return None
+    if options.folder is None:
+        raise ConfigError(f"--kind {kind} needs --encoder FOLDER, a Hugging Face encoder (all-MiniLM-L6-v2, e5, bge …)")
+    folder = options.folder
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"--encoder {folder}: no config.json in it; name the folder of a Hugging Face encoder")
+    family = _family(_name(folder))
+    stored = folder / "config_sentence_transformers.json"
+    prompts = _object(stored).get("prompts")
+    prompts = prompts if isinstance(prompts, dict) else {}
+    passage_prompt = next((prompts[key] for key in ("passage", "document") if prompts.get(key)), None)
+    return DensePlan(
+        encoder=folder.resolve().name,
+        encoder_sha256=digest(folder),
+        pooling=options.pooling or _stored_pooling(folder) or family.pooling,
+        query_prefix=_first(options.query_prefix, prompts.get("query") or None, family.query_prefix),
+        passage_prefix=_first(options.passage_prefix, passage_prompt, family.passage_prefix),
+        similarity=options.similarity or _stored_similarity(stored) or family.similarity,
+        max_length=_max_length(folder, options.max_length),
+        faiss=options.faiss,
+    )
+
+
+def digest(folder: Path) -> str:
+    """One checksum of the files that make up an encoder."""
+    names = sorted(p.name for p in folder.iterdir() if p.suffix in (".json", ".txt", ".model", ".safetensors", ".bin"))
+    sums = {name: sum_of(folder / name).sha256 for name in names}
+    return hashlib.sha256(json.dumps(sums).encode()).hexdigest()
+
+
+def _first(*values: str | None) -> str:
+    return next(value for value in values if value is not None)
+
+
+def _name(folder: Path) -> str:
+    """What the encoder is called: its folder, and where that was copied from."""
+    origin = _object(folder / "config.json").get("_name_or_path")
+    return f"{folder.resolve().name} {origin if isinstance(origin, str) else ''}".lower()
+
+
+def _family(name: str) -> _Family:
+    words = name.replace("_", "-").replace("/", "-").replace(" ", "-").split("-")
+    if "e5" in words and "instruct" not in words and "mistral" not in words:
+        return _Family("mean", "query: ", "passage: ")
+    if "bge" in words:
+        return _Family("cls", BGE_QUERY if "en" in words and "m3" not in words else "")
+    if "contriever" in words:
+        return _Family("mean", similarity="dot")
+    return _Family()
+
+
+def _stored_pooling(folder: Path) -> Pooling | None:
+    """The pooling that modules.json asks for; NotAvailable where it asks for more than we do."""
+    path = folder / "modules.json"
+    if not path.exists():
+        return None
+    try:
+        modules = json.loads(path.read_bytes())
+        kinds = {str(module["type"]).rpartition(".")[2]: str(module.get("path", "")) for module in modules}
+    except (OSError, ValueError, RecursionError, TypeError, KeyError) as error:
+        raise ModelError(f"{path}: not a list of modules ({error}); remove it, and say --pooling") from None
+    if other := [kind for kind in kinds if kind not in KNOWN_MODULES]:
+        raise NotAvailable(
+            f"an encoder with the module {other[0]} ({path})", "Take one with Transformer and Pooling alone"
+        )
+    if "Pooling" not in kinds:
+        return None
+    inside = (folder / kinds["Pooling"]).resolve()
+    if not inside.is_relative_to(folder.resolve()):
+        raise ModelError(f"{path}: the pooling's path {kinds['Pooling']!r} leaves the folder; mend it")
+    settings = _object(inside / "config.json")
+    chosen = [name for key, name in POOLING_KEYS.items() if settings.get(key) is True]
+    chosen += [POOLING_NAMES[name] for name in [settings.get("pooling_mode")] if name in POOLING_NAMES]
+    if len(chosen) != 1:
+        raise NotAvailable(
+            f"the pooling of {inside / 'config.json'}", "There are mean, cls and last: say one with --pooling"
+        )
+    return chosen[0]
+
+
+def _stored_similarity(path: Path) -> Similarity | None:
+    """The similarity that the folder asks for; NotAvailable where there is no such."""
+    name = _object(path).get("similarity_fn_name")
+    if name is None:
+        return None
+    if str(name) not in SIMILARITY_NAMES:
+        raise NotAvailable(f"the similarity {name} ({path})", "There are cosine and dot: say one with --similarity")
+    return SIMILARITY_NAMES[str(name)]
+
+
+def _max_length(folder: Path, said: int | None) -> int:
+    """Tokens that the encoder reads: what the user says, as far as it has positions; else the least of what its files
+    say."""
+    positions = _positions(_object(folder / "config.json"))
+    if said is not None:
+        if positions is not None and said > positions:
+            raise ConfigError(f"--max-length {said}: {folder} reads {positions} tokens at most; say no more than that")
+        return said
+    stated: list[Any] = [
+        _object(folder / "sentence_bert_config.json").get("max_seq_length"),
+        _object(folder / "tokenizer_config.json").get("model_max_length"),
+        positions,
+        LONGEST,
+    ]
+    return int(min(n for n in stated if isinstance(n, int | float) and not isinstance(n, bool) and n > 2))
+
+
+def _positions(config: dict[str, Any]) -> int | None:
+    """How many tokens a model can tell apart by their places; None where it does not say."""
+    stated, padding = config.get("max_position_embeddings"), config.get("pad_token_id", 1)
+    if not isinstance(stated, int) or isinstance(stated, bool):
+        return None
+    behind = config.get("model_type") in BEHIND_PADDING and isinstance(padding, int)
+    return stated - (padding + 1) if behind else stated
+
+
+def _object(path: Path) -> dict[str, Any]:
+    return checked_json(path) if path.exists() else {}

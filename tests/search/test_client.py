@@ -1,0 +1,467 @@
+"""The retriever's client: how calls share requests, what it takes from a server, and what it says of bad ones."""
+
+import asyncio
+import gc
+import json
+import logging
+import warnings
+
+import pytest
+
+from burnish.errors import ConfigError, ToolFailure
+from burnish.search import client as module
+from burnish.search import exchange, limits
+from burnish.search.client import RetrieverClient, check_url, probe
+from tests.search.conftest import CORPUS, canned, http, serving, until
+
+FOUND = {"document": {"id": "7", "contents": '"T"\nt'}, "score": 1.0}
+
+
+def make(url, **options):
+    return RetrieverClient(url, **{"topk": 3, "timeout": 20.0, "retries": 2, "cache": True} | options)
+
+
+def ask(url, *queries, **options):
+    """What each of the queries, asked at once, gave: documents, or the text of a failure. And the client."""
+
+    async def all_at_once():
+        client = make(url, **options)
+        given = await asyncio.gather(*(client.search(query) for query in queries), return_exceptions=True)
+        await client.close()
+        return client, given
+
+    client, given = asyncio.run(all_at_once())
+    assert all(isinstance(one, list | ToolFailure) for one in given), given
+    return client, [str(one) if isinstance(one, ToolFailure) else one for one in given]
+
+
+def ask_canned(*replies, queries=("who",), **options):
+    """The same of a server that says what the test says; and the bodies of the requests it had."""
+
+    async def talk():
+        async with canned(*replies) as server:
+            client = make(server.url, **options)
+            given = await asyncio.gather(*(client.search(query) for query in queries), return_exceptions=True)
+            await client.close()
+            return client, given, [json.loads(body) for body in server.bodies]
+
+    return asyncio.run(talk())
+
+
+def echo(body):
+    """An answer in which each query finds itself."""
+    lists = [[{"document": {"id": "1", "contents": query}}] for query in json.loads(body)["queries"]]
+    return http("200 OK", json.dumps({"result": lists}))
+
+
+@pytest.fixture(autouse=True)
+def _no_long_pauses(monkeypatch):
+    monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.01)
+
+
+def test_calls_of_many_trajectories_are_one_request(server, words):
+    queries = [f"whale {i}" for i in range(100)] + ["goethe"] * 100
+    client, given = ask(f"{server.url}/retrieve", *queries)
+    assert given[:100] == [[CORPUS[2]]] * 100 and given[100:] == [[CORPUS[0]]] * 100
+    assert client.stats()["requests"] == 1 and client.stats()["queries"] == 200
+    assert server.metrics()["queries_total"] == 101  # equal ones are asked once
+    assert client.stats()["seconds"] > 0 and client.stats()["failures"] == client.stats()["retries"] == 0
+
+
+def test_no_request_holds_more_queries_than_allowed():
+    _, given, bodies = ask_canned(echo, queries=[str(i) for i in range(600)])
+    assert [one[0].contents for one in given] == [str(i) for i in range(600)]
+    assert sorted(len(body["queries"]) for body in bodies) == [88, 256, 256]
+
+
+def test_what_is_sent():
+    _, _, bodies = ask_canned(echo, queries=["  who \n"], topk=5)
+    assert bodies == [{"queries": ["who"], "topk": 5, "return_scores": True}]
+
+
+@pytest.mark.parametrize(("cache", "requests", "hits"), [(True, 1, 2), (False, 3, 0)])
+def test_answers_are_kept_where_that_is_asked_for(server, cache, requests, hits):
+    async def one_after_another():
+        client = make(f"{server.url}/retrieve", cache=cache)
+        for _ in range(3):
+            found = await client.search("whale")
+            assert found == [CORPUS[2]]
+            found.clear()  # a caller may do what it likes with its list
+        await client.close()
+        return client.stats()
+
+    stats = asyncio.run(one_after_another())
+    assert (stats["requests"], stats["cache_hits"]) == (requests, hits)
+
+
+def test_a_blank_query_finds_nothing_and_costs_nobody(server):
+    client, given = ask(f"{server.url}/retrieve", "", " \n", "\x85", "whale")
+    assert given == [[], [], [], [CORPUS[2]]] and client.stats()["queries"] == 4
+
+
+def test_queries_that_the_server_would_refuse_are_made_acceptable(server):
+    client, given = ask(f"{server.url}/retrieve", "whale " * 5000, "\ud800 whale \x00")
+    assert given == [[CORPUS[2]], [CORPUS[2]]] and client.stats()["requests"] == 1
+
+
+def test_only_the_query_on_which_the_server_fails_is_lost(server, caplog):
+    client, given = ask(f"{server.url}/retrieve", "whale", "boom", "goethe", retries=1)
+    assert given[0] == [CORPUS[2]] and given[2] == [CORPUS[0]]
+    assert "status 500:" in given[1] and "failed on 'boom'" in given[1]
+    assert client.stats()["failures"] == 1
+
+
+def test_a_cancelled_caller_does_not_cancel_the_request_of_others(server, words):
+    words.gate.clear()
+
+    async def one_leaves():
+        client = make(f"{server.url}/retrieve")
+        leaver, stayer = (asyncio.create_task(client.search("whale")) for _ in range(2))
+        await asyncio.to_thread(until, lambda: len(words.calls) == 1)
+        leaver.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaver
+        words.gate.set()
+        assert await stayer == [CORPUS[2]]
+        await client.close()
+        assert client.stats()["requests"] == 1
+
+    asyncio.run(one_leaves())
+
+
+def test_nothing_is_said_of_failures_that_nobody_waits_for(caplog):
+    """asyncio complains of exceptions that were never looked at."""
+
+    async def all_leave():
+        async with canned(http("404 Not Found", "x")) as server:
+            client = make(server.url)
+            task = asyncio.create_task(client.search("who"))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.to_thread(until, lambda: bool(server.bodies))
+            await client.close()
+
+    asyncio.run(all_leave())
+    gc.collect()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_a_new_event_loop_later(server):
+    client = make(f"{server.url}/retrieve", cache=False)
+    for _ in range(3):
+        assert asyncio.run(client.search("whale")) == [CORPUS[2]]  # and nobody closes
+    assert len(client._lanes) == 1 and client.stats()["retries"] == 0
+
+
+def test_closing_tells_whoever_waits():
+    async def close_early():
+        async with canned(None) as server:
+            client = make(server.url)
+            sent = asyncio.create_task(client.search("sent"))
+            await asyncio.to_thread(until, lambda: bool(server.bodies))
+            waits = asyncio.create_task(client.search("waits for the timer"))
+            await asyncio.sleep(0)
+            await client.close()
+            for task in (sent, waits):
+                with pytest.raises(ToolFailure, match="the client was closed before the answer came"):
+                    await asyncio.wait_for(task, 5)
+            await client.close()
+
+    asyncio.run(close_early())
+
+
+def test_what_waits_for_the_timer_is_not_sent_while_the_client_closes(monkeypatch, caplog):
+    asked = []
+
+    async def slow_to_cancel(lane, queries):
+        asked.append(queries)
+        try:
+            await asyncio.sleep(30)
+        finally:
+            await asyncio.sleep(20 * module.WINDOW_S)
+
+    async def close_early():
+        client = make("http://127.0.0.1:9/retrieve")
+        monkeypatch.setattr(client, "_post", slow_to_cancel)
+        tasks = [asyncio.create_task(client.search("sent"))]
+        while not asked:
+            await asyncio.sleep(module.WINDOW_S)
+        tasks.append(asyncio.create_task(client.search("waits for the timer")))
+        await asyncio.sleep(0)
+        await client.close()
+        for task in tasks:
+            with pytest.raises(ToolFailure, match="the client was closed"):
+                await asyncio.wait_for(task, 5)
+
+    asyncio.run(close_early())
+    gc.collect()
+    assert asked == [["sent"]] and not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        ([], []),
+        ([FOUND], ["7"]),
+        ([FOUND["document"]], ["7"]),
+        ([{"document": {"id": i, "contents": ""}} for i in range(5)], ["0", "1", "2"]),
+        ([{"contents": "x", "title": "t", "extra": None}], [""]),
+        ([FOUND, FOUND, FOUND, "rubbish beyond topk"], ["7", "7", "7"]),
+        ([{"id": "\ud800", "contents": "\ud800"}], ["?"]),
+    ],
+)
+def test_what_servers_may_answer(items, expected):
+    _, given, _ = ask_canned(http("200 OK", json.dumps({"result": [items], "more": 1})))
+    assert [document.id for document in given[0]] == expected
+
+
+HTML = "<!DOCTYPE html>\n<html>\x1b[31m<title>Welcome to nginx!</title>" + "x" * 500
+SHOWN = "<!DOCTYPE html> <html> [31m<title>Welcome to nginx!</title>" + "x" * 41
+WRONG = "retriever.url must be the /retrieve address of a retrieval server"
+
+
+@pytest.mark.parametrize(
+    ("reply", "seen"),
+    [
+        (http("200 OK", HTML), f"not JSON: {SHOWN}; {WRONG}"),
+        (http("200 OK", ""), f"not JSON: nothing; {WRONG}"),
+        (http("200 OK", b"\xff\xfe"), "not JSON: \ufffd\ufffd"),
+        (http("200 OK", "[" * 100_000), "not JSON: " + "[" * 100 + ";"),
+        (http("200 OK", "[[]]"), "JSON without a list named result: [[]]"),
+        (http("200 OK", '{"result": {"0": []}}'), "JSON without a list named result"),
+        (http("200 OK", '{"result": []}'), "0 lists of documents for 1 queries: {\"result\": []}"),
+        (http("200 OK", '{"result": [[], []]}'), "2 lists of documents for 1 queries"),
+        (http("200 OK", '{"result": [null]}'), "no list of documents: null"),
+        (http("200 OK", '{"result": [["text"]]}'), "a document that is no object: \"text\""),
+        (http("200 OK", '{"result": [[{"document": "x"}]]}'), "a document that is no object"),
+        (http("200 OK", '{"result": [[{"id": "1"}]]}'), "a document without the text 'contents': {\"id\": \"1\"}"),
+        (http("200 OK", '{"result": [[{"id": "1", "contents": 3}]]}'), "a document without the text 'contents'"),
+        (http("200 OK", '{"result": [[{"id": [], "contents": ""}]]}'), "a document whose id is neither text"),
+        (http("404 Not Found", HTML), f"status 404: {SHOWN}; {WRONG}"),
+        (http("307 Temporary Redirect", "", "Location: http://elsewhere/"), f"status 307: nothing; {WRONG}"),
+    ],
+)  # fmt: skip
+def test_servers_that_answer_something_else_are_not_asked_again(reply, seen):
+    client, (failure,), bodies = ask_canned(reply)
+    assert isinstance(failure, ToolFailure)
+    assert str(failure).startswith("retriever http://127.0.0.1:") and f"/retrieve: {seen}" in str(failure)
+    assert len(bodies) == 1 and client.stats()["failures"] == 1 and client.stats()["retries"] == 0
+
+
+@pytest.mark.parametrize(
+    ("reply", "seen"),
+    [
+        (http("500 Internal Server Error", "Traceback"), "status 500: Traceback; the server's log says more"),
+        (http("502 Bad Gateway", HTML), f"status 502: {SHOWN}"),
+        (http("429 Too Many Requests", ""), "status 429: nothing"),
+        (b"", "unreachable (Server disconnected without sending a response.); start a server with `burnish retriever"),
+        (b"SSH-2.0-OpenSSH\r\n", "unreachable ("),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", "unreachable (peer closed connection"),
+    ],
+)
+def test_what_may_pass_is_tried_again_and_then_told(reply, seen):
+    client, (failure,), bodies = ask_canned(reply, retries=2)
+    assert isinstance(failure, ToolFailure) and f"/retrieve: {seen}" in str(failure)
+    assert len(bodies) == 3 and client.stats()["retries"] == 2 and client.stats()["failures"] == 1
+
+
+def test_a_server_that_recovers_loses_nothing():
+    replies = (http("503 Busy", ""), b"", http("500 Oops", ""), echo)
+    client, given, bodies = ask_canned(*replies, retries=3)
+    assert given[0][0].contents == "who" and len(bodies) == 4
+    assert client.stats()["retries"] == 3 and client.stats()["failures"] == 0
+
+
+def test_pauses_grow_and_retry_after_is_honoured(monkeypatch):
+    pauses, sleep = [], asyncio.sleep
+
+    async def note(seconds):
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(module, "FIRST_PAUSE_S", 1.0)
+    monkeypatch.setattr(module.asyncio, "sleep", note)
+    busy, waits = http("503 Busy", ""), http("503 Busy", "", "Retry-After: 3")
+    odd = http("429 Slow", "", "Retry-After: Wed, 21 Oct 2015 07:28:00 GMT")
+    _, given, _ = ask_canned(busy, waits, odd, busy, busy, echo, retries=5)
+    assert given[0][0].contents == "who" and pauses == [1.0, 3.0, 4.0, 8.0, 8.0]
+
+
+def test_a_server_that_asks_to_wait_beyond_the_deadline_is_not_waited_for():
+    _, (failure,), bodies = ask_canned(http("503 Busy", "later", "Retry-After: 3600"), timeout=5.0)
+    assert "status 503: later" in str(failure) and len(bodies) == 1
+
+
+def test_a_server_that_does_not_answer():
+    client, (failure,), bodies = ask_canned(None, timeout=0.2, retries=1)
+    assert "no answer within 0.4 s, retries included; " in str(failure) and "raise retriever.timeout" in str(failure)
+    assert len(bodies) == 2 and 0.2 <= client.stats()["seconds"] < 5
+
+
+def test_the_deadline_holds_for_all_tries_together(monkeypatch):
+    """Also where the time is spent in a queue behind other requests, and not in one."""
+    monkeypatch.setattr(module, "MAX_REQUESTS", 1)
+    monkeypatch.setattr(module, "PER_REQUEST", 1)
+    _, failures, bodies = ask_canned(None, queries=("a", "b", "c"), timeout=0.3, retries=0)
+    assert all(isinstance(failure, ToolFailure) for failure in failures) and len(bodies) == 1
+    assert sum("no answer within 0.3 s, retries included" in str(failure) for failure in failures) >= 1
+
+
+def test_a_refusal_that_gives_its_reason_is_told_without_advice():
+    _, (failure,), bodies = ask_canned(http("422 Unprocessable", '{"detail": "topk: too large"}'))
+    assert str(failure).endswith('/retrieve: status 422: {"detail": "topk: too large"}') and len(bodies) == 1
+
+
+def test_an_endless_answer_is_not_read_to_its_end(monkeypatch):
+    monkeypatch.setattr(exchange, "MAX_ANSWER_BYTES", 10_000)
+    _, (failure,), _ = ask_canned(http("200 OK", "[" * 200_000))
+    assert "more than 10000 bytes: [[[" in str(failure)
+    assert str(failure).endswith("; ask for fewer documents (retriever.topk)")
+
+
+def test_an_answer_that_is_too_large_for_many_is_asked_for_one_by_one(monkeypatch):
+    def answer(body):
+        lists = [[{"id": "", "contents": "x" * int(query)}] for query in json.loads(body)["queries"]]
+        return http("200 OK", json.dumps({"result": lists}))
+
+    monkeypatch.setattr(exchange, "MAX_ANSWER_BYTES", 10_000)
+    client, given, bodies = ask_canned(answer, queries=("4000", "20000", "8000"))
+    assert [len(one[0].contents) for one in (given[0], given[2])] == [4000, 8000]
+    assert "more than 10000 bytes" in str(given[1])
+    assert len(bodies) == 4 and client.stats()["failures"] == 1
+
+
+def test_a_server_that_fails_on_everything_is_not_flooded():
+    queries = [str(number) for number in range(20)]
+    client, given, bodies = ask_canned(http("500 Oops", ""), queries=queries, retries=3)
+    assert [len(body["queries"]) for body in bodies] == [20, 20] + [1] * 20
+    assert all("status 500" in str(one) for one in given) and client.stats()["failures"] == 20
+
+
+def test_a_failure_that_passes_costs_one_more_request():
+    _, given, bodies = ask_canned(http("500 Oops", ""), echo, queries=("a", "b"), retries=1)
+    assert [one[0].contents for one in given] == ["a", "b"] and [len(body["queries"]) for body in bodies] == [2, 2]
+
+
+@pytest.mark.parametrize("character", ["x", "é", "\U0001f40b", "\x01", '"'])
+def test_a_request_stays_below_the_limit_of_the_server(character, monkeypatch):
+    sizes = []
+
+    async def exchanged(http, url, body):
+        sizes.append(len(body))
+        return 200, 0.0, json.dumps({"result": [[]] * len(json.loads(body)["queries"])}).encode()
+
+    monkeypatch.setattr(exchange, "_exchange", exchanged)
+    ask("http://x/retrieve", *(f"{number:05d}" + character * 4091 for number in range(256)))
+    assert len(sizes) == 1 and sizes[0] <= limits.MAX_BODY_BYTES
+
+
+def test_an_error_that_nobody_foresaw_is_named(monkeypatch, caplog):
+    def broken(*_):
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(exchange, "read_answer", broken)
+    _, (failure,), _ = ask_canned(echo)
+    assert isinstance(failure, ToolFailure) and str(failure).endswith("/retrieve: ZeroDivisionError: by zero")
+
+
+def test_a_malformed_document_costs_one_query():
+    reply = http("200 OK", json.dumps({"result": [[FOUND], [{"id": "1"}], [FOUND]]}))
+    client, given, _ = ask_canned(reply, queries=("a", "b", "c"))
+    assert given[0] == given[2] and given[0][0].id == "7" and "without the text 'contents'" in str(given[1])
+    assert client.stats()["failures"] == 1
+
+
+def test_an_address_where_nobody_listens():
+    client, (failure,) = ask("http://127.0.0.1:9/retrieve", "who", retries=1)
+    assert failure.startswith("retriever http://127.0.0.1:9/retrieve: unreachable (")
+    assert "start a server with `burnish retriever serve --index FOLDER`, or mend retriever.url" in failure
+    assert client.stats()["retries"] == 1
+
+
+def test_a_proxy_of_the_environment_is_not_asked(server, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    assert ask(f"{server.url}/retrieve", "whale", retries=0)[1] == [[CORPUS[2]]]
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("127.0.0.1:8000/retrieve", "must begin with http:// or https://"),
+        ("localhost/retrieve", "must begin with http:// or https://"),
+        ("ftp://x/retrieve", "must begin with http:// or https://"),
+        ("http:///retrieve", "no machine is named"),
+        ("http://127.0.0.1:8000", "the path is missing; write http://127.0.0.1:8000/retrieve"),
+        ("https://search.example/", "the path is missing; write https://search.example/retrieve"),
+        ("http://x:port/retrieve", "no address ("),
+        ("http://[::1/retrieve", "no address ("),
+        ("http://x\n/retrieve", "no address ("),
+        (None, "no address (Invalid type"),
+        (" ", "must begin with http:// or https://"),
+        ("", "must begin with http:// or https://"),
+    ],
+)
+def test_addresses_that_cannot_be_right(url, message):
+    with pytest.raises(ConfigError) as caught:
+        check_url(url)
+    assert str(caught.value).startswith(f"retriever.url={url}: ") and message in str(caught.value)
+    with pytest.raises(ConfigError):
+        make(url)
+
+
+def test_addresses_that_may_be_right():
+    for url in ("http://127.0.0.1:8000/retrieve", "https://a.example/v1/retrieve", "http://[::1]:80/retrieve"):
+        check_url(url)
+
+
+def test_probe(words):
+    with serving(words) as server:
+        probe(f"{server.url}/retrieve", 20.0)
+        asyncio.run(_probe_inside(f"{server.url}/retrieve"))
+        with pytest.raises(ConfigError, match="Seen: .*status 404: .*there are POST /retrieve"):
+            probe(f"{server.url}/search", 20.0)
+    port = server.url.rpartition(":")[2]
+    with pytest.raises(ConfigError) as caught:
+        probe(f"{server.url}/retrieve", 20.0)
+    assert str(caught.value).startswith(
+        f"retriever.url={server.url}/retrieve: no retrieval server answers there. "
+        f"Start one with `burnish retriever serve --index FOLDER --port {port}`. Seen: "
+    )
+    with pytest.raises(ConfigError, match="the path is missing"):
+        probe(server.url, 20.0)
+    with pytest.raises(ConfigError, match="serve --index FOLDER --port 443`. Seen: "):
+        probe("https://127.0.0.1/retrieve", 20.0)
+
+
+def test_probe_asks_as_the_run_will(calm_server):
+    url = f"{calm_server.url}/retrieve"
+    probe(url, 20.0, topk=100)
+    with pytest.raises(ConfigError) as caught:
+        probe(url, 20.0, topk=101)
+    assert str(caught.value) == (
+        f"retriever.url={url}: it refuses a search with retriever.topk=101: "
+        'status 422: {"detail": "topk: Input should be less than or equal to 100"}'
+    )
+
+
+def test_probe_looks_at_the_documents():
+    async def talk():
+        async with canned(http("200 OK", '{"result": [["text"]]}')) as server:
+            await asyncio.to_thread(probe, server.url, 20.0)
+
+    with pytest.raises(ConfigError, match="a document that is no object"):
+        asyncio.run(talk())
+
+
+async def _probe_inside(url):
+    probe(url, 20.0)
+
+
+def test_nothing_is_left_open(server):
+    gc.collect()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        ask(f"{server.url}/retrieve", "whale")
+        gc.collect()
+    assert [str(each.message) for each in told] == []

@@ -1,0 +1,466 @@
+"""Building an index: killed at any instant it goes on to the same files; what does not belong together is refused."""
+
+import contextlib
+import fcntl
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from burnish.errors import ConfigError, DataError
+from burnish.search import files
+from burnish.search.encoder_settings import EncoderOptions
+from burnish.search.index import LOCK, IndexOptions, build_index
+from burnish.search.journal import Journal
+from burnish.search.manifest import read_manifest
+from burnish.search.open_index import open_index
+from tests.search.small import PASSAGES, write_corpus, write_encoder
+
+
+class Killed(BaseException):
+    """As good as kill -9: nothing of burnish catches it."""
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    """What survives a power cut cannot be tested here, and waiting for the disk is most of the time."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return write_corpus(tmp_path / "corpus.jsonl")
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return write_encoder(tmp_path_factory.mktemp("models") / "encoder")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != LOCK
+    }
+
+
+def kill_at(monkeypatch, step: int) -> list[str]:
+    """From now on the process dies at the `step`-th thing that it does to the disk: before it, or half-way in it."""
+    done: list[str] = []
+
+    def dying(name, original):
+        def call(*words, **named):
+            done.append(name)
+            if len(done) == step:
+                raise Killed
+            return original(*words, **named)
+
+        return call
+
+    def write(self, data, original=files.SummedFile.write):
+        done.append("write")
+        if len(done) == step:
+            original(self, memoryview(data).cast("B")[: len(memoryview(data).cast("B")) // 2])
+            raise Killed
+        return original(self, data)
+
+    monkeypatch.setattr(files.SummedFile, "write", write)
+    monkeypatch.setattr(files.os, "fsync", dying("fsync", os.fsync))
+    for name in ("replace", "rename", "unlink"):
+        monkeypatch.setattr(Path, name, dying(name, getattr(Path, name)))
+    return done
+
+
+def build_through_kills(options: IndexOptions, monkeypatch, every: int) -> int:
+    """Builds that die, each a little later than the one before, until one is through; how many died."""
+    for died in range(500):
+        with monkeypatch.context() as patched:
+            kill_at(patched, 1 + died * every)
+            try:
+                build_index(options)
+                return died
+            except Killed:
+                pass
+    raise AssertionError("never finished")
+
+
+def test_a_build_killed_before_any_write_ends_as_if_it_had_not_been(corpus, tmp_path, monkeypatch):
+    build_index(IndexOptions(corpus, tmp_path / "whole", per_shard=4))
+    whole = contents(tmp_path / "whole")
+    for step in range(1, 400):
+        folder = tmp_path / f"killed-{step}"
+        with monkeypatch.context() as patched:
+            done = kill_at(patched, step)
+            with contextlib.suppress(Killed):
+                build_index(IndexOptions(corpus, folder, per_shard=4))
+        if len(done) < step:
+            break
+        build_index(IndexOptions(corpus, folder, per_shard=4))
+        assert contents(folder) == whole, f"killed at step {step} ({done[-1]})"
+    assert step > 40, "every file takes several steps"
+
+
+def test_kills_one_after_the_other_and_a_dense_part(corpus, encoder, tmp_path, monkeypatch):
+    def options(name):
+        return IndexOptions(corpus, tmp_path / name, "both", EncoderOptions(encoder), per_shard=3)
+
+    monkeypatch.setattr("burnish.search.dense_build.PER_PART", 3)
+    build_index(options("whole"))
+    assert build_through_kills(options("killed"), monkeypatch, every=12) > 5
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+
+
+def test_what_is_embedded_is_not_embedded_again(corpus, encoder, tmp_path, monkeypatch):
+    from burnish.search import dense_build
+
+    embedded = []
+    original = dense_build.Encoder.passages
+
+    def passages(self, texts):
+        if len(embedded) == 2:
+            raise Killed
+        embedded.append(len(texts))
+        return original(self, texts)
+
+    monkeypatch.setattr(dense_build.Encoder, "passages", passages)
+    monkeypatch.setattr(dense_build, "PER_PART", 3)
+    options = IndexOptions(corpus, tmp_path / "index", "dense", EncoderOptions(encoder), per_shard=3)
+    with pytest.raises(Killed):
+        build_index(options)
+    embedded.clear()
+    build_index(options)
+    assert embedded == [1], "two of three shards were there"
+
+
+def writers(monkeypatch) -> list[str]:
+    """Notes from now on which shards are written."""
+    from burnish.search import bm25_build, passages
+
+    written: list[str] = []
+
+    def noting(name, original):
+        def call(journal, number, *rest):
+            written.append(f"{name}-{number}")
+            return original(journal, number, *rest)
+
+        return call
+
+    monkeypatch.setattr(passages, "_write_shard", noting("passages", passages._write_shard))
+    monkeypatch.setattr(bm25_build, "_write_counts", noting("bm25", bm25_build._write_counts))
+    return written
+
+
+@pytest.mark.parametrize(("died", "left"), [("passages-2", 2), ("bm25-1", 3)])
+def test_what_is_packed_and_counted_is_not_done_again(corpus, tmp_path, monkeypatch, died, left):
+    options = IndexOptions(corpus, tmp_path / "index", per_shard=2)
+    written = writers(monkeypatch)
+    with monkeypatch.context() as patched:
+
+        def write(self, *record, original=Journal.write):
+            if written[-1] == died:
+                raise Killed  # the files of this shard are there, its record is not
+            original(self, *record)
+
+        patched.setattr(Journal, "write", write)
+        with pytest.raises(Killed):
+            build_index(options)
+    everything = [f"passages-{number}" for number in range(4)] + [f"bm25-{number}" for number in range(4)]
+    begun = everything.index(died)
+    assert written == everything[: begun + 1]
+    written.clear()
+    build_index(options)
+    assert written == everything[begun:]
+    assert left == len([name for name in written if name.startswith(died.partition("-")[0])])
+
+
+def test_a_real_process_is_killed_and_the_same_command_goes_on(tmp_path):
+    corpus = write_corpus(tmp_path / "big.jsonl", [(str(at), f"{PASSAGES[at % 7][1]} word{at}") for at in range(2000)])
+    program = (
+        "import os, signal, sys; from pathlib import Path; from burnish.search import bm25_build, index\n"
+        "write = bm25_build._write_counts\n"
+        "def die(journal, number, counts):\n"
+        "    write(journal, number, counts) if number < 3 else os.kill(os.getpid(), signal.SIGKILL)\n"
+        "bm25_build._write_counts = die\n"
+        "index.build_index(index.IndexOptions(Path(sys.argv[1]), Path(sys.argv[2]), per_shard=100))\n"
+    )
+    folder = tmp_path / "index"
+    done = subprocess.run([sys.executable, "-c", program, str(corpus), str(folder)])
+    assert done.returncode == -signal.SIGKILL
+    with pytest.raises(
+        DataError, match="the index is not finished; the same `burnish retriever index` command goes on"
+    ):
+        open_index(folder)
+    kept = {path: path.stat().st_ino for path in (folder / "passages").iterdir()}
+    assert len(kept) == 40 and (folder / "parts/bm25-00002.json").exists()
+    build_index(IndexOptions(corpus, folder, per_shard=100))
+    assert {path: path.stat().st_ino for path in (folder / "passages").iterdir()} == kept
+    assert not (folder / "parts").exists()
+    assert open_index(folder).search(["word1999"], 1)[0][0].document.id == "1999"
+
+
+def test_a_shard_ends_at_so_many_characters_too(tmp_path, monkeypatch):
+    """Memory goes by what a shard holds, and passages may be long."""
+    passages = [(str(at), f"word{at} " * (30 if at % 3 else 3)) for at in range(20)]
+    corpus = write_corpus(tmp_path / "corpus.jsonl", passages)
+    build_index(IndexOptions(corpus, tmp_path / "one"))
+    monkeypatch.setattr("burnish.search.passages.SHARD_CHARACTERS", 400)
+    told: list[int] = []
+    manifest = build_index(
+        IndexOptions(corpus, tmp_path / "many", per_shard=4),
+        lambda w, d, t, u: told.append(d) if u == "lines" else None,
+    )
+    sizes = [after - before for before, after in pairwise(told)]
+    assert min(sizes) >= 2 and max(sizes) <= 4 and manifest.shards == len(sizes) > 5, sizes
+    one, many = open_index(tmp_path / "one"), open_index(tmp_path / "many")
+    assert len(many) == 20
+    queries = [f"word{at}" for at in range(20)]
+    assert many.search(queries, 3) == one.search(queries, 3)
+    assert [hits[0].document.contents for hits in many.search(queries, 1)] == [text for _, text in passages]
+
+
+def test_a_part_that_was_damaged_meanwhile_is_made_again(corpus, tmp_path, monkeypatch):
+    options = IndexOptions(corpus, tmp_path / "index", per_shard=2)
+    with monkeypatch.context() as patched:
+        patched.setattr("burnish.search.bm25_build._merge", lambda *_: (_ for _ in ()).throw(Killed()))
+        with pytest.raises(Killed):
+            build_index(options)
+    (tmp_path / "index/passages/00001.bin").write_bytes(b"rubbish")
+    (tmp_path / "index/parts/bm25-00000.pairs.npy").write_bytes(b"")
+    (tmp_path / "index/parts/bm25-00002.json").write_text("{}")
+    build_index(options)
+    build_index(IndexOptions(corpus, tmp_path / "whole", per_shard=2))
+    assert contents(tmp_path / "index") == contents(tmp_path / "whole")
+
+
+def test_a_finished_index_is_not_built_again(corpus, tmp_path, monkeypatch):
+    options = IndexOptions(corpus, tmp_path / "index")
+    first = build_index(options)
+    monkeypatch.setattr("burnish.search.index.pack", lambda *_: pytest.fail("it was built again"))
+    assert build_index(options) == first == read_manifest(tmp_path / "index")
+    (tmp_path / "index/bm25/data.npy").write_bytes(b"short")
+    with pytest.raises(
+        DataError, match=r"data.npy has 5 bytes instead of \d+; remove .*index and build the index again"
+    ):
+        build_index(options)
+
+
+def test_another_corpus_or_other_options_are_named(corpus, encoder, tmp_path):
+    folder = tmp_path / "index"
+    build_index(IndexOptions(corpus, folder))
+    other = write_corpus(tmp_path / "other.jsonl", PASSAGES[:3])
+    with pytest.raises(ConfigError, match=r"the corpus was corpus.jsonl \(7 lines.* and is now other.jsonl \(3 lines"):
+        build_index(IndexOptions(other, folder))
+    with pytest.raises(ConfigError, match="kind was 'bm25' and is now 'both'.*pooling was 'not set' and is now 'mean'"):
+        build_index(IndexOptions(corpus, folder, "both", EncoderOptions(encoder)))
+    build_index(IndexOptions(corpus, tmp_path / "dense", "dense", EncoderOptions(encoder, query_prefix="q: ")))
+    with pytest.raises(ConfigError, match="query_prefix was 'q: ' and is now ''. Choose another --output"):
+        build_index(IndexOptions(corpus, tmp_path / "dense", "dense", EncoderOptions(encoder)))
+    twin = write_encoder(tmp_path / "twin", seed=1)
+    with pytest.raises(ConfigError, match="encoder_sha256 was"):
+        build_index(IndexOptions(corpus, tmp_path / "dense", "dense", EncoderOptions(twin, query_prefix="q: ")))
+
+
+def test_a_moved_corpus_and_encoder_are_the_same(corpus, encoder, tmp_path):
+    folder = tmp_path / "index"
+    build_index(IndexOptions(corpus, folder, "both", EncoderOptions(encoder)))
+    moved = corpus.rename(tmp_path / "moved.jsonl")
+    assert build_index(IndexOptions(moved, folder, "both", EncoderOptions(encoder))).passages == len(PASSAGES)
+
+
+def test_a_wrong_line_leaves_nothing_behind_so_that_the_mended_corpus_builds(corpus, tmp_path):
+    lines = corpus.read_text()
+    corpus.write_text(lines + "rubbish\n")
+    options = IndexOptions(corpus, tmp_path / "index", per_shard=2)
+    with pytest.raises(DataError, match="corpus.jsonl, line 8: not JSON"):
+        build_index(options)
+    corpus.write_text(lines)
+    assert build_index(options).passages == len(PASSAGES)
+
+
+@pytest.mark.parametrize("blank", ["", "\n\n"])
+def test_ids_that_are_there_twice_are_named_with_both_lines(blank, tmp_path):
+    corpus = write_corpus(tmp_path / "corpus.jsonl", [*PASSAGES, ("c", "again")])
+    corpus.write_text(blank + corpus.read_text())
+    with pytest.raises(DataError) as told:
+        build_index(IndexOptions(corpus, tmp_path / "index", per_shard=2))
+    first, second = (3, 8) if not blank else (5, 10)
+    assert str(told.value) == f"{corpus}, line {second}: id 'c' is also that of line {first}; ids must differ"
+
+
+def test_an_empty_corpus_is_refused(tmp_path):
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(DataError, match="empty.jsonl: no passages in it"):
+        build_index(IndexOptions(tmp_path / "empty.jsonl", tmp_path / "index"))
+
+
+def change_while_read(corpus: Path, monkeypatch, and_then=lambda: None) -> None:
+    """The third shard and what follows is of another corpus, of the same length, with the same time."""
+    from burnish.search import passages
+
+    def chunk(documents, per_shard, original=passages._next_chunk):
+        read.append(per_shard)
+        if len(read) == 3:
+            before = corpus.stat()
+            corpus.write_text(corpus.read_text().replace("Copenhagen", "Kopenhagen"))
+            os.utime(corpus, ns=(before.st_atime_ns, before.st_mtime_ns))
+        if len(read) == 4:
+            and_then()
+        return original(documents, per_shard)
+
+    read: list[int] = []
+    monkeypatch.setattr(passages, "_next_chunk", chunk)
+    monkeypatch.setattr("burnish.search.corpus._opened", partial(open, mode="rb", buffering=0))
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_corpus_that_changes_while_it_is_read_never_gets_into_an_index(corpus, tmp_path, monkeypatch, killed):
+    before = corpus.read_text()
+    options = IndexOptions(corpus, tmp_path / "index", per_shard=2)
+
+    def die():
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        change_while_read(corpus, patched, and_then=die if killed else lambda: None)
+        with pytest.raises(Killed if killed else DataError) as told:
+            build_index(options)
+    assert killed or str(told.value).startswith(f"{corpus} changed while it was read; run the same command again")
+    assert "Kopenhagen" in corpus.read_text()
+    assert killed == (tmp_path / "index/plan.json").exists()
+    corpus.write_text(before)
+    build_index(options)
+    build_index(IndexOptions(corpus, tmp_path / "whole", per_shard=2))
+    assert contents(tmp_path / "index") == contents(tmp_path / "whole")
+    assert open_index(tmp_path / "index", corpus=corpus).search(["copenhagen"], 1)[0][0].document.id == "e"
+
+
+@pytest.mark.parametrize("facts", [{}, {"offset": "0", "line": 1, "sha256": ""}, None, [1], 5, ...])
+@pytest.mark.parametrize("name", ["passages/00000.bin", "/etc/hostname", "../thesis.tex"])
+def test_records_are_not_believed_and_nothing_outside_is_removed(corpus, tmp_path, monkeypatch, facts, name):
+    options, folder = IndexOptions(corpus, tmp_path / "index", per_shard=4), tmp_path / "index"
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with monkeypatch.context() as patched:
+        patched.setattr("burnish.search.bm25_build._merge", lambda *_: (_ for _ in ()).throw(Killed()))
+        with pytest.raises(Killed):
+            build_index(options)
+    for part in ("passages-00000", "bm25-00001"):
+        path = folder / f"parts/{part}.json"
+        record = json.loads(path.read_text())
+        if (folder / name).is_file():
+            record["files"][name] = {
+                "bytes": (folder / name).stat().st_size,
+                "sha256": files.sum_of(folder / name).sha256,
+            }
+        path.write_text(json.dumps({**record, "facts": record["facts"] if facts is ... else facts}))
+    build_index(options)
+    assert (tmp_path / "thesis.tex").exists()
+    build_index(IndexOptions(corpus, tmp_path / "whole", per_shard=4))
+    assert contents(folder) == contents(tmp_path / "whole")
+
+
+def test_a_file_system_without_locks_is_told(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(38, "Function not implemented")))
+    with pytest.raises(
+        DataError, match=r"cannot be locked \(Function not implemented\); build on a file system that has"
+    ):
+        build_index(IndexOptions(corpus, tmp_path / "index"))
+
+
+def test_a_wrong_line_and_a_kill_while_tidying(corpus, tmp_path, monkeypatch):
+    lines = corpus.read_text()
+    corpus.write_text(lines + "rubbish\n")
+    options = IndexOptions(corpus, tmp_path / "index", per_shard=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(Killed()))
+        with pytest.raises(Killed):
+            build_index(options)
+    assert not (tmp_path / "index/parts").exists(), "the plan goes last: without it the folder is a stranger's"
+    with pytest.raises(DataError, match="line 8: not JSON"):
+        build_index(options)
+    corpus.write_text(lines)
+    assert build_index(options).passages == len(PASSAGES)
+
+
+def test_folders_that_cannot_take_an_index(corpus, tmp_path):
+    with pytest.raises(DataError, match="is a file; choose a folder"):
+        build_index(IndexOptions(corpus, corpus))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("")
+    with pytest.raises(DataError, match=r"holds other things \(thesis.tex\); choose a new or empty folder"):
+        build_index(IndexOptions(corpus, tmp_path / "home"))
+    (tmp_path / "busy").mkdir()
+    with open(tmp_path / "busy" / LOCK, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(DataError, match="busy is being built by another process"):
+            build_index(IndexOptions(corpus, tmp_path / "busy"))
+    with pytest.raises(DataError, match="cannot read the corpus .*no.jsonl: No such file"):
+        build_index(IndexOptions(tmp_path / "no.jsonl", tmp_path / "index"))
+
+
+def test_a_full_disk_is_told_and_the_build_goes_on_afterwards(corpus, tmp_path, monkeypatch):
+    options = IndexOptions(corpus, tmp_path / "index", per_shard=2)
+    with monkeypatch.context() as patched:
+        full = OSError(28, "No space left on device")
+        patched.setattr("burnish.search.bm25_build.np.save", lambda *_, **__: (_ for _ in ()).throw(full))
+        with pytest.raises(DataError, match="cannot write .*: No space left on device; free space or choose another"):
+            build_index(options)
+    assert build_index(options).passages == len(PASSAGES)
+
+
+@pytest.mark.parametrize(("limit", "file"), [(20_000, "dense/encoder"), (1000, "dense/encoder"), (60_000, "vectors")])
+def test_a_full_disk_in_the_dense_part(encoder, tmp_path, monkeypatch, limit, file):
+    """The limit of a file's size is as good: every package meets a write that fails."""
+    from burnish.search import dense_build
+
+    passages = [(str(at), PASSAGES[at % 7][1]) for at in range(600)]
+    options = IndexOptions(write_corpus(tmp_path / "corpus.jsonl", passages), tmp_path / "index", "dense",
+                           EncoderOptions(encoder))  # fmt: skip
+    function = "store" if file == "dense/encoder" else "_index"
+    original = getattr(dense_build, function)
+
+    def limited(*words):
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        try:
+            return original(*words)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(dense_build, function, limited)
+        with pytest.raises(DataError, match=rf"cannot write .*{file}.*; free space or choose another folder"):
+            build_index(options)
+    assert build_index(options).passages == 600
+
+
+def test_the_vectors_are_on_disk_before_they_are_recorded(corpus, encoder, tmp_path, monkeypatch):
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.readlink(f"/proc/self/fd/{handle}")))
+    folder = tmp_path / "index"
+    build_index(IndexOptions(corpus, folder, "dense", EncoderOptions(encoder)))
+    for name, record in (("dense/vectors.faiss.tmp", "dense.json"), ("dense/encoder.tmp/config.json", "encoder.json")):
+        file, recorded = synced.index(str(folder / name)), synced.index(str(folder / f"parts/{record}.tmp"))
+        assert str(folder / "dense") in synced[file:recorded]
+
+
+def test_progress_reaches_its_end_in_every_phase(corpus, tmp_path):
+    told: dict[str, list[tuple[int, int]]] = {}
+    build_index(
+        IndexOptions(corpus, tmp_path / "index", per_shard=3), lambda w, d, t, u: told.setdefault(w, []).append((d, t))
+    )
+    assert told["packing"] == [(0, 7), (3, 7), (6, 7), (7, 7)]
+    assert told["counting words"] == [(0, 7), (3, 7), (6, 7), (7, 7)]
+
+
+def test_the_manifest_has_checksums_of_all_files_and_no_path_of_this_machine(corpus, encoder, tmp_path):
+    build_index(IndexOptions(corpus, tmp_path / "index", "both", EncoderOptions(encoder)))
+    text = (tmp_path / "index/manifest.json").read_text()
+    assert str(tmp_path) not in text
+    listed = set(json.loads(text)["files"])
+    assert listed == set(contents(tmp_path / "index")) - {"manifest.json"}

@@ -1,0 +1,409 @@
+"""The retrieval server: its answers, what it refuses, and how requests share calls of the retriever."""
+
+import json
+import os
+import signal
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import httpx
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+from burnish.errors import ConfigError
+from burnish.search import server as module
+from burnish.search.cache import AnswerCache
+from burnish.search.documents import Document, Hit
+from burnish.search.server import make_app
+from tests.search.conftest import CORPUS, serving, until
+
+FAUST, HAMLET = ({"id": doc.id, "contents": doc.contents} for doc in CORPUS[:2])
+
+
+def test_documents_with_scores_one_list_per_query_in_order(calm_server):
+    answer = calm_server.post(
+        {"queries": ["play hamlet shakespeare", "whale", "zebra"], "topk": 2, "return_scores": True}
+    )
+    assert answer.status_code == 200 and answer.headers["content-type"] == "application/json"
+    first, second, third = answer.json()["result"]
+    assert first == [{"document": HAMLET, "score": 3.0}, {"document": FAUST, "score": 1.0}]
+    assert [item["document"]["id"] for item in second] == ["2"]
+    assert third == []
+
+
+def test_without_scores_the_documents_alone(calm_server):
+    for body in ({"queries": ["goethe"]}, {"queries": ["goethe"], "return_scores": False}):
+        assert calm_server.post(body).json() == {"result": [[FAUST]]}
+
+
+def test_the_default_number_of_documents(words):
+    with serving(words, topk=2) as server:
+        for body in ({"queries": ["a"]}, {"queries": ["a"], "topk": None}):
+            assert len(server.post(body).json()["result"][0]) == 2
+        assert len(server.post({"queries": ["a"], "topk": 1.0}).json()["result"][0]) == 1
+        assert len(server.post({"queries": ["a"], "topk": 100}).json()["result"][0]) == len(CORPUS)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({}, "queries: Field required"),
+        ([], "the body: expected an object with the fields queries, topk and return_scores"),
+        ({"queries": []}, "queries: List should have at least 1 item"),
+        ({"queries": "who"}, "queries: Input should be a valid list"),
+        ({"queries": ["who", 3]}, "queries[1]: Input should be a valid string"),
+        ({"queries": ["who", ""]}, "queries[1]: String should have at least 1 character"),
+        ({"queries": [" \n"]}, "queries[0]: is empty"),
+        ({"queries": ["x" * 5000]}, "queries[0]: String should have at most 4096 characters"),
+        ({"queries": ["x"] * 5000}, "queries: List should have at most 4096 items"),
+        ({"queries": ["x"], "topk": 0}, "topk: Input should be greater than or equal to 1"),
+        ({"queries": ["x"], "topk": 101}, "topk: Input should be less than or equal to 100"),
+        ({"queries": ["x"], "topk": "3"}, "topk: Input should be a valid integer"),
+        ({"queries": ["x"], "topk": 1.5}, "topk: Input should be a valid integer"),
+        ({"queries": ["x"], "topk": True}, "topk: Input should be a valid integer"),
+        ({"queries": ["x"] * 4000, "topk": 100}, "queries: 4000 with topk=100 are more than 65536 documents"),
+        ({"queries": ["x"], "return_scores": 1}, "return_scores: Input should be a valid boolean"),
+        ({"queries": ["x"], "top_k": 3}, "top_k: there is no such field; there are queries, topk and return_scores"),
+        ({"queries": ["x"], **{str(i): i for i in range(100_000)}}, "the body: expected an object"),
+        ({"queries": [1] * 1_000_000}, "queries[0]: Input should be a valid string"),
+    ],
+)
+def test_bad_requests_are_told_which_field(calm_server, body, reason):
+    searched = len(calm_server.retriever.calls)
+    answer = calm_server.post(body)
+    assert answer.status_code == 422 and answer.json()["detail"].startswith(reason)
+    assert len(calm_server.retriever.calls) == searched
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"queries": ["\\ud800"]}', b"[" * 100_000, b"queries=who"])
+def test_what_is_not_json(calm_server, body):
+    answer = calm_server.post(content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422 and answer.json()["detail"].startswith("the body is not readable as JSON")
+
+
+def test_a_form_of_a_web_page_is_refused(calm_server):
+    answer = calm_server.post(data={"queries": "x"})
+    assert answer.status_code == 415 and "Content-Type: application/json" in answer.json()["detail"]
+
+
+def test_a_body_that_is_too_large(calm_server):
+    answer = calm_server.post({"queries": ["x" * 9_000_000]})
+    assert answer.status_code == 413 and "larger than 8388608 bytes" in answer.json()["detail"]
+
+
+def test_other_addresses_and_methods(calm_server):
+    for path in ("/", "/retrieve/", "/Retrieve"):
+        answer = calm_server.http.post(path, json={"queries": ["x"]})
+        assert answer.status_code == 404 and "there are POST /retrieve" in answer.json()["detail"]
+    answer = calm_server.http.get("/retrieve")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+
+def test_requests_that_come_while_the_retriever_is_busy_share_a_call(server, words):
+    words.gate.clear()
+    with ThreadPoolExecutor(21) as clients:
+        first = clients.submit(server.post, {"queries": ["faust"]})
+        until(lambda: len(words.calls) == 1)
+        others = [clients.submit(server.post, {"queries": [f"novel {i}"], "topk": 1 + i % 2}) for i in range(20)]
+        server.wait_for("queries_waiting", 20)
+        words.gate.set()
+        assert first.result().json() == {"result": [[FAUST]]}
+        for i, other in enumerate(others):
+            assert [item["id"] for item in other.result().json()["result"][0]] == ["2", "3"][: 1 + i % 2]
+    assert sorted(len(queries) for queries, _ in words.calls) == [1, 10, 10]
+    assert {topk for _, topk in words.calls} == {3, 1, 2} and len(words.threads) == 1
+    assert server.metrics()["batches_total"] == 3 and server.metrics()["batch_queries_total"] == 21
+
+
+def test_a_long_request_is_cut_into_calls(server, words):
+    queries = [f"whale {i}" for i in range(300)]
+    answer = server.post({"queries": queries, "topk": 1}).json()["result"]
+    assert len(answer) == 300 and all(items[0]["id"] == "2" for items in answer)
+    assert [query for call, _ in words.calls for query in call] == queries
+    assert max(len(call) for call, _ in words.calls) <= 128
+
+
+def test_equal_queries_are_searched_once(server, words):
+    words.gate.clear()
+    with ThreadPoolExecutor(3) as clients:
+        asked = [clients.submit(server.post, {"queries": ["whale", "novel", "whale"]}) for _ in range(3)]
+        server.wait_for("queries_total", 9)
+        words.gate.set()
+        assert len({answer.result().text for answer in asked}) == 1
+    assert server.post({"queries": ["novel", "novel"]}).json()["result"][0][0]["id"] == "2"
+    assert sorted(query for call, _ in words.calls for query in call) == ["novel", "whale"]
+    metrics = server.metrics()
+    assert (metrics["joined_queries_total"], metrics["cache_hits_total"]) == (7, 2)
+    server.post({"queries": ["novel"], "topk": 1})  # another topk is another answer
+    assert words.calls[-1] == (["novel"], 1)
+
+
+def test_the_cache_is_bounded_and_can_be_turned_off(words):
+    with serving(words, cached_documents=0) as server:
+        for _ in range(2):
+            server.post({"queries": ["whale"]})
+        assert len(words.calls) == 2 and server.metrics()["cached_documents"] == 0
+    cache = AnswerCache(4)
+    for key, size in (("a", 2), ("b", 1), ("c", 0)):
+        cache.put(key, [0] * size, 1)
+    assert cache.get("a") == [0, 0] and cache.documents == 4
+    cache.put("d", [0], 1)  # "b" is what nobody asked for since
+    assert (cache.get("b"), cache.get("c"), cache.get("a"), cache.documents) == (None, [], [0, 0], 4)
+    cache.put("a", [1], 1)
+    assert cache.documents == 3
+    cache.put("e", [0] * 5, 1)
+    assert cache.get("e") is None and cache.documents == 3, "what cannot be kept costs nothing else its place"
+
+
+def test_long_documents_take_more_of_the_cache(words, monkeypatch):
+    cache = AnswerCache(100, max_characters=10)
+    cache.put("a", [0], 4)
+    cache.put("b", [0], 6)
+    cache.put("c", [0], 11)
+    assert (cache.get("a"), cache.get("b"), cache.get("c"), cache.characters) == ([0], [0], None, 10)
+    cache.put("d", [0], 1)
+    assert (cache.get("a"), cache.get("b"), cache.get("d"), cache.characters) == (None, [0], [0], 7)
+    cache.put("b", [0], 2)
+    assert cache.characters == 3
+    put, seen = AnswerCache.put, []
+    monkeypatch.setattr(AnswerCache, "put", lambda self, *entry: seen.append(entry) or put(self, *entry))
+    with serving(words) as server:
+        server.post({"queries": ["whale"], "topk": 1})
+    assert [characters for _, _, characters in seen] == [len("whale") + len(CORPUS[2].id) + len(CORPUS[2].contents)]
+
+
+def test_only_requests_with_the_query_that_fails_get_a_500(server, words, caplog):
+    words.gate.clear()
+    with ThreadPoolExecutor(12) as clients:
+        first = clients.submit(server.post, {"queries": ["faust"]})
+        until(lambda: len(words.calls) == 1)
+        good = [clients.submit(server.post, {"queries": [f"whale {i}"]}) for i in range(8)]
+        bad = [clients.submit(server.post, {"queries": ["whale", "boom"]}) for i in range(2)]
+        server.wait_for("queries_total", 13)
+        words.gate.set()
+        assert [answer.result().status_code for answer in (first, *good)] == [200] * 9
+        for answer in bad:
+            assert answer.result().status_code == 500
+            assert answer.result().json()["detail"] == (
+                "1 of 2 different queries: the retriever failed on 'boom': RuntimeError: the index is on fire"
+            )
+    assert "the index is on fire" in caplog.text
+    metrics = server.metrics()
+    assert metrics["errors_total"] == 1 and metrics['requests_total{status="500"}'] == 2
+    assert server.post({"queries": ["boom"]}).status_code == 500  # a failure is not kept
+    assert server.metrics()["errors_total"] == 2
+    assert server.post({"queries": ["whale"]}).json()["result"][0][0]["id"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("hits", "reason"),
+    [
+        ([[], []], "2 lists of hits for 1 queries"),
+        ([[Hit(CORPUS[0], 1.0)] * 2], "2 hits, with topk=1"),
+        ([[Hit(CORPUS[0], float("nan"))]], "a score that is not a finite number"),
+        (None, "TypeError"),
+    ],
+)
+def test_a_retriever_that_breaks_its_contract(words, monkeypatch, hits, reason):
+    monkeypatch.setattr(words, "search", lambda queries, topk: hits)
+    with serving(words) as server:
+        answer = server.post({"queries": ["x"], "topk": 1})
+        assert answer.status_code == 500 and reason in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_retriever_that_ends_its_thread_leaves_nobody_waiting(words, monkeypatch, caplog, error):
+    search, died = words.search, []
+
+    def dies(queries, topk):
+        if not died:
+            died.append(words.gate.wait(30))
+            raise error("gone")
+        return search(queries, topk)
+
+    monkeypatch.setattr(words, "search", dies)
+    words.gate.clear()
+    with serving(words) as server, ThreadPoolExecutor(2) as clients:
+        running = clients.submit(server.post, {"queries": ["whale"]})
+        server.wait_for("queries_total", 1)
+        waiting = clients.submit(server.post, {"queries": ["novel"]})
+        server.wait_for("queries_waiting", 1)
+        words.gate.set()
+        for answer in (running, waiting):
+            assert answer.result().status_code == 500 and f"{error.__name__}: gone" in answer.result().json()["detail"]
+        assert server.post({"queries": ["whale"]}).json()["result"][0][0]["id"] == "2"
+        assert server.metrics()["errors_total"] == 2
+
+
+def test_scores_of_numpy_and_halves_of_characters_are_answered(words, monkeypatch):
+    found = Hit(Document("é", "\ud800 é"), np.float32(0.5))
+    monkeypatch.setattr(words, "search", lambda queries, topk: [[found]])
+    with serving(words) as server:
+        answer = server.post({"queries": ["x"], "return_scores": True}).json()
+        assert answer == {"result": [[{"document": {"id": "é", "contents": "? é"}, "score": 0.5}]]}
+
+
+def test_too_much_to_do_is_a_503_that_says_when_to_come_back(words):
+    with serving(words, max_waiting=2) as server, ThreadPoolExecutor(2) as clients:
+        words.gate.clear()
+        running = clients.submit(server.post, {"queries": ["a"]})
+        until(lambda: len(words.calls) == 1)
+        waiting = clients.submit(server.post, {"queries": ["novel", "whale"]})
+        server.wait_for("queries_waiting", 2)
+        answer = server.post({"queries": ["more"]})
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert answer.json()["detail"] == "2 queries wait, and this server holds at most 2; try again later"
+        words.gate.set()
+        assert running.result().status_code == waiting.result().status_code == 200
+        assert server.post({"queries": ["more"]}).status_code == 200
+
+
+def test_too_many_requests_in_flight(words, monkeypatch):
+    monkeypatch.setattr(module, "MAX_REQUESTS", 1)
+    with serving(words) as server, ThreadPoolExecutor(1) as clients:
+        words.gate.clear()
+        running = clients.submit(server.post, {"queries": ["a"]})
+        until(lambda: len(words.calls) == 1)
+        answer = server.post({"queries": ["b"]})
+        assert answer.status_code == 503 and answer.json()["detail"].startswith("1 requests are in flight")
+        words.gate.set()
+        assert running.result().status_code == 200
+
+
+def test_a_client_that_leaves_disturbs_nobody(server, words):
+    words.gate.clear()
+    body = json.dumps({"queries": ["whale", "novel"]}).encode()
+    head = (
+        f"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as leaver:
+        leaver.sendall(head.encode() + body)
+        until(lambda: len(words.calls) == 1)
+    with socket.create_connection((host, int(port))) as leaver:  # in the middle of its body
+        leaver.sendall(head.encode() + body[:5])
+    with ThreadPoolExecutor(1) as clients:
+        stays = clients.submit(server.post, {"queries": ["whale", "faust"]})
+        server.wait_for("queries_total", 4)
+        words.gate.set()
+        assert stays.result().json()["result"][0][0]["id"] == "2"
+    server.wait_for("requests_in_flight", 0)
+
+
+def test_health(words):
+    with serving(words, checksum="abc", topk=5) as server:
+        state = server.http.get("/health").json()
+    assert state == {"status": "ok", "retriever": "words", "documents": 4, "topk": 5, "checksum": "abc"}
+
+
+def test_metrics_are_what_prometheus_reads(server):
+    server.post({"queries": ["a", "b"]})
+    server.post({})
+    answer = server.http.get("/metrics")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    metrics = server.metrics()
+    assert metrics['requests_total{status="200"}'] == metrics['requests_total{status="422"}'] == 1
+    assert metrics["request_seconds_count"] == metrics['request_seconds_bucket{le="+Inf"}'] == 2
+    bounds = [value for name, value in metrics.items() if name.startswith("request_seconds_bucket")]
+    assert bounds == sorted(bounds) and metrics["request_seconds_sum"] > 0
+    assert (metrics["queries_total"], metrics["documents"], metrics["requests_in_flight"]) == (2, 4, 0)
+    named = {line.split()[2] for line in answer.text.splitlines() if line.startswith("# TYPE")}
+    samples = {line.split("{")[0].split()[0] for line in answer.text.splitlines() if not line.startswith("#")}
+    assert {name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name in samples} == named
+
+
+def test_the_api_page_shows_the_shapes(calm_server):
+    assert "swagger" in calm_server.http.get("/docs").text
+    api = calm_server.http.get("/openapi.json").json()
+    operation = api["paths"]["/retrieve"]["post"]
+    body = operation["requestBody"]["content"]["application/json"]["schema"]
+    assert body["required"] == ["queries"] and body["properties"]["queries"]["maxItems"] == 4096
+    assert set(operation["responses"]) == {"200", "408", "413", "415", "422", "500", "503"}
+    assert operation["responses"]["422"]["content"]["application/json"]["schema"]["$ref"].endswith("/ProblemModel")
+
+
+def test_a_server_that_stops_finishes_what_it_has(words):
+    words.gate.clear()
+    with ThreadPoolExecutor(1) as clients:
+        with serving(words) as server:
+            url = f"{server.url}/retrieve"
+            answer = clients.submit(httpx.post, url, json={"queries": ["whale"]}, timeout=30)
+            until(lambda: len(words.calls) == 1)
+            threading.Timer(0.2, words.gate.set).start()  # when the server has been told to stop
+        assert answer.result().status_code == 200
+
+
+@contextmanager
+def signals_after(seconds):
+    """SIGTERM to this process, so that a server that does not stop by itself does not hold the tests up."""
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    yield timer
+    timer.cancel()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_right_after_the_line_is_not_lost(words, monkeypatch, number, code):
+    monkeypatch.setattr(module, "print", lambda *_, **__: os.kill(os.getpid(), number), raising=False)
+    with module.listen("127.0.0.1", 0) as listener, signals_after(10) as too_late:
+        assert module.run(make_app(words), listener, "words") == code
+        assert not too_late.finished.is_set()
+
+
+def test_a_request_that_does_not_end_does_not_hold_a_stopping_server_up(words, monkeypatch, caplog):
+    monkeypatch.setattr(module, "GRACE_S", 0.2)
+    words.gate.clear()
+    held = threading.Timer(10, words.gate.set)  # else a server that waits for it would never end
+    held.start()
+
+    def stop():
+        until(lambda: bool(words.calls))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with module.listen("127.0.0.1", 0) as listener, ThreadPoolExecutor(2) as clients:
+        url = f"{module.address(listener)}/retrieve"
+        stuck = clients.submit(httpx.post, url, json={"queries": ["whale"]}, timeout=30)
+        clients.submit(stop)
+        assert module.run(make_app(words), listener, "words") == 0
+        assert not words.gate.is_set()
+        held.cancel()
+        words.gate.set()
+        assert stuck.exception() is not None or stuck.result().status_code == 500
+
+
+def test_the_thread_of_the_retriever_ends_with_the_server(words):
+    app = make_app(words)
+
+    def threads():
+        return [each for each in threading.enumerate() if each.name.startswith("retriever")]
+
+    before = threads()
+    with TestClient(app) as client:
+        assert client.post("/retrieve", json={"queries": ["whale"]}).status_code == 200
+        assert len(threads()) == len(before) + 1
+    until(lambda: len(threads()) <= len(before))
+
+
+def test_addresses():
+    with module.listen("::1", 0) as listener:
+        assert module.address(listener) == f"http://[::1]:{listener.getsockname()[1]}"
+    with module.listen("0.0.0.0", 0) as listener:
+        port = listener.getsockname()[1]
+        assert module.address(listener) == f"http://127.0.0.1:{port}"
+        with pytest.raises(ConfigError, match=f"cannot listen on --host 0.0.0.0 --port {port}: Address already in use"):
+            module.listen("0.0.0.0", port)
+    for host in ("no such host", "192.0.2.1", "x" * 100):
+        with pytest.raises(ConfigError, match="cannot listen on --host .*; take another port .* as the host"):
+            module.listen(host, 0)
+
+
+def test_answers_do_not_wait_for_acknowledgements():
+    """Headers and body go out as two packets; with Nagle's algorithm the second waits for 40 ms."""
+    with module.listen("127.0.0.1", 0) as listener:
+        client = socket.create_connection(listener.getsockname())
+        connection, _ = listener.accept()
+        with client, connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
