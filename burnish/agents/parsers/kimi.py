@@ -1,0 +1,79 @@
+"""`kimi`: calls by id in one section of special tokens. The id, `functions.search:0`, holds the name.
+
+    <|tool_calls_section_begin|><|tool_call_begin|>functions.search:0<|tool_call_argument_begin|>{…}<|tool_call_end|>
+    <|tool_calls_section_end|>
+
+A name that is not quite that of a tool is mended where only one tool can be meant: by the id that holds its name, or by
+the arguments that only it takes. What follows the section is dropped.
+
+How it differs from the recorded figures: arguments that are no JSON object make a malformed call (there: `{}`).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from burnish.agents.parsers.base import Malformed, Parsed, Schema, ToolCall, ToolParser
+from burnish.agents.parsers.jsontext import read_json, write_json
+from burnish.agents.parsers.markup import blocks, unclosed
+from burnish.agents.parsers.values import parameters_of, properties_of
+
+SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+BEGIN, ARGUMENTS, END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+_ID = re.compile(r"functions\.(.+):[0-9]+")
+
+
+class KimiParser(ToolParser):
+    def parse(self, text: str, tools: Sequence[Schema] = ()) -> Parsed:
+        content, opening, section = text.partition(SECTION)
+        if not opening:
+            at = text.find(BEGIN)
+            return Parsed(text, [], [Malformed(text[at:], f"the call is not inside {SECTION}")] if at >= 0 else [])
+        calls: list[ToolCall] = []
+        malformed: list[Malformed] = []
+        outside, found, rest = blocks(section.partition(SECTION_END)[0], BEGIN, END)
+        for block in found:
+            call_id, given, arguments = block.partition(ARGUMENTS)
+            call = _call(call_id.strip(), arguments, tools) if given else f"there is no {ARGUMENTS} after the id"
+            if isinstance(call, ToolCall):
+                calls.append(call)
+            else:
+                malformed.append(Malformed(f"{BEGIN}{block}{END}", call))
+        if rest:
+            malformed.append(unclosed(rest, END))
+        elif outside.strip() or not found:
+            malformed.append(Malformed(outside or opening, f"there is no {BEGIN} after {SECTION}"))
+        return Parsed(content, calls, malformed)
+
+    def write(self, name: str, arguments: Mapping[str, Any]) -> str:
+        return f"{SECTION}{BEGIN}functions.{name}:0{ARGUMENTS}{write_json(arguments)}{END}{SECTION_END}"
+
+
+def _call(call_id: str, text: str, tools: Sequence[Schema]) -> ToolCall | str:
+    """The call, or what is wrong with it."""
+    if not call_id:
+        return f"there is no id, such as functions.NAME:0, after {BEGIN}"
+    try:
+        arguments = read_json(text)
+    except ValueError as error:
+        return f"the arguments of {call_id[:80]} are {error}"
+    if not isinstance(arguments, dict):
+        return f"the arguments of {call_id[:80]} are no JSON object"
+    return ToolCall(_name(call_id, arguments, tools), write_json(arguments), call_id)
+
+
+def _name(call_id: str, arguments: Mapping[str, Any], tools: Sequence[Schema]) -> str:
+    names = [str(tool.get("function", tool).get("name")) for tool in tools]
+    exact = _ID.fullmatch(call_id)
+    for candidate in (call_id, exact[1] if exact else call_id):
+        if candidate in names:
+            return candidate
+    held = [name for name in names if name.lower() in call_id.lower()]
+    if not held and arguments:
+        held = [name for name in names if _takes(tools, name, arguments)]
+    return held[0] if len(held) == 1 else call_id
+
+
+def _takes(tools: Sequence[Schema], name: str, arguments: Mapping[str, Any]) -> bool:
+    required = parameters_of(tools, name).get("required") or ()
+    return set(required) <= set(arguments) <= set(properties_of(tools, name))

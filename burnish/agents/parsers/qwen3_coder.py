@@ -1,0 +1,86 @@
+"""`qwen3_coder`: tags without types, whose values the tool's schema gives a type.
+
+    <tool_call>
+    <function=search>
+    <parameter=query>
+    cats
+    </parameter>
+    </function>
+    </tool_call>
+
+What was cut off at the end counts as closed. All text from the first `<tool_call>` on that is no call is dropped. The
+format cannot carry the text `null`, and no text with `</parameter>`, `<parameter=` or `</function>` in it.
+
+How it differs from the recorded figures: a value of type boolean that is neither true nor false stays text (there: it
+is false), and a list or object is JSON first and a Python literal second (there: `[true, null]` stays text).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from burnish.agents.parsers.base import Malformed, Parsed, Schema, ToolCall, ToolParser
+from burnish.agents.parsers.jsontext import write_json
+from burnish.agents.parsers.values import by_schema, properties_of
+
+BLOCK, FUNCTION, PARAMETER = "<tool_call>", "<function=", "<parameter="
+_VALUE_END = re.compile(r"</parameter>|(?=<parameter=)|(?=</function>)|\Z")
+_NEXT = re.compile(r"<parameter=|</function>|<function=|<tool_call>")
+
+
+class Qwen3CoderParser(ToolParser):
+    def parse(self, text: str, tools: Sequence[Schema] = ()) -> Parsed:
+        start = text.find(BLOCK)
+        if start < 0 or text.find(FUNCTION, start) < 0:
+            return Parsed(text, [], _no_function(text, start))
+        calls: list[ToolCall] = []
+        malformed: list[Malformed] = []
+        at = start
+        while (found := text.find(FUNCTION, at)) >= 0:
+            head = text.find(">", found)
+            name = text[found + len(FUNCTION) : head].strip()
+            if head < 0 or not name or "<" in name:
+                malformed.append(Malformed(text[found : head + 1 or None], f"{FUNCTION}… has no name that ends in >"))
+                at = len(text) if head < 0 else head + 1
+                continue
+            arguments, at = _arguments(text, head + 1, properties_of(tools, name), malformed)
+            calls.append(ToolCall(name, write_json(arguments)))
+        return Parsed(text[:start], calls, malformed)
+
+    def write(self, name: str, arguments: Mapping[str, Any]) -> str:
+        values = "".join(
+            f"{PARAMETER}{key}>\n{value if isinstance(value, str) else write_json(value)}\n</parameter>\n"
+            for key, value in arguments.items()
+        )
+        return f"{BLOCK}\n{FUNCTION}{name}>\n{values}</function>\n</tool_call>"
+
+
+def _no_function(text: str, start: int) -> list[Malformed]:
+    if start >= 0:
+        return [Malformed(text[start:], f"there is no {FUNCTION}name> after {BLOCK}")]
+    found = text.find(FUNCTION)
+    return [Malformed(text[found:], f"{FUNCTION}name> is not inside {BLOCK}")] if found >= 0 else []
+
+
+def _arguments(
+    text: str, at: int, properties: Mapping[str, Any], malformed: list[Malformed]
+) -> tuple[dict[str, Any], int]:
+    """The parameters from `at` on, up to the end of the function, and where that is."""
+    arguments: dict[str, Any] = {}
+    while found := _NEXT.search(text, at):
+        if found[0] != PARAMETER:
+            return arguments, found.end() if found[0] == "</function>" else found.start()
+        end = _VALUE_END.search(text, found.end())
+        assert end is not None  # the end of the text is one
+        name, closed, value = text[found.end() : end.start()].partition(">")
+        if not closed or not name.strip():
+            malformed.append(Malformed(text[found.start() : end.end()], f"{PARAMETER}… has no name that ends in >"))
+        else:
+            arguments[name.strip()] = _value(value, properties.get(name.strip()))
+        at = end.end()
+    return arguments, len(text)
+
+
+def _value(text: str, schema: Any) -> Any:
+    value = text.removeprefix("\n").removesuffix("\n")
+    return None if value.lower() == "null" else by_schema(value, schema)

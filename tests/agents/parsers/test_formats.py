@@ -1,0 +1,210 @@
+"""What the recorded figures do not cover: json, llama3_json and react, types by schema, and tags inside strings."""
+
+import json
+
+import pytest
+
+from burnish.agents.parsers import find_parser
+from burnish.agents.parsers.react import ReactParser
+from burnish.agents.parsers.values import by_schema, guessed
+
+
+def tool(name, properties, required=()):
+    parameters = {"type": "object", "properties": properties, "required": list(required)}
+    return {"type": "function", "function": {"name": name, "description": "", "parameters": parameters}}
+
+
+TOOLS = [
+    tool("search", {"topk": {"type": "integer"}, "query": {"type": "string"}}, ["query"]),
+    tool("square", {"x": {"type": "number"}}, ["x"]),
+    tool("now", {}),
+]
+
+
+def read(call_format, text, tools=TOOLS):
+    """Content, calls as (name, arguments), reasons."""
+    parsed = find_parser(call_format).parse(text, tools)
+    calls = [(call.name, json.loads(call.arguments)) for call in parsed.calls]
+    return parsed.content, calls, [one.reason for one in parsed.malformed]
+
+
+CALL = '{"name": "search", "arguments": {"query": "a } b"}}'
+SEARCH = ("search", {"query": "a } b"})
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        (CALL, "", [SEARCH]),
+        (f"I look it up.\n{CALL} Wait.", "I look it up.\n Wait.", [SEARCH]),
+        (f"See:\n```json\n{CALL}\n```\nDone", "See:\n\nDone", [SEARCH]),
+        (f"```\n[{CALL}, {CALL}]\n```", "", [SEARCH, SEARCH]),
+        (f"{CALL}\n{CALL}", "\n", [SEARCH, SEARCH]),
+        ('{"thought": "hm", "arguments": {}, "name": "now"}', "", [("now", {})]),
+        ('{"name": "search", "arguments": "{\\"query\\": 1}"}', "", [("search", {"query": 1})]),
+        ('{"name": "Anna", "age": 3} and {"x": [{"y": 1}]}', '{"name": "Anna", "age": 3} and {"x": [{"y": 1}]}', []),
+    ],
+)
+def test_json_calls_are_found_anywhere(text, content, calls):
+    assert read("json", text) == (content, calls, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"name": "search", "arguments": {"query": }}', "not JSON: expecting value at line 1, column 43"),
+        ('{"name": "search", "arguments": {"query": "a"', "not JSON"),
+        ("{'name': 'search', 'arguments': {}}", "not JSON: expecting property name enclosed in double quotes"),
+        ('{"name": "now"}', 'no "arguments"; write {} if there are none'),
+        ('{"arguments": {"query": "a"}}', "names no tool"),
+        ('{"name": 5, "arguments": {}}', "names no tool"),
+        ('{"name": "\\ud800", "arguments": {}}', "names no tool"),
+        ('{"name": "search", "arguments": [1]}', '"arguments" are no JSON object'),
+        ('{"name": "search", "arguments": "cats"}', "not JSON"),
+        ('{"name": "search", "arguments": {"x": ' + "9" * 5000 + "}}", "too many digits"),
+        ('[{"name": "now", "arguments": {}}, 5]', "an entry of the list is no call"),
+    ],
+)
+def test_json_that_is_no_call_is_told(text, reason):
+    _, calls, reasons = read("json", text)
+    assert len(reasons) == 1 and reason in reasons[0]
+    assert calls == ([("now", {})] if "entry" in reason else [])
+
+
+def test_half_a_surrogate_pair_stays_an_escape():
+    [call] = find_parser("json").parse('{"name": "now", "arguments": {"x": "\\ud800é"}}').calls
+    assert call.arguments == '{"x": "\\ud800\\u00e9"}' and call.arguments.encode()
+
+
+LLAMA = '{"name": "square", "parameters": {"x": 2}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "count"),
+    [
+        (LLAMA, "", 1),
+        (f"<|python_tag|>{LLAMA}", "", 1),
+        (f"Well. <|python_tag|>{LLAMA}; {LLAMA}", "Well. ", 2),
+        (f"{LLAMA};{LLAMA}", "", 2),
+        (f"So: {LLAMA}", "So: ", 1),
+        (LLAMA.replace("parameters", "arguments"), "", 1),
+    ],
+)
+def test_llama_calls(text, content, count):
+    assert read("llama3_json", text) == (content, [("square", {"x": 2})] * count, [])
+
+
+def test_a_python_tag_without_a_call_is_told():
+    content, calls, reasons = read("llama3_json", "a<|python_tag|>print(1)")
+    assert (content, calls) == ("a", []) and "no call after <|python_tag|>" in reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        (
+            'Thought: I need it.\nAction: search\nAction Input: {"query": "a", "topk": 2}',
+            "Thought: I need it.\n",
+            [("search", {"query": "a", "topk": 2})],
+        ),
+        ("Action: search\nAction Input: who is it?", "", [("search", {"query": "who is it?"})]),
+        ('Action: search\nAction Input: "quoted"', "", [("search", {"query": "quoted"})]),
+        ("Action: search\nAction Input: 42", "", [("search", {"query": "42"})]),
+        ("Action: square\nAction Input: 42", "", [("square", {"x": 42})]),
+        ("Action: search[who [is] it?]", "", [("search", {"query": "who [is] it?"})]),
+        ("Action: `search`\nAction Input:\n```json\n{\n \"query\": \"a\"\n}\n```", "", [("search", {"query": "a"})]),
+        ("**Action:** now\n**Action Input:** {}", "", [("now", {})]),
+        ("Action: now", "", [("now", {})]),
+        ("Action: nope\nAction Input: a", "", [("nope", {"input": "a"})]),
+        ("Action: search\nAction Input: {a for a in b}", "", [("search", {"query": "{a for a in b}"})]),
+        (
+            "Action: now\nAction Input: {}\nThought: and\nAction: search\nAction Input: b",
+            "Thought: and\n",
+            [("now", {}), ("search", {"query": "b"})],
+        ),
+        ("Action: now\nAction Input: {}\nObservation: 5\nAction: square\nAction Input: 1", "", [("now", {})]),
+        ("Thought: x\nFinal Answer: 5\nAction: now", "Thought: x\nFinal Answer: 5\nAction: now", []),
+        ("I took Action: now", "I took Action: now", []),
+    ],
+)  # fmt: skip
+def test_react_lines(text, content, calls):
+    assert read("react", text) == (content, calls, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("Action: search", "search has no Action Input: line"),
+        ("Action Input: {}", "without an Action:"),
+        ("Action:\nAction Input: {}", "name of one tool, on the same line"),
+        ("Action: search\nthen more\nAction Input: {}", "name of one tool, on the same line"),
+        ('Action: search\nAction Input: {"query": "a', "not JSON: unterminated string"),
+        ("Action: search\nAction Input: {'query': 'a'}", "enclosed in double quotes"),
+    ],
+)
+def test_react_that_is_no_call_is_told(text, reason):
+    _, calls, reasons = read("react", text)
+    assert not calls and len(reasons) == 1 and reason in reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Thought: done\nFinal Answer: Paris\nThought: yes", "Paris\nThought: yes"),
+        ("Final Answer:\n two lines\nhere \nObservation: x", "two lines\nhere"),
+        ("Final Answer:", ""),
+        ("Action: now\nAction Input: {}\nFinal Answer: 5", None),
+        ("Thought: the Final Answer: is near", None),
+        ("", None),
+    ],
+)
+def test_react_final_answer(text, answer):
+    assert ReactParser().final_answer(text) == answer
+
+
+def test_a_tag_inside_a_string_does_not_end_a_hermes_call():
+    query = 'what is </tool_call> and <tool_call>{"name"?\\'
+    text = find_parser("hermes").write("search", {"query": query})
+    assert read("hermes", f"{text}{text}") == ("", [("search", {"query": query})] * 2, [])
+
+
+def test_a_bad_hermes_block_ends_at_its_own_tag():
+    content, calls, reasons = read("hermes", f'<tool_call>{{"a</tool_call>x<tool_call>{CALL}</tool_call>')
+    assert (content, calls, len(reasons)) == ("x", [SEARCH], 1)
+
+
+@pytest.mark.parametrize("call_format", ["qwen3_coder", "glm", "seed", "minimax"])
+def test_a_text_that_looks_like_a_number_stays_text_where_the_schema_says_so(call_format):
+    text = find_parser(call_format).write("search", {"query": "007", "topk": 7})
+    assert read(call_format, text)[1] == [("search", {"query": "007", "topk": 7})]
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "value"),
+    [
+        ("5", {"type": "string"}, "5"),
+        ("5", {"type": ["string", "integer"]}, 5),
+        ("x", {"type": ["integer", "string"]}, "x"),
+        ("5", {"anyOf": [{"type": "array"}, {"type": "string"}]}, "5"),
+        ("null", {"type": ["string", "null"]}, None),
+        ("null", {"type": "string"}, "null"),
+        ("1_000", {"type": "integer"}, "1_000"),
+        ("1e999", {"type": "number"}, "1e999"),
+        ("9" * 5000, {"type": "integer"}, "9" * 5000),
+        ("1e3", {"type": "float"}, 1000),
+        ("(1, 'a', None)", {"type": "tuple"}, [1, "a", None]),
+        ("{'a': {1, 2}}", {"type": "dict"}, "{'a': {1, 2}}"),
+        ("[[1, 2], 'x'", {"type": "array"}, "[[1, 2], 'x'"),
+        ('{"a": true}', {"$ref": "#/x"}, {"a": True}),
+        ("word", {"type": "any"}, "word"),
+        ("5", {}, "5"),
+        ("5", None, "5"),
+    ],
+)
+def test_types_by_schema(text, schema, value):
+    got = by_schema(text, schema)
+    assert got == value and type(got) is type(value)
+
+
+def test_guessing_makes_no_numbers_of_words():
+    assert [guessed(text) for text in ("NaN", "Infinity", "true", "5", "x")] == ["NaN", "Infinity", True, 5, "x"]

@@ -1,0 +1,242 @@
+"""Whatever a model writes: no exception, no time without bounds, no call from nothing, nothing lost in silence."""
+
+import json
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from burnish.agents.parsers import FORMATS, find_parser
+from burnish.agents.parsers.jsontext import MAX_DEPTH
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "search",
+            "description": "",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "query": {"type": "string"}, "topk": {"type": "integer"}, "weight": {"type": ["number", "null"]},
+                    "opts": {"type": "object"}, "ids": {"anyOf": [{"type": "array"}, {"type": "boolean"}]},
+                },
+                "required": ["query"],
+            },
+        },
+    }
+]  # fmt: skip
+ARGUMENTS = {"query": "needle", "topk": 3, "weight": 2.5, "opts": {"a": [1, "b"]}, "ids": [True, None]}
+ANYTHING = st.text(st.characters(), max_size=30)  # lone surrogates too
+few = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def valid(call_format):
+    return find_parser(call_format).write("search", ARGUMENTS)
+
+
+def check(parsed):
+    assert isinstance(parsed.content, str)
+    for call in parsed.calls:
+        assert call.name.strip() and isinstance(call.arguments, str)
+    for malformed in parsed.malformed:
+        assert malformed.text and 0 < len(malformed.reason) < 400
+
+
+@pytest.mark.parametrize("call_format", FORMATS)
+def test_plain_text_holds_no_call(call_format):
+    parser = find_parser(call_format)
+
+    @few
+    @given(ANYTHING)
+    def any_text(text):
+        parsed = parser.parse(text, TOOLS)
+        check(parsed)
+        assert not parsed.calls
+
+    any_text()
+    prose = 'The set {1, 2}, the object {"name": "Anna", "age": 3} and a list [{"x": 1}]; in action: done. <b>x</b>'
+    parsed = parser.parse(prose, TOOLS)
+    assert (parsed.content, parsed.calls, parsed.malformed) == (prose, [], [])
+
+
+@pytest.mark.parametrize("call_format", FORMATS)
+def test_mutated_calls_are_read_or_told(call_format):
+    text = valid(call_format)
+    cuts = st.integers(0, len(text))
+    edit = st.one_of(
+        st.tuples(st.just("delete"), cuts, cuts),
+        st.tuples(st.just("double"), cuts, cuts),
+        st.tuples(st.just("cut"), cuts, cuts),
+        st.tuples(st.just("nest"), cuts, st.just(text)),
+        st.tuples(
+            st.just("insert"), cuts, ANYTHING | st.sampled_from(["\\", '"', "<", ">", "{", "}", "[" * 2000, "\ud800"])
+        ),
+    )
+    parser = find_parser(call_format)
+
+    @few
+    @given(st.lists(edit, min_size=1, max_size=4), st.booleans())
+    def mutated(edits, knows_tools):
+        changed = text
+        for kind, at, other in edits:
+            if kind == "cut":
+                changed = changed[:at]
+            elif kind in ("insert", "nest"):
+                changed = changed[:at] + other + changed[at:]
+            else:
+                low, high = sorted((at, other))
+                changed = changed[:low] + changed[low:high] * (2 if kind == "double" else 0) + changed[high:]
+        parsed = parser.parse(changed, TOOLS if knows_tools else ())
+        check(parsed)
+        if "needle" in changed:
+            told = parsed.content + "".join(one.text for one in parsed.malformed)
+            assert "needle" in told + "".join(call.name + call.arguments for call in parsed.calls) or is_dropped(
+                call_format
+            )
+
+    mutated()
+
+
+def is_dropped(call_format):
+    """Formats that hand on nothing of what stands after a call, or before the end of a thought."""
+    return call_format in ("qwen3_coder", "glm", "seed", "minimax", "kimi", "deepseek_v4", "react")
+
+
+@pytest.mark.parametrize("call_format", FORMATS)
+def test_every_truncation_of_a_call_is_a_call_or_told_or_text(call_format):
+    parser, text = find_parser(call_format), valid(call_format)
+    whole = parser.parse(text, TOOLS)
+    assert [json.loads(call.arguments) for call in whole.calls] == [ARGUMENTS]
+    for end in range(len(text)):
+        parsed = parser.parse("So. " * 3 + "\n" + text[:end], TOOLS)
+        check(parsed)
+        for call in parsed.calls:  # what was cut off is not made up
+            assert call.name == "search" or call_format == "react"
+            assert set(json.loads(call.arguments)) <= {*ARGUMENTS, "input"}
+
+
+@pytest.mark.parametrize("call_format", FORMATS)
+def test_deep_nesting_is_told(call_format):
+    parser = find_parser(call_format)
+    fine, deep = nested(MAX_DEPTH - 3), nested(20_000)
+    marked = parser.write("search", {"opts": "MARK"})
+    quoted = next(mark for mark in ('"MARK"', '<|"|>MARK<|"|>', "MARK") if mark in marked)
+    marked = marked.replace('string="true"', 'string="false"')
+    parsed = parser.parse(marked.replace(quoted, fine), TOOLS)
+    assert not parsed.malformed and json.loads(parsed.calls[0].arguments) == {"opts": json.loads(fine)}
+    for much in (nested(MAX_DEPTH + 5), deep):
+        parsed = parser.parse(marked.replace(quoted, much), TOOLS)
+        check(parsed)
+        if parsed.calls:  # formats of text: it stays text, which is not the type that the schema asks for
+            assert json.loads(parsed.calls[0].arguments) == {"opts": much}
+        else:
+            assert "levels deep" in parsed.malformed[0].reason
+
+
+def nested(depth):
+    return "[" * depth + "]" * depth
+
+
+COMMON = ['{"', "{", "[", '[{"', '"', "\\", " ", "\n", "<", "</think>"]
+HERMES = [
+    '"</tool_call>"',
+    '\\"</tool_call>',
+    "",
+    "</think>",
+    '{"a</tool_call>',
+    '{"name": ',
+    '{"a": "',
+    '{"</tool_call>"',
+]
+# Texts that a parser which starts anew at every mark looks through again and again: repeated, and what ends them.
+PIECES = {
+    "hermes": (["<tool_call>" + piece for piece in HERMES], ["", "</tool_call>"]),
+    "json": (['{"name": ', '{"name": "f", "arguments": {"a": "', "```", "```{'"], ["", '"}', "}}}"]),
+    "llama3_json": (['{"name": "f", "parameters": {', "<|python_tag|>", ";", "{};"], ["", '"}']),
+    "qwen3_coder": (
+        [
+            "<tool_call><function=",
+            "<function=<>",
+            "<tool_call><function=f>",
+            "<tool_call><function=f><parameter=a>",
+            "<parameter=",
+            "<parameter=a></function>",
+            "<tool_call>",
+        ],
+        ["", "</tool_call>", ">"],
+    ),
+    "react": (
+        ["\nAction: f", "\nAction: f[", '\nAction Input: {"', "\nThought: ", "*", "\t", "\nAction:\n"],
+        ["", "]"],
+    ),
+    "gpt-oss": (
+        [
+            "<|start|>assistant<|channel|>analysis<|message|>",
+            "<|channel|>analysis<|message|>x<|end|>",
+            "<|start|>assistant<|channel|>c to=functions.f <|constrain|>json<|message|>",
+            "<|channel|> to=functions.",
+        ],
+        ["", "<|end|>", "<|call|>"],
+    ),
+    "glm": (
+        ["<tool_call>f<arg_key>", "<arg_key>a</arg_key><arg_value>", "<tool_call>", "<tool_call></tool_call>"],
+        [""],
+    ),
+    "seed": (["<seed:tool_call><function=f>", "<function=<>", "<parameter="], ["", "</seed:tool_call>", ">"]),
+    "minimax": (
+        ["<minimax:tool_call><invoke name=", '<invoke name="f"><parameter name=<'],
+        ["", "</minimax:tool_call>"],
+    ),
+    "kimi": (["<|tool_calls_section_begin|><|tool_call_begin|>", "functions.:1:1"], ["", "<|tool_call_end|>"]),
+    "deepseek_v4": (
+        ["<｜DSML｜tool_calls><｜DSML｜invoke name=", '<｜DSML｜parameter name="'],
+        ["", "</｜DSML｜invoke>"],
+    ),
+    "gemma4": (
+        [
+            "<|tool_call>call:f{a:",
+            '<|tool_call>call:f{a:<|"|>',
+            "<|tool_call>call:f{a <tool_call|>",
+            "<|tool_call>call:f{a:[{b:[",
+        ],
+        ["", "<tool_call|>"],
+    ),
+}
+
+
+@pytest.mark.parametrize("call_format", FORMATS)
+def test_long_turns_take_time_in_proportion(call_format):
+    """200,000 characters: a fraction of a second each, where the square of the length would take many."""
+    parser = find_parser(call_format)
+    pieces, tails = PIECES[call_format]
+    opening = valid(call_format).partition("search")[0]
+    texts = [piece * (200_000 // len(piece)) + tail for piece in pieces for tail in tails]
+    for text in [*texts, *(opening + piece * (200_000 // len(piece)) for piece in COMMON)]:
+        began = time.process_time()
+        check(parser.parse(text, TOOLS))
+        assert time.process_time() - began < 1, (text[:80], text[-20:])
+
+
+@pytest.mark.parametrize(
+    ("call_format", "piece", "tail"),
+    [
+        ("hermes", "<tool_call></think>", "</tool_call>"),
+        ("gpt-oss", "<|start|>assistant<|channel|>analysis<|message|>", "<|end|>"),
+    ],
+)
+def test_an_end_that_is_far_away_is_looked_for_once(call_format, piece, tail):
+    began = time.process_time()
+    check(find_parser(call_format).parse(piece * (2_000_000 // len(piece)) + tail, TOOLS))
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("call_format", FORMATS)
+def test_a_megabyte_in_one_argument_is_carried(call_format):
+    parser = find_parser(call_format)
+    began = time.process_time()
+    text = "lorem ipsum " * 90_000 + "end"
+    parsed = parser.parse(parser.write("search", {"query": text}), TOOLS)
+    assert json.loads(parsed.calls[0].arguments) == {"query": text}
+    assert time.process_time() - began < 2
