@@ -1,0 +1,106 @@
+"""The edge to code of others: what tools, interactions and agent programs return, how long they take, where they block.
+
+`finite` reads a number. `within` awaits a call for so many seconds and hands on what it returns, or a `ToolFailure` for
+whatever goes wrong in it. `in_thread` calls what may block. What does not end when it is cancelled, as a thread never
+does, is left behind; what blocks the event loop cannot be stopped from here.
+"""
+
+import asyncio
+import inspect
+import numbers
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from burnish.errors import ToolFailure
+
+TIMEOUT_KEY = "actor_rollout_ref.rollout.multi_turn.tool_timeout"
+ENDING_S = 1.0  # for a call that was cancelled
+CLOSING_S = 5.0  # for what closes a trajectory that was cancelled, and so has had its time
+
+
+def finite(value: Any) -> float | None:
+    """The number that it is, also as a scalar of numpy or torch; None for NaN, infinity, True, False and all else."""
+    number: Any = value.tolist() if hasattr(value, "tolist") else value
+    is_number = isinstance(number, numbers.Real) and not isinstance(number, bool)
+    return float(number) if is_number and abs(number) <= sys.float_info.max else None
+
+
+async def within(
+    seconds: float | None, about: str, call: Coroutine[Any, Any, Any], told: tuple[type[Exception], ...] = ()
+) -> Any:
+    """What `call` returns; None for `seconds` waits for as long as it takes.
+
+    ToolFailure that begins with `about` where it raises, unless that is one of `told`, or is late. When this returns,
+    the call is over, or had its time to end after it was cancelled.
+    """
+    task = asyncio.ensure_future(call)
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # one left behind is not reported
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+    finally:
+        late = task.cancel()
+        if late:
+            await asyncio.wait({task}, timeout=ENDING_S)
+    if late:
+        raise ToolFailure(f"{about} did not end in {seconds:g} s; make it quicker, or raise {TIMEOUT_KEY}")
+    error = asyncio.CancelledError() if task.cancelled() else task.exception()
+    if error is None:
+        return task.result()
+    raise error if isinstance(error, told) else _failure(error, about) from error
+
+
+async def awaited(function: Callable[..., Any], /, *arguments: Any, **kwargs: Any) -> Any:
+    """What a method that ought to be a coroutine function returns, for `within`."""
+    try:
+        returned = function(*arguments, **kwargs)
+        if not inspect.isawaitable(returned):
+            raise TypeError("it is not a coroutine: write async def")
+        return await returned
+    except SystemExit as error:  # which would end the event loop, and the run with it
+        raise RuntimeError(f"SystemExit({error})") from error
+
+
+def closing_limit(seconds: float | None) -> float | None:
+    """The limit of each call that closes the current trajectory: short where it was cancelled, as by its deadline."""
+    task = asyncio.current_task()
+    if task is None or not task.cancelling():
+        return seconds
+    return CLOSING_S if seconds is None else min(seconds, CLOSING_S)
+
+
+async def in_thread(function: Callable[[], Any], name: str) -> Any:
+    """Call it in a new thread. Not in a pool: a pool has few threads, and the process waits for them when it ends."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+
+    def settle(outcome: tuple[Any, BaseException | None]) -> None:
+        if not done.done():  # the call may have been given up
+            done.set_result(outcome)
+
+    def work() -> None:
+        outcome: tuple[Any, BaseException | None]
+        try:
+            outcome = (function(), None)
+        except BaseException as error:  # noqa: BLE001  raised below, in the caller's thread
+            outcome = (None, error)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(settle, outcome)
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    result, error = await done
+    if error is not None:
+        raise error
+    return result
+
+
+def _failure(error: BaseException, about: str) -> ToolFailure:
+    if isinstance(error, ToolFailure):
+        return ToolFailure(f"{about}: {error}")
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    said = "".join(traceback.format_exception_only(error)).strip()  # also of one that cannot be made text
+    return ToolFailure(f"{about} raised {said}{place}")

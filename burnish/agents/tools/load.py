@@ -1,0 +1,176 @@
+"""The tools of a run by name: those of the YAML file `multi_turn.tool_config_path`, or else the built-in ones.
+
+    tools:
+      - name: calculator                    # short: a built-in tool, perhaps in other words
+        description: Works out a sum.
+        parameters: {expression: {type: string, description: the sum}}
+      - class_name: my_tools.py:Dice        # long: a subclass of BaseTool, or a function with @function_tool
+        config: {type: native, sides: 6}
+        tool_schema: {type: function, function: {name: dice, description: …, parameters: {…}}}
+      - config: {type: mcp, …}              # the tools of an MCP server (mcp.py)
+
+`class_name` is looked for as in targets.py. A class is made with (config, tool_schema), and with the run's `retriever`
+(a function that returns the client) or `sandbox` (a SandboxConfig) where its constructor has a parameter so named. A
+class with a `SCHEMA` and a function need no `tool_schema`; where there is one it must match theirs. All mistakes are
+ConfigErrors that name the file and the entry.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml  # type: ignore[import-untyped]
+
+from burnish.agents.targets import load_beside
+from burnish.agents.tools.base import BaseTool
+from burnish.agents.tools.built_in import BUILT_IN, built_in
+from burnish.agents.tools.function import FunctionTool
+from burnish.agents.tools.schema import check_agreement, check_schema, parameters_of
+from burnish.config.reward import SandboxConfig
+from burnish.config.user_code import listed, nearest, user_traceback
+from burnish.errors import ConfigError
+
+if TYPE_CHECKING:
+    from burnish.search.client import RetrieverClient
+
+KEY = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
+SHORT = ("name", "description", "parameters", "config")
+LONG = ("class_name", "config", "tool_schema")
+KINDS = ("native", "mcp")
+
+Parts = Mapping[str, Any]  # of the run, that a tool's constructor may ask for
+
+
+def load_tools(
+    path: str | None, *, retriever: "Callable[[], RetrieverClient]", sandbox: SandboxConfig
+) -> dict[str, BaseTool]:
+    """By name. Without a file, all built-in tools, which rows may name."""
+    parts = {"retriever": retriever, "sandbox": sandbox}
+    if path is None:
+        return {name: _made(built_in(name), {}, None, parts, f"tool {name}") for name in BUILT_IN}
+    file = Path(path).expanduser()
+    found: dict[str, BaseTool] = {}
+    places: dict[str, int] = {}
+    for position, entry in enumerate(_entries(file)):
+        where = f"{KEY}={path}, entry {position}"
+        for tool in _load_entry(entry, file.parent, parts, where):
+            if tool.name in found:
+                raise ConfigError(
+                    f"{where}: the name {tool.name} is taken by entry {places[tool.name]}; give each tool its own"
+                )
+            found[tool.name], places[tool.name] = tool, position
+    return found
+
+
+def _entries(file: Path) -> list[Any]:
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{KEY}={file}: cannot be read ({error})") from error
+    entries = content.get("tools") if isinstance(content, dict) else None
+    if not isinstance(entries, list) or not entries:
+        raise ConfigError(f"{KEY}={file}: expected `tools:` and a list of entries, got {content!r:.100}")
+    if others := [key for key in content if key != "tools"]:
+        raise ConfigError(
+            f"{KEY}={file}: unknown key {others[0]!r:.100} beside tools; move it into the entry it is for"
+        )
+    return entries
+
+
+def _load_entry(entry: Any, folder: Path, parts: Parts, where: str) -> list[BaseTool]:
+    if not isinstance(entry, dict):
+        raise ConfigError(f"{where}: an entry has class_name and tool_schema, or name; got {entry!r:.200}")
+    config = entry.get("config") or {}
+    if not isinstance(config, dict):
+        raise ConfigError(f"{where}: config={config!r:.100} is not a mapping; write keys and values below it")
+    kind = config.get("type", "native")
+    if kind not in KINDS:
+        raise ConfigError(f"{where}: config.type={kind!r:.50}: it is one of {listed(KINDS)}{nearest(str(kind), KINDS)}")
+    if kind == "mcp":
+        from burnish.agents.tools.mcp import load_mcp_tools  # needs a package of its own
+
+        tools = load_mcp_tools(entry, where, folder)
+        for tool in tools:
+            tool.tool_schema = check_schema(tool.tool_schema, where)
+        return tools
+    keys = LONG if "class_name" in entry else SHORT
+    for key in entry:
+        if key not in keys:
+            raise ConfigError(
+                f"{where}: unknown key {key!r:.50}; such an entry has {', '.join(keys)}{nearest(str(key), keys)}"
+            )
+    return [_long(entry, config, folder, parts, where) if keys is LONG else _short(entry, config, parts, where)]
+
+
+def _long(entry: dict[str, Any], config: dict[str, Any], folder: Path, parts: Parts, where: str) -> BaseTool:
+    target = entry["class_name"]
+    if not isinstance(target, str):
+        raise ConfigError(f"{where}: class_name={target!r:.100}: write package.module.Class or file.py:Class")
+    schema = None if entry.get("tool_schema") is None else check_schema(entry["tool_schema"], where)
+    found = load_beside(target, folder, f"{where}: class_name")
+    about = f"{where}: class_name={target}"
+    if isinstance(found, FunctionTool):
+        return _redescribed(found, schema, config, about)
+    if not isinstance(found, type) or not issubclass(found, BaseTool):
+        fix = "put @function_tool above it" if inspect.isroutine(found) else "derive it from BaseTool"
+        raise ConfigError(f"{about}: {found!r:.100} is not a tool; {fix} (both are in burnish.agents.tools)")
+    return _made(found, config, schema, parts, about)
+
+
+def _redescribed(tool: FunctionTool, schema: dict[str, Any] | None, config: dict[str, Any], about: str) -> FunctionTool:
+    if others := config.keys() - {"type"}:
+        raise ConfigError(f"{about}: config has {listed(others)}, and a function takes none; derive BaseTool for that")
+    if schema is None:
+        return tool
+    given = schema["function"]["name"]
+    if given != tool.name:
+        raise ConfigError(
+            f"{about}: the schema's name is {given}, and the function's {tool.name}; give one of them the other's "
+            f"name, as with @function_tool(name={given!r})"
+        )
+    check_agreement(schema, tool.tool_schema, f"the function {tool.name}", about)
+    return tool.with_schema(schema)
+
+
+def _short(entry: dict[str, Any], config: dict[str, Any], parts: Parts, where: str) -> BaseTool:
+    name = entry.get("name")
+    if not isinstance(name, str) or name not in BUILT_IN:
+        raise ConfigError(
+            f"{where}: name={name!r:.100}: an entry without class_name is a built-in tool, one of "
+            f"{listed(BUILT_IN)}{nearest(str(name), BUILT_IN)}"
+        )
+    cls = built_in(name)
+    own = cls.SCHEMA["function"]  # type: ignore[attr-defined]
+    parameters = entry.get("parameters")
+    if parameters is None:
+        parameters = own["parameters"]
+    elif isinstance(parameters, dict) and parameters.get("type") != "object":
+        required = [one for one in own["parameters"]["required"] if one in parameters]
+        parameters = {"type": "object", "properties": parameters, "required": required}
+    described = {"name": name, "description": entry.get("description", own["description"]), "parameters": parameters}
+    schema = check_schema({"type": "function", "function": described}, where)
+    return _made(cls, config, schema, parts, f"{where} ({name})")
+
+
+def _made(
+    cls: type[BaseTool], config: dict[str, Any], schema: dict[str, Any] | None, parts: Parts, about: str
+) -> BaseTool:
+    own = getattr(cls, "SCHEMA", None)
+    if schema is None and own is None:
+        raise ConfigError(
+            f"{about}: tool_schema is missing: {cls.__name__} has no SCHEMA, so say what the model is shown"
+        )
+    if own is not None:
+        own = check_schema(own, f"{about}: SCHEMA of {cls.__name__}")
+        if schema is not None and parameters_of(schema) != parameters_of(own):
+            check_agreement(schema, own, f"the tool {own['function']['name']}", about)
+    try:
+        taken = inspect.signature(cls).parameters
+        return cls(config, schema or own or {}, **{name: part for name, part in parts.items() if name in taken})
+    except ConfigError as error:
+        raise ConfigError(f"{about}: {error}") from error
+    except (Exception, SystemExit):  # noqa: BLE001  whatever a user's class raises is the user's to mend
+        raise ConfigError(
+            f"{about}: it could not be made with (config, tool_schema), config={config!r:.200}\n{user_traceback()}"
+        ) from None

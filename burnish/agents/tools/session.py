@@ -1,0 +1,215 @@
+"""One trajectory's tools: calls with checked arguments and a time limit, and the state they keep in between.
+
+Consumes the calls that a parser found (`ToolCall`) and hands on a `ToolResult` for each, whose text is the model's
+observation. A tool's state is created at its first call and released by `close`, which the owner awaits whatever
+happened. Calls may run at once: the first creates the state and the others wait for it. A call's time begins when it
+has its place, for a tool with `places`.
+
+What the model did wrong (no such tool, bad arguments, a ToolError) is told to it. What the tool did wrong (it raises,
+takes too long, or returns what the contract does not allow) is a `ToolFailure` that names tool and method, which ends
+the trajectory.
+"""
+
+import asyncio
+import functools
+import inspect
+import math
+import reprlib
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from burnish.agents.guarded import awaited, closing_limit, finite, within
+from burnish.agents.parsers.base import ToolCall
+from burnish.agents.tools.arguments import BadArguments, read_arguments
+from burnish.agents.tools.base import BaseTool, ToolError, ToolResponse
+from burnish.config.user_code import listed, nearest
+from burnish.errors import DataError, ToolFailure
+
+Kind = Literal["ok", "unknown_tool", "bad_arguments", "error"]
+Method = Literal["create", "execute", "calc_reward", "release"]
+_KWARGS = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs")
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What became of one call."""
+
+    name: str
+    text: str  # what the model is told
+    kind: Kind
+    reward: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class ToolSession:
+    """`tools_kwargs` is the row's: by tool `{create_kwargs, execute_kwargs, calc_reward_kwargs, release_kwargs}`.
+    `timeout` is in seconds for each call of a tool's method; None waits for as long as it takes."""
+
+    def __init__(
+        self,
+        tools: Mapping[str, BaseTool],
+        instance_id: str,
+        tools_kwargs: Mapping[str, Any],
+        timeout: float | None,
+    ):
+        self._tools = tools
+        self._instance_id = instance_id
+        self._kwargs = {name: _checked_kwargs(name, kwargs) for name, kwargs in tools_kwargs.items()}
+        self._timeout = timeout
+        self._creating: dict[str, asyncio.Task[Any]] = {}
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Run one call. `close` ends it, where nobody else did."""
+        task = asyncio.ensure_future(self._run(call))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await task
+
+    async def _run(self, call: ToolCall) -> ToolResult:
+        start = time.monotonic()
+
+        def result(text: str, kind: Kind, reward: float = 0.0, metrics: dict[str, float] | None = None) -> ToolResult:
+            return ToolResult(call.name, text, kind, reward, metrics or {}, time.monotonic() - start)
+
+        if call.name not in self._tools:
+            return result(_unknown(call.name, self._tools), "unknown_tool")
+        try:
+            parameters = read_arguments(call.arguments, self._tools[call.name].tool_schema)
+        except BadArguments as error:
+            return result(str(error), "bad_arguments")
+        await self._create(call.name)
+        try:
+            async with self._tools[call.name].places or nullcontext():
+                returned = await self._within_limits(call.name, "execute", parameters)
+        except ToolError as error:
+            return result(str(error), "error")
+        return result(returned.text, "ok", returned.reward, returned.metrics)
+
+    async def trajectory_reward(self) -> float:
+        """What the tools that were used say of the trajectory as a whole, summed up."""
+        return math.fsum([await self._within_limits(name, "calc_reward") for name in self._created()])
+
+    async def close(self) -> None:
+        """End the calls that still run, and release what was created; nothing at a second call. All are released before
+        a failure is raised.
+
+        A `create` that failed may have left something too, so that is released as well; what goes wrong there is not
+        raised, because it follows from the failure that was.
+        """
+        self._timeout = closing_limit(self._timeout)
+        unfinished = [task for task in (*self._running, *self._creating.values()) if not task.done()]
+        for task in unfinished:
+            task.cancel()
+        await asyncio.gather(*unfinished, return_exceptions=True)
+        created, begun, self._creating = self._created(), list(self._creating), {}
+        ended = await asyncio.gather(*(self._within_limits(name, "release") for name in begun), return_exceptions=True)
+        failures = [
+            failure
+            for name, failure in zip(begun, ended, strict=True)
+            if name in created and isinstance(failure, BaseException)
+        ]
+        if failures:
+            raise ToolFailure("; ".join(map(str, failures))) from failures[0]
+
+    async def _create(self, name: str) -> None:
+        if name not in self._creating:
+            self._creating[name] = asyncio.ensure_future(self._within_limits(name, "create"))
+        await asyncio.shield(self._creating[name])  # one caller's end is not that of the others
+
+    def _created(self) -> list[str]:
+        return [
+            name
+            for name, task in self._creating.items()
+            if task.done() and not task.cancelled() and task.exception() is None
+        ]
+
+    async def _within_limits(self, name: str, method: Method, *arguments: Any) -> Any:
+        """What the tool's method returns; ToolFailure for all that goes wrong, but for the ToolError of a call."""
+        kwargs = self._kwargs.get(name, {}).get(f"{method}_kwargs", {})
+        function = getattr(self._tools[name], method)
+        _check_kwargs_fit(function, (self._instance_id, *arguments), kwargs, f"tools_kwargs.{name}.{method}_kwargs")
+        call = functools.partial(function, self._instance_id, *arguments, **kwargs)
+        told = (ToolError,) if method == "execute" else ()
+        return await within(self._timeout, f"tool {name}: {method}", _read(method, call), told)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What `execute` returned, read."""
+
+    text: str
+    reward: float
+    metrics: dict[str, float]
+
+
+async def _read(method: Method, call: Callable[[], Any]) -> Any:
+    """Reading an answer may raise too, if it is strange enough, so it belongs to the call."""
+    try:
+        answer = await awaited(call)
+        return _answer(answer) if method == "execute" else _number(answer) if method == "calc_reward" else None
+    except ToolError as error:
+        raise ToolError(str(error) or "the tool refused without a reason") from error
+
+
+def _answer(returned: Any) -> _Answer:
+    """None is no reward and no metrics. Metrics may be True or False; what is no number, as a status, is left out."""
+    if not isinstance(returned, tuple | list) or len(returned) != 3:
+        raise _lie(returned, "a (ToolResponse, reward, metrics) triple")
+    response, reward, metrics = returned
+    text = response.text if isinstance(response, ToolResponse) else response
+    if not isinstance(text, str):
+        raise _lie(response, "text or a ToolResponse with text")
+    metrics = {} if metrics is None else metrics
+    if not isinstance(metrics, Mapping) or not all(isinstance(name, str) for name in metrics):
+        raise _lie(metrics, "metrics by name")
+    figures = {name: finite(int(value) if isinstance(value, bool) else value) for name, value in metrics.items()}
+    numbers = {name: figure for name, figure in figures.items() if figure is not None}
+    return _Answer(text, 0.0 if reward is None else _number(reward), numbers)
+
+
+def _number(reward: Any) -> float:
+    number = finite(reward)
+    if number is None:
+        raise _lie(reward, "a finite number as reward")
+    return number
+
+
+def _lie(returned: Any, expected: str) -> ToolFailure:
+    return ToolFailure(f"it returned {reprlib.repr(returned)} ({type(returned).__name__}), not {expected}")
+
+
+def _unknown(name: str, tools: Mapping[str, BaseTool]) -> str:
+    there = f"the tools are {listed(tools)}" if tools else "there are no tools"
+    return f"there is no tool {name!r:.100}; {there}{nearest(name[:100], tools)}"
+
+
+def _checked_kwargs(name: str, kwargs: Any) -> dict[str, dict[str, Any]]:
+    """None, as tables have it for rows without a value, is nothing given."""
+    if not isinstance(kwargs, Mapping | None):
+        raise DataError(f"tools_kwargs.{name}={kwargs!r:.100}: it must hold {', '.join(_KWARGS)}, or some of them")
+    for key, value in (kwargs or {}).items():
+        if key not in _KWARGS:
+            raise DataError(
+                f"tools_kwargs.{name}.{key}: a tool is given {', '.join(_KWARGS)}{nearest(str(key), _KWARGS)}"
+            )
+        if not isinstance(value, Mapping | None) or not all(isinstance(inner, str) for inner in value or ()):
+            raise DataError(f"tools_kwargs.{name}.{key}={value!r:.100}: it must hold values by name")
+    return {key: dict(value) for key, value in (kwargs or {}).items() if value is not None}
+
+
+def _check_kwargs_fit(
+    function: Callable[..., Any], arguments: tuple[Any, ...], kwargs: dict[str, Any], about: str
+) -> None:
+    if not kwargs:
+        return
+    try:
+        inspect.signature(function).bind(*arguments, **kwargs)
+    except TypeError as error:
+        raise ToolFailure(
+            f"{about} of the row has {listed(kwargs)}, and the tool does not take them: {error}"
+        ) from error

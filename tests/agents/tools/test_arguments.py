@@ -1,0 +1,163 @@
+"""What a model writes as arguments reaches the tool only if the schema allows it; otherwise the model is told why."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from burnish.agents.tools.arguments import BadArguments, read_arguments
+from burnish.agents.tools.schema import function_schema
+
+PROPERTIES = {
+    "city": {"type": "string"},
+    "days": {"type": "integer", "minimum": 1, "maximum": 14},
+    "share": {"type": "number"},
+    "metric": {"type": "boolean"},
+    "unit": {"type": "string", "enum": ["c", "f"]},
+    "tags": {"type": "array", "items": {"type": "string"}},
+    "place": {
+        "type": "object",
+        "properties": {"lat": {"type": "number"}},
+        "required": ["lat"],
+        "additionalProperties": False,
+    },
+    "names": {"type": "object", "additionalProperties": {"type": "integer"}},
+    "note": {"type": "string", "nullable": True},
+    "either": {"type": ["integer", "null"]},
+    "anything": {"description": "no type"},
+    "odd": {"anyOf": [{"type": "string"}], "format": "date"},
+}
+SCHEMA = function_schema("weather", "", PROPERTIES, ["city"])
+
+
+def read(**arguments):
+    return read_arguments(json.dumps({"city": "Bonn", **arguments}), SCHEMA)
+
+
+def test_arguments_that_fit_are_handed_on_as_they_are():
+    given = {
+        "days": 3,
+        "share": 2,
+        "metric": True,
+        "unit": "c",
+        "tags": ["a"],
+        "place": {"lat": 1.5},
+        "names": {"x": 1},
+    }
+    given |= {"note": None, "either": None, "anything": [1, {"b": None}], "odd": 5}
+    assert read(**given) == {"city": "Bonn", **given}
+    assert type(read(days=3)["days"]) is int and type(read(share=3)["share"]) is int
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"days": "3"}, 'argument days must be an integer, not "3"; write 3 without quotes'),
+        ({"share": "0.5"}, 'must be a number, not "0.5"; write 0.5 without quotes'),
+        ({"metric": "true"}, 'must be a boolean, not "true"; write true without quotes'),
+        ({"tags": '["a"]'}, 'write ["a"] without quotes'),
+        ({"days": 3.0}, "must be an integer, not 3.0; write 3"),
+        ({"days": 3.5}, "must be an integer, not 3.5. Its"),
+        ({"days": True}, "must be an integer, not true"),
+        ({"metric": 1}, "must be a boolean, not 1"),
+        ({"city": 5}, "argument city must be a string, not 5"),
+        ({"city": None}, "argument city must be a string, not null"),
+        ({"days": 0}, "argument days must be at least 1, not 0"),
+        ({"days": 15}, "argument days must be at most 14, not 15"),
+        ({"unit": "k"}, 'argument unit must be one of "c", "f", not "k"'),
+        ({"tags": "a"}, 'must be an array, not "a"'),
+        ({"tags": ["a", 2]}, "argument tags[1] must be a string, not 2"),
+        ({"place": {}}, "argument place.lat is missing"),
+        ({"place": {"lat": 1, "lon": 2}}, "there is no argument place.lon"),
+        ({"place": {"lat": "x"}}, "argument place.lat must be a number"),
+        ({"names": {"x": "1"}}, "argument names.x must be an integer"),
+        ({"either": "1"}, "must be an integer or null"),
+        ({"citi": "Bonn"}, "there is no argument citi; did you mean city?"),
+        (
+            {"days": "3", "unit": 4},
+            "write 3 without quotes; argument unit must be a string, not 4. Its arguments: city",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_told(arguments, words):
+    with pytest.raises(BadArguments) as told:
+        read(**arguments)
+    assert words in str(told.value) and "city (string, required), days (integer)" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "not valid JSON (Expecting value"),
+        ("city=Bonn", "not valid JSON"),
+        ('{"city": "Bonn"', "not valid JSON"),
+        ("[]", "must be one JSON object, not []"),
+        ('"Bonn"', 'must be one JSON object, not "Bonn"'),
+        ("null", "must be one JSON object, not null"),
+        ("{}", "argument city is missing"),
+        ('{"city": "Bonn", "share": NaN}', "not valid JSON"),
+        ('{"city": "Bonn", "share": 1e999}', "a number that is too large"),
+        ('{"city": "Bonn", "days": ' + "1" * 5000 + "}", "a number that is too large"),
+        ('{"city": "\\ud800"}', "half a character"),
+        ('{"city": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
+    ],
+)
+def test_text_that_holds_no_arguments_is_told(text, words):
+    with pytest.raises(BadArguments) as told:
+        read_arguments(text, SCHEMA)
+    assert words in str(told.value) and "weather" in str(told.value) and len(str(told.value)) < 1000
+
+
+def test_a_tool_without_parameters_takes_none():
+    schema = function_schema("now", "", {}, [])
+    assert read_arguments("{}", schema) == {}
+    with pytest.raises(BadArguments, match="there is no argument zone"):
+        read_arguments('{"zone": "utc"}', schema)
+
+
+def test_further_names_pass_where_the_schema_lets_them():
+    schema = function_schema("open", "", {"a": {"type": "integer"}}, [])
+    schema["function"]["parameters"]["additionalProperties"] = {"type": "string"}
+    assert read_arguments('{"a": 1, "b": "x"}', schema) == {"a": 1, "b": "x"}
+    with pytest.raises(BadArguments, match="argument b must be a string"):
+        read_arguments('{"b": 1}', schema)
+    del schema["function"]["parameters"]["properties"], schema["function"]["parameters"]["additionalProperties"]
+    assert read_arguments('{"c": 1}', schema) == {"c": 1}
+
+
+def test_one_is_not_true():
+    schema = function_schema("flip", "", {"side": {"enum": [1, "a"]}}, [])
+    assert read_arguments('{"side": 1}', schema) == {"side": 1}
+    with pytest.raises(BadArguments, match='one of 1, "a", not true'):
+        read_arguments('{"side": true}', schema)
+
+
+def test_of_many_problems_a_few_are_told():
+    with pytest.raises(BadArguments) as told:
+        read(tags=list(range(1000)), **{"x" * 5000: 1})
+    assert str(told.value).count("must be a string") == 5 and len(str(told.value)) < 1500
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from([*PROPERTIES, "lat"]), inner, max_size=5)
+    ),
+    max_leaves=15,
+)
+
+
+@given(
+    st.text(max_size=100) | JSON.map(json.dumps) | st.dictionaries(st.sampled_from([*PROPERTIES]), JSON).map(json.dumps)
+)
+@settings(max_examples=400, deadline=None)
+def test_any_text_gives_arguments_that_fit_or_a_reason(text):
+    try:
+        given = read_arguments(text, SCHEMA)
+    except BadArguments as told:
+        assert "weather" in str(told)
+        return
+    assert isinstance(given["city"], str) and given.keys() <= PROPERTIES.keys()
+    assert type(given.get("days", 1)) is int and 1 <= given.get("days", 1) <= 14
+    assert all(isinstance(tag, str) for tag in given.get("tags", []))

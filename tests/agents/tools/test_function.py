@@ -1,0 +1,238 @@
+"""`@function_tool`: the schema is the signature's, the call is the function's, and what cannot be a tool says why."""
+
+import asyncio
+import re
+import threading
+import time
+from typing import Any, Literal, Optional
+
+import pytest
+
+from burnish.agents.tools import ToolError, ToolResponse, function_tool
+from burnish.errors import ConfigError, ToolFailure
+
+
+def properties_of(function):
+    return function_tool(function).tool_schema["function"]["parameters"]["properties"]
+
+
+def test_the_schema_comes_from_signature_and_docstring():
+    @function_tool
+    def weather(city: str, days: int = 3, unit: Literal["c", "f"] | None = None) -> str:
+        """Find the weather.
+
+        Args:
+            city: its name
+            days: how many
+        """
+        return city
+
+    assert weather.tool_schema == {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "Find the weather.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string", "description": "its name"},
+                    "days": {"type": "integer", "description": "how many", "default": 3},
+                    "unit": {"type": "string", "enum": ["c", "f"], "nullable": True},
+                },
+                "required": ["city"],
+            },
+        },
+    }
+    assert weather("Bonn") == "Bonn" and weather.__doc__.startswith("Find") and weather.name == "weather"
+
+
+def test_every_supported_type():
+    def take(
+        a: str, b: int, c: float, d: bool, e: list, f: list[int], g: dict, h: dict[str, list[float]],
+        i: Literal[1, 2], j: Literal["x", 1], k: Optional[str], o: int | None, m: list[str | None], *, n: "str" = "N",  # noqa: UP045
+    ): ...  # fmt: skip
+
+    assert properties_of(take) == {
+        "a": {"type": "string"},
+        "b": {"type": "integer"},
+        "c": {"type": "number"},
+        "d": {"type": "boolean"},
+        "e": {"type": "array"},
+        "f": {"type": "array", "items": {"type": "integer"}},
+        "g": {"type": "object"},
+        "h": {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "number"}}},
+        "i": {"type": "integer", "enum": [1, 2]},
+        "j": {"type": ["string", "integer"], "enum": ["x", 1]},
+        "k": {"type": "string", "nullable": True},
+        "o": {"type": "integer", "nullable": True},
+        "m": {"type": "array", "items": {"type": "string", "nullable": True}},
+        "n": {"type": "string", "default": "N"},
+    }
+
+
+def test_a_default_that_is_no_json_is_not_shown():
+    def take(x: dict = threading, y: float = float("nan"), z: list = []): ...  # noqa: B006
+
+    assert properties_of(take) == {
+        "x": {"type": "object"},
+        "y": {"type": "number"},
+        "z": {"type": "array", "default": []},
+    }
+
+
+def test_name_and_description_can_be_given():
+    @function_tool(name="other", description="In other words.")
+    def mine(): ...
+
+    function = mine.tool_schema["function"]
+    assert (function["name"], function["description"]) == ("other", "In other words.")
+
+
+def no_type(x): ...
+def any_type(x: Any): ...
+def two_types(x: int | str): ...
+def a_tuple(x: tuple[int, int]): ...
+def of_bytes(x: list[bytes]): ...
+def by_number(x: dict[int, str]): ...
+def bytes_choice(x: Literal[b"a"]): ...
+def star(*args: int): ...
+def stars(**kwargs: int): ...
+def by_place(x: int, /): ...
+def unknown_name(x: "Nowhere"): ...  # noqa: F821
+def no_type_at_all(x: [1, 2]): ...
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (no_type, "no_type: x has no type; annotate it, as in x: str"),
+        (any_type, "any_type: x is of type Any, which no JSON schema is made of; use str, int"),
+        (two_types, "two_types: x is of type int | str"),
+        (a_tuple, "a_tuple: x is of type tuple[int, int]"),
+        (of_bytes, "of_bytes: x is of type bytes"),
+        (by_number, "by_number: x is of type dict[int, str]"),
+        (bytes_choice, "bytes_choice: x is of type typing.Literal[b'a']"),
+        (no_type_at_all, "no_type_at_all: x is of type [1, 2]"),
+        (star, "star: *args: int has no names that a model could give; write out the parameters"),
+        (stars, "stars: **kwargs: int has no names"),
+        (by_place, "by_place: x can only be given by position, and a model gives names; remove the /"),
+        (unknown_name, "unknown_name: its annotations cannot be read (name 'Nowhere' is not defined)"),
+        (int, "<class 'int'> is none; derive BaseTool"),
+    ],
+)
+def test_a_function_that_cannot_be_a_tool_says_why(function, words):
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        function_tool(function)
+
+
+def test_observes_takes_exceptions_only():
+    with pytest.raises(ConfigError, match="name classes of exceptions"):
+        function_tool(no_type, observes=("ValueError",))
+    with pytest.raises(ConfigError, match="name classes of exceptions"):
+        function_tool(no_type, observes=(KeyboardInterrupt,))
+
+
+@pytest.mark.parametrize(
+    ("returned", "text"),
+    [("plain", "plain"), (ToolResponse("x"), "x"), (3, "3"), ({"é": [1, None]}, '{"é": [1, null]}'), (None, "null")],
+)
+def test_what_it_returns_is_told(call, returned, text):
+    @function_tool
+    def mine():
+        return returned
+
+    result = call(mine)
+    assert (result.text, result.kind, result.reward, result.metrics) == (text, "ok", 0.0, {})
+
+
+def test_an_async_function_runs_on_the_loop_and_a_plain_one_beside_it(call):
+    @function_tool
+    async def on_loop(x: int):
+        return threading.current_thread() is threading.main_thread()
+
+    @function_tool
+    def beside(x: int):
+        return threading.current_thread() is threading.main_thread()
+
+    @function_tool
+    def lazily(x: int):
+        return on_loop(x)
+
+    assert (call(on_loop, x=1).text, call(beside, x=1).text, call(lazily, x=1).text) == ("true", "false", "true")
+
+
+def test_many_functions_that_block_run_at_once():
+    @function_tool
+    def nap(seconds: float):
+        time.sleep(seconds)
+        return seconds
+
+    async def all_of_them():
+        return await asyncio.gather(*(nap.execute(str(i), {"seconds": 0.5}) for i in range(128)))
+
+    start = time.monotonic()
+    assert len(asyncio.run(all_of_them())) == 128
+    assert time.monotonic() - start < 8  # one after the other: 64 s
+
+
+def test_exceptions_that_are_observed_are_told_and_others_fail(call):
+    @function_tool(observes=(KeyError, ValueError))
+    def mine(kind: str):
+        raise {"told": ValueError("no such city"), "empty": ValueError, "tool": ToolError("try again")}.get(
+            kind, RuntimeError("broken")
+        )
+
+    assert (call(mine, kind="told").text, call(mine, kind="told").kind) == ("no such city", "error")
+    assert call(mine, kind="empty").text == "ValueError"
+    assert call(mine, kind="tool").text == "try again"
+    with pytest.raises(
+        ToolFailure, match=r"tool mine: execute raised RuntimeError: broken \(.*test_function.py, line \d+"
+    ):
+        call(mine, kind="other")
+
+
+@pytest.mark.parametrize("returned", [object(), {1, 2}, [threading.Lock()]])
+def test_a_result_that_is_neither_text_nor_json_fails(call, returned):
+    @function_tool
+    def mine():
+        return returned
+
+    with pytest.raises(
+        ToolFailure, match="tool mine: execute raised TypeError: mine returned a .* neither text nor JSON"
+    ):
+        call(mine)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), StopIteration(1), asyncio.CancelledError()])
+def test_a_function_cannot_end_the_run(call, error):
+    @function_tool
+    def mine():
+        raise error
+
+    with pytest.raises(ToolFailure, match="tool mine: execute raised"):
+        call(mine)
+
+
+def test_a_function_that_hangs_is_left_behind(call):
+    leave = threading.Event()
+
+    @function_tool
+    def hang():
+        leave.wait(60)
+
+    start = time.monotonic()
+    with pytest.raises(ToolFailure, match="hang: execute did not end in 0.2 s"):
+        call(hang, timeout=0.2)
+    assert time.monotonic() - start < 10
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "tool hang"]
+    assert thread.daemon, "the process would wait for it when it ends"
+    leave.set()
+
+
+def test_a_row_cannot_give_a_function_arguments(call):
+    @function_tool
+    def mine(x: int):
+        return x
+
+    with pytest.raises(ToolFailure, match=r"tools_kwargs\.mine\.execute_kwargs has y, and a function takes"):
+        call(mine, tools_kwargs={"execute_kwargs": {"y": 1}}, x=1)

@@ -1,0 +1,495 @@
+"""MCP tools against real server processes: one made with the `mcp` package, and one by hand that misbehaves."""
+
+import asyncio
+import functools
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from burnish.agents.parsers.base import ToolCall
+from burnish.agents.tools import mcp, mcp_session
+from burnish.agents.tools.base import ToolError, ToolResponse
+from burnish.agents.tools.load import load_tools
+from burnish.agents.tools.mcp import McpTool, load_mcp_tools
+from burnish.agents.tools.session import ToolSession
+from burnish.config.reward import SandboxConfig
+from burnish.errors import ConfigError, NotAvailable, ToolFailure
+
+SERVER = Path(__file__).parent / "mcp_server.py"
+
+# Speaks the protocol by itself, so that it can break it. A tool's name is what it does.
+BY_HAND = r"""
+import json, os, signal, sys, time
+
+def send(message):
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+    sys.stdout.flush()
+
+TOOLS = ["echo", "silent", "freeze", "garbage", "flood", "die", "die_after", "wrong_result", "internal_error",
+         "bad_params", "stubborn"]
+print("ready", file=sys.stderr, flush=True)
+for line in sys.stdin:
+    request = json.loads(line)
+    method, identity, params = request["method"], request.get("id"), request.get("params", {})
+    text = f"{os.getpid()} {json.dumps(params.get('arguments'))}"
+    answer = {"id": identity, "result": {"content": [{"type": "text", "text": text}]}}
+    if method == "initialize":
+        if "deaf" in sys.argv:
+            time.sleep(60)
+        facts = {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}}
+        send({"id": identity, "result": {**facts, "serverInfo": {"name": "hand", "version": "1"}}})
+    elif method == "tools/list":
+        if "paged" in sys.argv and not params.get("cursor"):
+            names, more = TOOLS[:3], {"nextCursor": "rest"}
+        else:
+            names, more = TOOLS[3:] if "paged" in sys.argv else [] if "empty" in sys.argv else TOOLS, {}
+        tools = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
+        send({"id": identity, "result": {"tools": tools, **more}})
+    elif method == "ping":
+        send({"id": identity, "result": {}})
+    elif method == "tools/call":
+        match params["name"]:
+            case "echo":
+                send(answer)
+            case "freeze":
+                time.sleep(60)
+            case "garbage":
+                print("loading the model ...", flush=True)
+            case "flood":
+                while True:
+                    os.write(1, b"x" * 65536)
+            case "die":
+                print("out of cheese", file=sys.stderr, flush=True)
+                sys.exit(3)
+            case "die_after":
+                send(answer)
+                sys.exit(0)
+            case "wrong_result":
+                send({"id": identity, "result": {"content": "no list"}})
+            case "internal_error":
+                send({"id": identity, "error": {"code": -32603, "message": "a bug"}})
+            case "bad_params":
+                send({"id": identity, "error": {"code": -32602, "message": "a must be a number"}})
+            case "stubborn":
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                send(answer)
+                time.sleep(60)
+"""
+
+
+def entry(*arguments, selected=None, timeout=5.0, **server):
+    """An entry with one inline server."""
+    command = {"command": sys.executable, "args": [str(argument) for argument in arguments], **server}
+    settings = {"servers": {"mine": command}} | ({"tool_selected_list": selected} if selected is not None else {})
+    return {"config": {"type": "mcp", "timeout": timeout}, "mcp": settings}
+
+
+def by_name(tools):
+    return {tool.name: tool for tool in tools}
+
+
+def text(tool, **parameters):
+    """A coroutine: the text of one call."""
+
+    async def call():
+        response, reward, metrics = await tool.execute("t1", parameters)
+        assert isinstance(response, ToolResponse) and (reward, metrics) == (0.0, {})
+        return response.text
+
+    return call()
+
+
+def is_gone(pid):
+    for _ in range(100):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def pid_of(answer):
+    return int(answer.split()[0])
+
+
+@pytest.fixture(scope="module")
+def hand(tmp_path_factory):
+    """`hand(timeout)` → the tools of the server by hand, listed once; each test's event loop has its own process."""
+    script = tmp_path_factory.mktemp("hand") / "by_hand.py"
+    script.write_text(BY_HAND)
+
+    @functools.cache
+    def load(timeout=5.0, *arguments):
+        return by_name(load_mcp_tools(entry(script, *arguments, timeout=timeout), "here"))
+
+    return load
+
+
+@pytest.fixture(scope="module")
+def tools():
+    """Of the package's server."""
+    return by_name(load_mcp_tools(entry(SERVER, env={"FLAVOUR": "mint"}), "here"))
+
+
+@pytest.fixture(scope="module")
+def run(tools):
+    """Runs coroutines on one event loop, so that one process of the package's server answers all."""
+    with asyncio.Runner() as runner:
+        yield runner.run
+        runner.run(tools["add"].close())
+
+
+def test_names_and_schemas_come_from_the_server(tools):
+    assert set(tools) == {"add", "about", "wait", "fail", "table", "mixed", "long"}
+    assert all(isinstance(tool, McpTool) for tool in tools.values())
+    schema = tools["add"].tool_schema
+    assert schema["type"] == "function" and schema["function"]["description"] == "Add two numbers."
+    parameters = schema["function"]["parameters"]
+    assert parameters["required"] == ["a", "b"] and parameters["properties"]["a"]["type"] == "integer"
+
+
+def test_a_call_is_answered_by_one_process_with_its_environment(tools, run):
+    assert run(text(tools["add"], a=2, b=40)) == "42"
+    first, second = run(text(tools["about"])), run(text(tools["about"]))
+    assert first == second and first.split()[1] == "mint" and pid_of(first) != os.getpid()
+
+
+def test_calls_run_at_the_same_time(tools, run):
+    async def many():
+        return await asyncio.gather(*(text(tools["wait"], seconds=0.5) for _ in range(64)))
+
+    begin = time.perf_counter()
+    assert run(many()) == ["waited"] * 64
+    assert time.perf_counter() - begin < 8.0  # one after another, they take 32 s
+
+
+@pytest.mark.parametrize(
+    "name, parameters, told", [("fail", {"reason": "no luck"}, "no luck"), ("add", {"a": "x", "b": 1}, "integer")]
+)
+def test_an_error_that_the_tool_reports_is_for_the_model_to_read(tools, run, name, parameters, told):
+    with pytest.raises(ToolError, match=told):
+        run(text(tools[name], **parameters))
+
+
+def test_what_is_not_text_is_named_in_its_place(tools, run):
+    expected = ["before", "[image/png image]", "[audio/wav audio]", "a note", "[binary resource memo://b]"]
+    assert run(text(tools["mixed"])).split("\n") == expected
+    assert json.loads(run(text(tools["table"]))) == {"rows": 3}
+
+
+def test_a_result_beyond_all_measure_is_a_failure(tools, run, monkeypatch):
+    monkeypatch.setattr(mcp, "MAX_RESULT", 1000)
+    assert len(run(text(tools["long"], characters=1000))) == 1000
+    with pytest.raises(ToolFailure, match="tool long: a result of 1001 characters; at most 1000 are taken"):
+        run(text(tools["long"], characters=1001))
+
+
+def test_a_slow_call_fails_alone_and_the_process_stays(tools, run, monkeypatch):
+    monkeypatch.setattr(tools["wait"].session, "_timeout", 0.3)
+    monkeypatch.setattr(mcp_session, "PING_SECONDS", 5.0)
+    before = run(text(tools["about"]))
+
+    async def beside():
+        return await asyncio.gather(
+            text(tools["wait"], seconds=30), text(tools["wait"], seconds=0.01), return_exceptions=True
+        )
+
+    slow, quick = run(beside())
+    assert quick == "waited" and isinstance(slow, ToolFailure)
+    assert str(slow) == "MCP server mine, tool wait: did not answer in 0.3 s; raise config.timeout of its entry"
+    run(asyncio.sleep(0.5))  # the ping is answered meanwhile
+    assert run(text(tools["about"])) == before
+
+
+def test_a_death_fails_the_calls_in_flight_and_the_next_call_starts_it_again(hand):
+    async def scenario():
+        tools = hand()
+        before = pid_of(await text(tools["echo"]))
+        failures = await asyncio.gather(text(tools["silent"]), text(tools["die"]), return_exceptions=True)
+        after = pid_of(await text(tools["echo"]))
+        await tools["echo"].close()
+        return before, failures, after
+
+    before, failures, after = asyncio.run(scenario())
+    for failure, name in zip(failures, ("silent", "die"), strict=True):
+        assert isinstance(failure, ToolFailure)
+        assert str(failure).startswith(f"MCP server mine, tool {name}: ended by itself; its standard error ends with:")
+        assert str(failure).endswith("out of cheese")
+    assert before != after and is_gone(before)
+
+
+def test_closing_leaves_no_process_and_a_later_call_starts_another(hand):
+    async def scenario():
+        tools = hand(6.0)  # loaded inside a running loop, too
+        first = await text(tools["echo"], a=1)
+        await asyncio.gather(*(tool.close() for tool in tools.values()))
+        assert is_gone(pid_of(first))
+        second = await text(tools["echo"])
+        await tools["echo"].close()
+        return first, second
+
+    first, second = asyncio.run(scenario())
+    assert first.endswith('{"a": 1}') and pid_of(first) != pid_of(second) and is_gone(pid_of(second))
+
+
+def test_a_server_that_ignores_its_end_is_killed(hand, monkeypatch):
+    monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 0.1)
+    monkeypatch.setattr("mcp.client.stdio.FORCE_KILL_TIMEOUT", 0.1)
+
+    async def scenario():
+        tools = hand()
+        answer = await text(tools["stubborn"])
+        await tools["stubborn"].close()
+        return pid_of(answer)
+
+    assert is_gone(asyncio.run(scenario()))
+
+
+def test_a_death_between_calls_costs_no_call(hand):
+    async def scenario():
+        tools = hand()
+        first = await text(tools["die_after"])
+        await asyncio.sleep(0.3)
+        second = await text(tools["echo"])
+        await tools["echo"].close()
+        return pid_of(first), pid_of(second)
+
+    first, second = asyncio.run(scenario())
+    assert first != second
+
+
+@pytest.mark.parametrize("name", ["freeze", "flood"])
+def test_a_server_that_is_stuck_is_ended_and_the_next_call_starts_it_again(hand, monkeypatch, name):
+    monkeypatch.setattr(mcp_session, "PING_SECONDS", 0.3)
+    monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 0.1)
+
+    async def scenario():
+        tools = hand(0.5)
+        before = pid_of(await text(tools["echo"]))
+        with pytest.raises(ToolFailure, match=rf"tool {name}: did not answer in 0.5 s"):
+            await text(tools[name])
+        with pytest.raises(ToolFailure, match="was ended: it did not answer a ping within 0.3 s"):
+            await text(tools["echo"])  # it was in flight when the server was found to be stuck
+        after = pid_of(await text(tools["echo"]))
+        await tools["echo"].close()
+        return before, after
+
+    before, after = asyncio.run(scenario())
+    assert before != after and is_gone(before)
+
+
+def test_a_call_cancelled_from_outside_frees_the_caller_at_once_and_finds_a_stuck_server(hand, monkeypatch):
+    monkeypatch.setattr(mcp_session, "PING_SECONDS", 0.2)
+    monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 0.1)
+
+    async def scenario():
+        tools = hand(60.0)
+        before = pid_of(await text(tools["echo"]))
+        begin = time.perf_counter()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(text(tools["freeze"]), 0.2)
+        took = time.perf_counter() - begin
+        assert await asyncio.to_thread(is_gone, before)
+        await text(tools["echo"])
+        await tools["echo"].close()
+        return took
+
+    assert asyncio.run(scenario()) < 1.0
+
+
+@pytest.mark.parametrize(
+    "name, kind, told",
+    [
+        ("garbage", ToolFailure, "wrote a line that is no message of the protocol"),
+        ("wrong_result", ToolFailure, "gave a result that cannot be used"),
+        ("internal_error", ToolFailure, "answered with an error (-32603: a bug)"),
+        ("bad_params", ToolError, "a must be a number"),
+    ],
+)
+def test_answers_that_break_the_protocol_are_failures_and_the_next_call_goes_on(hand, name, kind, told):
+    async def scenario():
+        tools = hand()
+        with pytest.raises(kind) as failure:
+            await text(tools[name])
+        assert (await text(tools["echo"])).endswith("{}")
+        await tools["echo"].close()
+        return str(failure.value)
+
+    assert told in asyncio.run(scenario())
+
+
+def test_another_event_loop_gets_a_process_of_its_own_and_the_former_ends(hand):
+    tools = hand()
+    pids = [pid_of(asyncio.run(text(tools["echo"]))) for _ in range(2)]
+    assert pids[0] != pids[1] and all(is_gone(pid) for pid in pids)
+
+
+def test_a_loop_that_was_closed_over_a_running_server_is_not_waited_for(hand):
+    tools = hand()
+    loop = asyncio.new_event_loop()
+    former = pid_of(loop.run_until_complete(text(tools["echo"])))
+    loop.close()
+
+    async def later():
+        answer = await text(tools["echo"])
+        await tools["echo"].close()
+        return pid_of(answer)
+
+    later_one = asyncio.run(later())
+    os.kill(former, signal.SIGKILL)  # nothing can end it through the closed loop
+    assert later_one != former and is_gone(later_one)
+
+
+def test_all_pages_of_the_list_are_read(hand):
+    assert {"echo", "garbage", "stubborn"} <= hand(5.0, "paged").keys()
+
+
+def test_selected_tools_alone_are_taken_once_and_in_their_order(tmp_path):
+    (tmp_path / "hand.py").write_text(BY_HAND)
+    (tmp_path / "servers.json").write_text(
+        json.dumps(
+            {"mcpServers": {"mine": {"type": "stdio", "command": sys.executable, "args": [f"{tmp_path}/hand.py"]}}}
+        )
+    )
+    settings = {"mcp_servers_config_path": "servers.json", "tool_selected_list": ["die", "echo", "die"]}
+    tools = load_mcp_tools({"config": {"type": "mcp"}, "mcp": settings}, "here", tmp_path)
+    assert [tool.name for tool in tools] == ["die", "echo"] and tools[0].session is tools[1].session
+
+
+def test_an_entry_of_the_tools_file_gives_tools_that_a_trajectory_can_call(tmp_path):
+    (tmp_path / "hand.py").write_text(BY_HAND)
+    servers = {"mcpServers": {"mine": {"command": sys.executable, "args": [str(tmp_path / "hand.py")]}}}
+    (tmp_path / "servers.json").write_text(json.dumps(servers))
+    (tmp_path / "tools.yaml").write_text(
+        "tools:\n"
+        "- name: calculator\n"
+        "- config: {type: mcp}\n"
+        "  mcp: {mcp_servers_config_path: servers.json, tool_selected_list: [echo, bad_params]}\n"
+    )
+    tools = load_tools(str(tmp_path / "tools.yaml"), retriever=lambda: None, sandbox=SandboxConfig())
+    assert list(tools) == ["calculator", "echo", "bad_params"]
+
+    async def scenario():
+        session = ToolSession(tools, "t1", {}, 5.0)
+        results = [await session.call(ToolCall(name, '{"a": 1}')) for name in ("echo", "bad_params")]
+        await session.close()
+        await tools["echo"].close()
+        return results
+
+    echo, refused = asyncio.run(scenario())
+    assert echo.kind == "ok" and echo.text.endswith('{"a": 1}')
+    assert (refused.kind, refused.text) == ("error", "a must be a number")
+
+
+def test_a_tool_class_of_ones_own_words_the_results(tmp_path, monkeypatch):
+    (tmp_path / "hand.py").write_text(BY_HAND)
+    (tmp_path / "own.py").write_text(
+        "from burnish.agents.tools.mcp import McpTool\n"
+        "class Loud(McpTool):\n"
+        "    def text_of(self, result):\n"
+        "        return self.config['before'] + super().text_of(result).split()[1]\n"
+    )
+    wanted = entry(tmp_path / "hand.py", selected=["echo"])
+    wanted |= {"class_name": "own.py:Loud", "config": {"type": "mcp", "before": "> "}}
+    [tool] = load_mcp_tools(wanted, "here", tmp_path)
+
+    async def scenario():
+        answer = await text(tool)
+        await tool.close()
+        return answer
+
+    assert asyncio.run(scenario()) == "> {}"
+
+
+def test_selected_names_that_no_server_has_are_told_with_the_nearest(tmp_path):
+    (tmp_path / "hand.py").write_text(BY_HAND)
+    with pytest.raises(
+        ConfigError, match=r"here: mcp.tool_selected_list: there is no tool ecko; .* did you mean echo\?"
+    ):
+        load_mcp_tools(entry(tmp_path / "hand.py", selected=["ecko"]), "here")
+
+
+def test_two_servers_with_a_tool_of_one_name_are_told_apart_or_refused(tmp_path):
+    (tmp_path / "hand.py").write_text(BY_HAND)
+    wanted = entry(tmp_path / "hand.py")
+    wanted["mcp"]["servers"]["other"] = wanted["mcp"]["servers"]["mine"]
+    with pytest.raises(ConfigError, match="mine, other both have a tool echo; choose others"):
+        load_mcp_tools(wanted, "here")
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (["-c", "import sys; print('oh no', file=sys.stderr); sys.exit(1)"], "ends with:\noh no"),
+        (["-c", "print('Hello!')"], "wrote a line that is no message of the protocol"),
+        ([BY_HAND, "deaf"], "did not list its tools within 0.5 s of its start"),
+        ([BY_HAND, "empty"], "mine has no tools"),
+    ],
+)
+def test_a_server_that_cannot_list_its_tools_is_a_mistake_in_the_file(tmp_path, monkeypatch, arguments, told):
+    monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 0.1)
+    if arguments[0] == BY_HAND:
+        (tmp_path / "hand.py").write_text(BY_HAND)
+        arguments = [tmp_path / "hand.py", *arguments[1:]]
+    if "deaf" in arguments:
+        monkeypatch.setattr(mcp_session, "START_SECONDS", 0.5)
+    with pytest.raises(ConfigError) as error:
+        load_mcp_tools(entry(*arguments), "tools.yaml, entry 3")
+    assert str(error.value).startswith("tools.yaml, entry 3: ") and told in str(error.value)
+
+
+def test_a_command_that_is_not_there_is_named():
+    with pytest.raises(ConfigError, match=r"MCP server mine cannot be run \(FileNotFoundError: .*no-such-program"):
+        load_mcp_tools(entry(command="no-such-program"), "here")
+
+
+@pytest.mark.parametrize(
+    "changed, told",
+    [
+        ({"mpc": {}}, "here: unknown key mpc; it has class_name, config, mcp; did you mean mcp?"),
+        ({"tool_schema": {}}, "unknown key tool_schema"),
+        ({"config": {"type": "mcp", "time_out": 1}}, "here: config: unknown key time_out"),
+        ({"config": {"type": "mcp", "timeout": "1"}}, "config.timeout='1': write the seconds"),
+        ({"config": {"type": "mcp", "timeout": 0}}, "config.timeout=0: write the seconds"),
+        ({"class_name": "burnish.agents.tools.base.BaseTool"}, "is not a subclass of burnish.agents.tools.mcp.McpTool"),
+        ({"mcp": None}, "here: mcp: expected a mapping, got None"),
+        ({"mcp": {}}, "mcp needs either mcp_servers_config_path (a JSON file) or servers"),
+        ({"mcp": {"server": {}}}, "here: mcp: unknown key server; it has"),
+        ({"mcp": {"servers": {}}}, "there is no server in it"),
+        ({"mcp": {"servers": {"a": 1}}}, "MCP server a: expected a mapping, got 1"),
+        ({"mcp": {"servers": {"a": {"args": []}}}}, "MCP server a: command=None: write the program"),
+        ({"mcp": {"servers": {"a": {"command": "x", "args": "y"}}}}, "args='y': write a list of strings"),
+        ({"mcp": {"servers": {"a": {"command": "x", "env": {"N": 1}}}}}, "env={'N': 1}: values must be strings"),
+        ({"mcp": {"servers": {"a": {"comand": "x"}}}}, "MCP server a: unknown key comand"),
+        ({"mcp": {"mcp_servers_config_path": "no.json"}}, "mcp.mcp_servers_config_path=no.json: cannot be read"),
+    ],
+)
+def test_mistakes_in_an_entry_are_told_with_the_key_and_the_fix(changed, told):
+    with pytest.raises(ConfigError) as error:
+        load_mcp_tools({"config": {"type": "mcp"}, "mcp": {"servers": {"a": {"command": "x"}}}, **changed}, "here")
+    assert str(error.value).startswith("here: ") and told in str(error.value)
+
+
+@pytest.mark.parametrize("content", ["{", '{"servers": {}}', "[]"])
+def test_a_file_of_servers_that_is_none_is_named(tmp_path, content):
+    (tmp_path / "servers.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"here: mcp.mcp_servers_config_path=servers.json: (cannot be read|expected)"):
+        load_mcp_tools({"mcp": {"mcp_servers_config_path": "servers.json"}}, "here", tmp_path)
+
+
+@pytest.mark.parametrize("server", [{"url": "http://localhost/mcp"}, {"type": "sse", "command": "x"}])
+def test_servers_over_http_are_not_available_by_name(server):
+    with pytest.raises(NotAvailable, match=r"MCP over HTTP \(here: MCP server far, (http://localhost/mcp|sse)\)"):
+        load_mcp_tools({"mcp": {"servers": {"far": server}}}, "here")
+
+
+def test_without_the_package_the_command_that_installs_it_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "burnish.agents.tools.mcp_session", None)
+    with pytest.raises(ConfigError, match=r"MCP needs the mcp package: pip install 'burnish\[mcp\]'"):
+        load_mcp_tools(entry("x"), "here")

@@ -1,0 +1,559 @@
+"""One trajectory's tools: what the model did wrong is told to it, what the tool did wrong is a ToolFailure, and what
+was created is released."""
+
+import asyncio
+import json
+import logging
+import re
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from burnish.agents import guarded
+from burnish.agents.parsers.base import ToolCall
+from burnish.agents.tools import ToolError, ToolResponse
+from burnish.errors import DataError, ToolFailure
+
+
+class Log(list):
+    """Methods of a tool that write down what they are called with."""
+
+    def methods(self, pause=0.0, reward=1.5):
+        async def create(tool, instance_id, **kwargs):
+            await asyncio.sleep(pause)
+            self.append(("create", instance_id, kwargs))
+
+        async def execute(tool, instance_id, parameters, **kwargs):
+            self.append(("execute", instance_id, parameters, kwargs))
+            await asyncio.sleep(pause)
+            return ToolResponse(f"did {json.dumps(parameters)}"), 0.25, {"n": 1, "status": "fine", "none": None}
+
+        async def calc_reward(tool, instance_id, **kwargs):
+            self.append(("calc_reward", instance_id, kwargs))
+            return reward
+
+        async def release(tool, instance_id, **kwargs):
+            self.append(("release", instance_id, kwargs))
+
+        return {"create": create, "execute": execute, "calc_reward": calc_reward, "release": release}
+
+    @property
+    def names(self):
+        return [entry[0] for entry in self]
+
+
+def test_a_trajectory_from_first_call_to_release(make_tool, open_session):
+    log = Log()
+    tool = make_tool(properties={"x": {"type": "integer"}}, **log.methods())
+    unused = make_tool("unused", **log.methods(reward=100.0))
+    kwargs = {f"{method}_kwargs": {"from": method} for method in ("create", "execute", "calc_reward", "release")}
+
+    async def trajectory():
+        session = open_session({"mine": tool, "unused": unused}, mine=kwargs, unused=None)
+        assert not log
+        first, second = [await session.call(ToolCall("mine", f'{{"x": {x}}}')) for x in (1, 2)]
+        reward = await session.trajectory_reward()
+        await session.close()
+        await session.close()
+        return first, second, reward
+
+    first, second, reward = asyncio.run(trajectory())
+    assert (first.name, first.text, first.kind, first.reward) == ("mine", 'did {"x": 1}', "ok", 0.25)
+    assert first.metrics == {"n": 1.0} and 0 <= first.seconds < 5
+    assert second.text == 'did {"x": 2}' and reward == 1.5
+    assert log == [
+        ("create", "trajectory-1", {"from": "create"}),
+        ("execute", "trajectory-1", {"x": 1}, {"from": "execute"}),
+        ("execute", "trajectory-1", {"x": 2}, {"from": "execute"}),
+        ("calc_reward", "trajectory-1", {"from": "calc_reward"}),
+        ("release", "trajectory-1", {"from": "release"}),
+    ]
+
+
+def test_calls_at_once_create_once_and_run_together(make_tool, open_session):
+    log = Log()
+    tool = make_tool(**log.methods(pause=0.3))
+
+    async def trajectory():
+        session = open_session({"mine": tool})
+        start = asyncio.get_running_loop().time()
+        results = await asyncio.gather(*(session.call(ToolCall("mine", "{}")) for _ in range(20)))
+        took = asyncio.get_running_loop().time() - start
+        await session.close()
+        return results, took
+
+    results, took = asyncio.run(trajectory())
+    assert {result.kind for result in results} == {"ok"} and took < 3  # one after the other: 6 s
+    assert log.names == ["create", *["execute"] * 20, "release"]
+
+
+def test_what_the_model_did_wrong_is_told(make_tool, open_session):
+    log = Log()
+    tool = make_tool("weather", properties={"city": {"type": "string"}}, required=["city"], **log.methods())
+
+    async def trajectory():
+        session = open_session({"weather": tool})
+        results = [
+            await session.call(ToolCall(name, arguments))
+            for name, arguments in [("wether", "{}"), ("weather", "{}"), ("weather", "{city: Bonn}"), ("x" * 9999, "")]
+        ]
+        await session.close()
+        return results
+
+    unknown, missing, no_json, long = asyncio.run(trajectory())
+    assert unknown.kind == "unknown_tool"
+    assert unknown.text == "there is no tool 'wether'; the tools are weather; did you mean weather?"
+    assert missing.kind == "bad_arguments" and "argument city is missing" in missing.text
+    assert no_json.kind == "bad_arguments" and "not valid JSON" in no_json.text
+    assert long.kind == "unknown_tool" and len(long.text) < 300
+    assert not log, "a tool that was never called has no state"
+
+
+def test_a_tool_error_is_told_and_the_trajectory_goes_on(make_tool, call):
+    async def execute(tool, instance_id, parameters):
+        raise ToolError("there is no such city")
+
+    result = call(make_tool(execute=execute))
+    assert (result.text, result.kind, result.reward, result.metrics) == ("there is no such city", "error", 0.0, {})
+
+
+class BadText(ToolError):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+class BadRepr:
+    def __repr__(self):
+        raise ValueError("no repr")
+
+
+LIES = [
+    None,
+    "text",
+    ToolResponse("x"),
+    ("x", 0.0),
+    ("x", 0.0, {}, 1),
+    {"text": 1, "reward": 2, "metrics": 3},
+    (None, 0.0, {}),
+    (b"x", 0.0, {}),
+    (ToolResponse(None), 0.0, {}),
+    (ToolResponse(3), 0.0, {}),
+    (BadRepr(), 0.0, {}),
+    ("x", "1", {}),
+    ("x", float("nan"), {}),
+    ("x", float("inf"), {}),
+    ("x", 10**400, {}),
+    ("x", [1.0], {}),
+    ("x", 1j, {}),
+    ("x", True, {}),
+    ("x", 0.0, ["n"]),
+    ("x", 0.0, {1: 2}),
+    ("x", 0.0, "metrics"),
+    BadRepr(),
+]
+
+
+@pytest.mark.parametrize("lie", LIES, ids=range(len(LIES)))
+def test_a_lying_tool_fails(make_tool, call, lie):
+    async def execute(tool, instance_id, parameters):
+        return lie
+
+    with pytest.raises(ToolFailure, match="^tool mine: execute"):
+        call(make_tool(execute=execute))
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (("x", 1, {}), ("x", 1.0, {})),
+        (["x", None, None], ("x", 0.0, {})),
+        ((ToolResponse("x"), 1, {"n": 2, "yes": True, "text": "t"}), ("x", 1.0, {"n": 2.0, "yes": 1.0})),
+        (("x", torch.tensor(0.5), {"n": np.float32(2), "far": float("inf")}), ("x", 0.5, {"n": 2.0})),
+    ],
+)
+def test_what_is_near_enough_is_taken(make_tool, call, answer, expected):
+    async def execute(tool, instance_id, parameters):
+        return answer
+
+    result = call(make_tool(execute=execute))
+    assert (result.text, result.reward, result.metrics) == expected
+
+
+ERRORS = [
+    ValueError("broken"),
+    SystemExit(1),
+    asyncio.CancelledError(),
+    TimeoutError("mine"),
+    GeneratorExit(),
+    BadText(),
+]
+ERRORS += [BaseExceptionGroup("several", [asyncio.CancelledError()]), ToolFailure("the server is gone")]
+
+
+@pytest.mark.parametrize("method", ["create", "execute", "calc_reward", "release"])
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_what_a_method_raises_fails_and_the_rest_is_released(make_tool, open_session, method, error):
+    log = Log()
+
+    async def fail(tool, *arguments, **kwargs):
+        raise error
+
+    tool, other = make_tool(**log.methods() | {method: fail}), make_tool("other", **log.methods())
+
+    async def trajectory():
+        session = open_session({"other": other, "mine": tool})
+        try:
+            await session.call(ToolCall("other", "{}"))
+            await session.call(ToolCall("mine", "{}"))
+            await session.trajectory_reward()
+        finally:
+            await session.close()
+
+    with pytest.raises(ToolFailure, match=rf"^tool mine: {method}"):
+        asyncio.run(trajectory())
+    assert log.names.count("release") == (1 if method == "release" else 2)
+
+
+@pytest.mark.parametrize("method", ["create", "calc_reward", "release"])
+def test_a_tool_error_outside_a_call_has_nobody_to_be_told(make_tool, open_session, method):
+    async def fail(tool, *arguments, **kwargs):
+        raise ToolError("try again")
+
+    async def trajectory():
+        session = open_session({"mine": make_tool(**Log().methods() | {method: fail})})
+        try:
+            await session.call(ToolCall("mine", "{}"))
+            await session.trajectory_reward()
+        finally:
+            await session.close()
+
+    with pytest.raises(ToolFailure, match=rf"tool mine: {method} raised .*ToolError: try again"):
+        asyncio.run(trajectory())
+
+
+def test_all_are_released_before_failures_are_told(make_tool, open_session):
+    log = Log()
+
+    async def fail(tool, instance_id):
+        raise ValueError("stuck")
+
+    async def slow(tool, instance_id):
+        await asyncio.sleep(0.1)
+        log.append(("release", instance_id))
+
+    async def trajectory():
+        tools = {name: make_tool(name, **Log().methods() | {"release": fail}) for name in ("a", "b")}
+        session = open_session(tools | {"c": make_tool("c", **Log().methods() | {"release": slow})})
+        for name in "abc":
+            await session.call(ToolCall(name, "{}"))
+        with pytest.raises(ToolFailure, match="tool a: release raised ValueError: stuck.*; tool b: release raised"):
+            await session.close()
+        assert log.names == ["release"]
+
+    asyncio.run(trajectory())
+
+
+def test_a_failure_says_what_and_where(make_tool, call):
+    async def execute(tool, instance_id, parameters):
+        raise ConnectionError("refused")
+
+    with pytest.raises(ToolFailure, match=r"raised ConnectionError: refused \(.*test_session\.py, line \d+\)") as told:
+        call(make_tool(execute=execute))
+    assert isinstance(told.value.__cause__, ConnectionError)
+
+
+@pytest.mark.parametrize("method", ["create", "execute", "calc_reward", "release"])
+def test_a_method_that_hangs_fails_in_time(make_tool, open_session, method):
+    log = Log()
+
+    async def hang(tool, *arguments, **kwargs):
+        await asyncio.sleep(60)
+
+    async def trajectory():
+        session = open_session({"mine": make_tool(**log.methods() | {method: hang})}, timeout=0.1)
+        try:
+            await session.call(ToolCall("mine", "{}"))
+            await session.trajectory_reward()
+        finally:
+            await session.close()
+
+    words = rf"tool mine: {method} did not end in 0.1 s; make it quicker, or raise actor_rollout_ref.*tool_timeout"
+    with pytest.raises(ToolFailure, match=words):
+        asyncio.run(asyncio.wait_for(trajectory(), 10))
+    assert ("release" in log.names) == (method != "release")
+
+
+def test_what_follows_from_a_failed_create_does_not_hide_it(make_tool, call):
+    log = Log()
+
+    async def create(tool, instance_id):
+        log.append(("create",))
+        raise ValueError("no room")
+
+    async def release(tool, instance_id):
+        log.append(("release",))
+        raise KeyError(instance_id)
+
+    with pytest.raises(ToolFailure, match="^tool mine: create raised ValueError: no room"):
+        call(make_tool(**log.methods() | {"create": create, "release": release}))
+    assert log.names == ["create", "release"]
+
+
+def test_a_late_call_is_over_before_its_tool_is_released(make_tool, call):
+    log = Log()
+
+    async def slow(tool, instance_id, parameters):
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.1)
+            log.append(("over",))
+
+    with pytest.raises(ToolFailure, match="execute did not end in 0.1 s"):
+        call(make_tool(**log.methods() | {"execute": slow}), timeout=0.1)
+    assert log.names == ["create", "over", "release"]
+
+
+def test_calls_beside_one_that_failed_are_over_before_their_tool_is_released(make_tool, open_session):
+    log = Log()
+
+    async def execute(tool, instance_id, parameters):
+        if "wait" not in parameters:
+            await asyncio.sleep(0.05)
+            raise ValueError("broken")
+        try:
+            log.append(("begun",))
+            await asyncio.sleep(60)
+        finally:
+            log.append(("over",))
+
+    async def trajectory():
+        tool = make_tool(properties={"wait": {"type": "boolean"}}, **log.methods() | {"execute": execute})
+        tool.places = asyncio.Semaphore(2)
+        session = open_session({"mine": tool})
+        try:
+            arguments = ("{}", '{"wait": true}', '{"wait": true}')
+            await asyncio.gather(*(session.call(ToolCall("mine", text)) for text in arguments))
+        finally:
+            await session.close()
+        await asyncio.sleep(0.05)
+
+    with pytest.raises(ToolFailure, match="broken"):
+        asyncio.run(trajectory())
+    assert log.names[-1] == "release" and log.names.count("begun") == log.names.count("over") > 0
+
+
+def test_closing_a_cancelled_trajectory_does_not_take_the_time_of_a_call(make_tool, open_session, monkeypatch):
+    monkeypatch.setattr(guarded, "CLOSING_S", 0.05)
+
+    async def hang(tool, *arguments):
+        await asyncio.sleep(60)
+
+    async def trajectory():
+        session = open_session({"mine": make_tool(execute=hang, release=hang)}, timeout=60.0)
+        try:
+            await session.call(ToolCall("mine", "{}"))
+        finally:
+            await session.close()
+
+    async def run():
+        task = asyncio.create_task(trajectory())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.wait({task}, timeout=20)
+        assert task.done()
+
+    asyncio.run(run())
+
+
+def test_a_tool_that_will_not_be_cancelled_is_left_behind(make_tool, open_session, caplog):
+    leave = asyncio.Event()
+
+    async def stubborn(tool, instance_id, parameters):
+        while not leave.is_set():
+            try:
+                await leave.wait()
+            except asyncio.CancelledError:
+                continue
+        raise ValueError("too late")
+
+    async def trajectory():
+        session = open_session({"mine": make_tool(execute=stubborn)}, timeout=0.1)
+        try:
+            with pytest.raises(ToolFailure, match="did not end"):
+                await session.call(ToolCall("mine", "{}"))
+        finally:
+            await session.close()
+            leave.set()
+        await asyncio.sleep(0.05)
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(asyncio.wait_for(trajectory(), 10))
+    assert not caplog.records
+
+
+def test_without_a_limit_it_waits(make_tool, call):
+    async def slow(tool, instance_id, parameters):
+        await asyncio.sleep(0.2)
+        return "slow", 0.0, {}
+
+    assert call(make_tool(execute=slow), timeout=None).text == "slow"
+
+
+@pytest.mark.parametrize("method", ["create", "execute", "release"])
+def test_a_method_that_is_no_coroutine_is_told_apart(make_tool, call, method):
+    methods = Log().methods() | {method: lambda tool, *arguments, **kwargs: ("x", 0.0, {})}
+    with pytest.raises(ToolFailure, match=rf"tool mine: {method} raised TypeError: .*write async def"):
+        call(make_tool(**methods))
+
+
+def test_cancelling_a_trajectory_ends_its_tools_and_releases_them(make_tool, open_session):
+    log, ended = Log(), []
+
+    async def slow(tool, instance_id, parameters):
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    async def trajectory(session):
+        try:
+            await session.call(ToolCall("mine", "{}"))
+        finally:
+            await session.close()
+
+    async def run():
+        task = asyncio.create_task(trajectory(open_session({"mine": make_tool(**log.methods() | {"execute": slow})})))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended == [True] and log.names == ["create", "release"]
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+
+
+def test_a_call_that_is_given_up_does_not_take_the_others_state(make_tool, open_session):
+    log = Log()
+
+    async def run():
+        session = open_session({"mine": make_tool(**log.methods(pause=0.2))})
+        first, second = [asyncio.create_task(session.call(ToolCall("mine", "{}"))) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        first.cancel()
+        assert (await second).kind == "ok"
+        await session.close()
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+    assert log.names == ["create", "execute", "release"]
+
+
+def test_closing_while_state_is_being_created_ends_that(make_tool, open_session):
+    log, ended = Log(), []
+
+    async def slow(tool, instance_id):
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    async def run():
+        session = open_session({"mine": make_tool(**log.methods() | {"create": slow})})
+        task = asyncio.create_task(session.call(ToolCall("mine", "{}")))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        await session.close()
+        await asyncio.sleep(0)
+        assert ended == [True] and log.names == ["release"]
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+
+
+@pytest.mark.parametrize("method", ["create", "execute", "calc_reward", "release"])
+def test_kwargs_of_the_row_that_a_tool_does_not_take_are_named(make_tool, open_session, method):
+    async def narrow(tool, instance_id, *arguments):
+        return "x", 0.0, {}
+
+    async def run():
+        tool = make_tool(**Log().methods() | {method: narrow})
+        session = open_session({"mine": tool}, mine={f"{method}_kwargs": {"answer": 3}})
+        try:
+            await session.call(ToolCall("mine", "{}"))
+            await session.trajectory_reward()
+        finally:
+            await session.close()
+
+    words = (
+        f"tools_kwargs.mine.{method}_kwargs of the row has answer, and the tool does not take them: got an unexpected"
+    )
+    with pytest.raises(ToolFailure, match=re.escape(words)):
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        (3, "tools_kwargs.mine=3: it must hold create_kwargs"),
+        ({"create_kwarg": {}}, "tools_kwargs.mine.create_kwarg: a tool is given .*did you mean create_kwargs?"),
+        ({"create_kwargs": [1]}, r"tools_kwargs.mine.create_kwargs=\[1\]: it must hold values by name"),
+        ({"create_kwargs": {1: 2}}, "it must hold values by name"),
+    ],
+)
+def test_a_row_whose_kwargs_are_malformed_is_refused(make_tool, open_session, kwargs, words):
+    with pytest.raises(DataError, match=words):
+        open_session({"mine": make_tool()}, mine=kwargs)
+
+
+def test_nulls_of_a_table_are_nothing(make_tool, call):
+    log = Log()
+    assert call(make_tool(**log.methods()), tools_kwargs={"create_kwargs": None, "execute_kwargs": None}).kind == "ok"
+    assert log[0] == ("create", "trajectory-1", {})
+
+
+def test_a_blocking_function_holds_up_nobody_else(open_session):
+    from burnish.agents.tools import function_tool
+
+    leave = threading.Event()
+
+    @function_tool
+    def block():
+        leave.wait(30)
+
+    @function_tool
+    async def quick():
+        return "quick"
+
+    async def run():
+        session = open_session({"block": block, "quick": quick})
+        slow = asyncio.create_task(session.call(ToolCall("block", "{}")))
+        await asyncio.sleep(0.05)
+        result = await session.call(ToolCall("quick", "{}"))
+        assert not slow.done()
+        leave.set()
+        assert (await slow).text == "null"
+        await session.close()
+        return result
+
+    assert asyncio.run(asyncio.wait_for(run(), 10)).text == "quick"
+
+
+def test_a_thousand_sessions_leave_nothing_behind(make_tool, open_session):
+    log = Log()
+    tool = make_tool(**log.methods())
+    before = sys.getrefcount(tool)
+
+    async def one():
+        session = open_session({"mine": tool})
+        await session.call(ToolCall("mine", "{}"))
+        await session.close()
+
+    async def run():
+        await asyncio.gather(*(one() for _ in range(1000)))
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(run()) == 1
+    assert log.names.count("create") == log.names.count("release") == 1000
+    assert sys.getrefcount(tool) <= before + 5
