@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from burnish.rollout.base import Completion, Sampling
+from burnish.rollout.base import Completion
 from burnish.rollout.stops import UNFINISHED, decode
 from burnish.serving.engine_thread import EngineThread, Event, Token
 from burnish.serving.fields import stopping
@@ -49,12 +49,14 @@ class Delta:
 class Choice:
     """One sequence of a request."""
 
-    def __init__(self, index: int, model: ServedModel, sampling: Sampling, log_probs: bool):
+    def __init__(
+        self, index: int, tokenizer: Any, special_ids: frozenset[int], stops: tuple[str, ...], log_probs: bool
+    ):
         self.index = index
         self.whole = Delta(index)  # all deltas so far, in one
         self.tokens = 0
-        self._tokenizer = model.tokenizer
-        self._stream = TextStream(model.tokenizer, model.special_ids, sampling.stop)
+        self._tokenizer = tokenizer
+        self._stream = TextStream(tokenizer, special_ids, stops)
         self._log_probs = log_probs
         self._before: list[int] = []  # the token before, for the spaces that decoders strip
         self._entries: list[TokenEntry] = []  # one goes out when the text before it has, a token late
@@ -173,7 +175,8 @@ class Generation:
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._running: dict[int, str] = {}  # index of a choice → the engine's request
         for index, (prompt, sampling) in enumerate(asked.sequences()):
-            self.choices.append(Choice(index, model, sampling, asked.log_probs))
+            choice = Choice(index, model.tokenizer, model.special_ids, sampling.stop, asked.log_probs)
+            self.choices.append(choice)
             self._running[index] = f"{request_id}/{index}"
             engine.submit(self._running[index], prompt, sampling, partial(self._take, index))
 

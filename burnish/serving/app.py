@@ -27,6 +27,7 @@ from burnish.serving.wire import (
     USAGE,
     AccessLog,
     EventStream,
+    client_left,
     parse_json,
     problem_response,
     read_body,
@@ -178,18 +179,13 @@ def model_card(service: Service) -> dict[str, Any]:
 
 async def finished(request: Request, generation: Generation) -> bool:
     """Wait for all choices; False where the client left first, and then what still ran is aborted."""
-    done, gone = asyncio.ensure_future(generation.finish()), asyncio.ensure_future(_gone(request))
+    done, left = asyncio.ensure_future(generation.finish()), asyncio.ensure_future(client_left(request))
     try:
-        await asyncio.wait({done, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({done, left}, return_when=asyncio.FIRST_COMPLETED)
         if done.done():
             done.result()  # raises what went wrong
         return done.done()
     finally:
         generation.abort()
         done.cancel()
-        gone.cancel()
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+        left.cancel()

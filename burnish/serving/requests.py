@@ -9,7 +9,7 @@ everything else is right, and one by one.
 import inspect
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,7 +88,6 @@ UNSUPPORTED_STREAM_OPTIONS: Unsupported = {"include_obfuscation": ((False,), "pa
 
 CHAT_FIELDS = {*COMMON, *LABELS, *UNSUPPORTED_CHAT, "messages", "max_completion_tokens", "chat_template_kwargs"}
 COMPLETION_FIELDS = {*COMMON, *LABELS, *UNSUPPORTED_COMPLETION, "prompt"}
-MESSAGE_FIELDS = {"role", "content", *UNSUPPORTED_IN_MESSAGE}
 STREAM_OPTIONS = {"include_usage", *UNSUPPORTED_STREAM_OPTIONS}
 
 
@@ -117,11 +116,8 @@ class Asked:
 def read_chat(body: Any, model: ServedModel) -> Asked:
     """The body of /v1/chat/completions."""
     fields = _fields(body, CHAT_FIELDS, UNSUPPORTED_CHAT, model)
-    limit = fields.integer("max_tokens", None, 1, LARGEST)
-    newer = fields.integer("max_completion_tokens", limit, 1, LARGEST)
-    if limit is not None and newer != limit:
-        raise bad(f"max_tokens={limit} and max_completion_tokens={newer} differ; give one", param="max_tokens")
-    messages = _messages(fields)
+    limit = read_limit(fields)
+    messages = read_messages(fields, ROLES, UNSUPPORTED_IN_MESSAGE)
     renderer = model.renderer
     if "chat_template_kwargs" in fields:
         renderer = ChatRenderer(model.tokenizer, _template_kwargs(fields, model))
@@ -129,7 +125,7 @@ def read_chat(body: Any, model: ServedModel) -> Asked:
         text = renderer.text(messages)
     except UserError as error:
         raise bad(str(error), param="messages") from error
-    asked = _asked(fields, 1, "messages", newer, fields.flag("logprobs"), model)
+    asked = _asked(fields, 1, "messages", limit, fields.flag("logprobs"), model)
     return replace(asked, prompts=[_prompt(text, "messages", model, add_special_tokens=False)])
 
 
@@ -166,15 +162,31 @@ def _asked(
             f"{prompts} prompts with n={n} are {prompts * n} answers; at most {MAX_SEQUENCES} in one request",
             param=source,
         )
+    stream, include_usage = read_stream(fields)
+    sampling = read_sampling(fields, max_tokens, model.engine.vocabulary)
+    return Asked([], n, sampling, log_probs, stream, include_usage)
+
+
+def read_limit(fields: Fields) -> int | None:
+    """`max_tokens` of a chat, by either of its names."""
+    limit = fields.integer("max_tokens", None, 1, LARGEST)
+    newer = fields.integer("max_completion_tokens", limit, 1, LARGEST)
+    if limit is not None and newer != limit:
+        raise bad(f"max_tokens={limit} and max_completion_tokens={newer} differ; give one", param="max_tokens")
+    return newer
+
+
+def read_stream(fields: Fields) -> tuple[bool, bool]:
+    """Whether the answer comes as a stream, and whether that tells the usage at its end."""
     stream = fields.flag("stream")
     if not stream and "stream_options" in fields:
         raise bad("stream_options: only with stream=true", param="stream_options")
     options = Fields(fields.get("stream_options") or {}, STREAM_OPTIONS, "stream_options")
-    _refuse_unsupported(options, UNSUPPORTED_STREAM_OPTIONS)
-    return Asked([], n, _sampling(fields, max_tokens, model), log_probs, stream, options.flag("include_usage"))
+    refuse_unsupported(options, UNSUPPORTED_STREAM_OPTIONS)
+    return stream, options.flag("include_usage")
 
 
-def _sampling(fields: Fields, max_tokens: int | None, model: ServedModel) -> Sampling:
+def read_sampling(fields: Fields, max_tokens: int | None, vocabulary: int) -> Sampling:
     stop = fields.texts("stop", MAX_STOPS, MAX_STOP_CHARACTERS)
     if any(UNFINISHED in text for text in stop):
         raise fields.wrong("stop", "text without U+FFFD, which stands for half a character")
@@ -187,7 +199,7 @@ def _sampling(fields: Fields, max_tokens: int | None, model: ServedModel) -> Sam
             min_p=fields.number("min_p", 0.0, 0, 1),
             max_tokens=max_tokens,
             stop=stop,
-            stop_token_ids=fields.integers("stop_token_ids", MAX_STOPS, below=model.engine.vocabulary),
+            stop_token_ids=fields.integers("stop_token_ids", MAX_STOPS, below=vocabulary),
             ignore_eos=fields.flag("ignore_eos"),
             seed=secrets.randbits(63) if seed is None else seed,
         )
@@ -200,13 +212,14 @@ def _fields(body: Any, known: set[str], unsupported: Unsupported, model: ServedM
     if "model" not in fields:
         raise bad(f"model is missing; this server has {model.name!r}", param="model")
     check_model(fields.text("model"), model)
-    _refuse_unsupported(fields, unsupported)
+    refuse_unsupported(fields, unsupported)
     for name in LABELS:
         fields.text(name)
     return fields
 
 
-def _refuse_unsupported(fields: Fields, unsupported: Unsupported, where: str = "") -> None:
+def refuse_unsupported(fields: Fields, unsupported: Unsupported, where: str = "") -> None:
+    """Refuse by name what is asked for and not done here."""
     for name, (neutral, what) in unsupported.items():
         value = fields.get(name)
         # Not just as 0 equals False.
@@ -215,17 +228,20 @@ def _refuse_unsupported(fields: Fields, unsupported: Unsupported, where: str = "
             raise bad(f"{where}{name}={shown(value)}: not supported here: {what}", param=name, code="unsupported")
 
 
-def _messages(fields: Fields) -> list[Message]:
+def read_messages(
+    fields: Fields, roles: Sequence[str], unsupported: Unsupported, more: Sequence[str] = ()
+) -> list[Message]:
+    """The messages of a chat: role, content, and of the fields `more` those that are there."""
     messages = fields.get("messages")
     if not isinstance(messages, list) or not 1 <= len(messages) <= MAX_MESSAGES:
         raise bad(f"messages: expected a list of 1 to {MAX_MESSAGES} messages with role and content", param="messages")
     for i, message in enumerate(messages):
-        one = Fields(message, MESSAGE_FIELDS, f"message {i}")
-        _refuse_unsupported(one, UNSUPPORTED_IN_MESSAGE, f"message {i}: ")
-        if one.get("role") not in ROLES:
-            raise bad(f"message {i}: role={shown(one.get('role'))}: use one of {', '.join(ROLES)}", param="messages")
+        one = Fields(message, {"role", "content", *more, *unsupported}, f"message {i}")
+        refuse_unsupported(one, unsupported, f"message {i}: ")
+        if one.get("role") not in roles:
+            raise bad(f"message {i}: role={shown(one.get('role'))}: use one of {', '.join(roles)}", param="messages")
     try:
-        return [{"role": m["role"], "content": m["content"]} for m in to_messages(messages)]
+        return [{k: m[k] for k in ("role", "content", *more) if k in m} for m in to_messages(messages)]
     except UserError as error:
         raise bad(str(error), param="messages") from error
 

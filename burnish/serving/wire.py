@@ -49,6 +49,12 @@ async def read_body(request: Request) -> bytes:
     return bytes(body)
 
 
+async def client_left(request: Request) -> None:
+    """Wait until the client of a request whose body is read has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
 def parse_json(body: bytes) -> Any:
     try:
         value = json.loads(body.decode("utf-8"))
@@ -92,18 +98,19 @@ class EventStream(StreamingResponse):
         try:
             for choice in generation.choices:
                 if opening := answer.first_chunk(choice.index):
-                    yield _event(opening | extra)
+                    yield event(opening | extra)
             async for delta in generation.deltas():
-                yield _event(answer.chunk(delta) | extra)
+                yield event(answer.chunk(delta) | extra)
         except Exception as error:  # noqa: BLE001 (the boundary: the status is sent, so it goes into the stream)
-            yield _event(as_problem(error).body)
+            yield event(as_problem(error).body)
             return
         if generation.asked.include_usage:
-            yield _event(answer.usage_chunk(generation.usage()))
+            yield event(answer.usage_chunk(generation.usage()))
         yield "data: [DONE]\n\n"
 
 
-def _event(data: dict[str, Any]) -> str:
+def event(data: dict[str, Any]) -> str:
+    """One server-sent event."""
     # In ASCII: some clients take U+2028 and its like for the end of a line.
     return f"data: {json.dumps(data)}\n\n"
 

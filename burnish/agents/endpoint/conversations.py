@@ -1,0 +1,76 @@
+"""The calls of one trajectory as a tree of conversations, each with the very tokens that were read and sampled.
+
+A call whose messages begin with those of an earlier call and the reply to it, as it was given, continues that
+conversation: its tokens stay as they are and only the messages after them are encoded. Any other call begins a
+conversation of its own, also one with replies that the policy never gave, since no tokens are on record for them. Two
+calls may continue the same one, so this is a tree.
+
+A trajectory is one sequence, so one path from a root to a leaf is trained: the one with the most calls, since that
+leaves out the fewest, and among equals the one that was finished last.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from burnish.agents.transcript import Transcript
+from burnish.data.chat import Message
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """A call that was answered: the conversation to the end of the reply."""
+
+    messages: list[Message]
+    tools: list[dict[str, Any]]
+    transcript: Transcript
+    has_ended: bool  # the reply's last token ended it
+
+    @property
+    def calls(self) -> int:
+        return len(self.transcript.turns)
+
+    @cached_property
+    def said(self) -> list[tuple[Any, ...]]:
+        return [_identity(message) for message in self.messages]
+
+
+class Conversations:
+    """What a program has said to the policy so far, and what came back."""
+
+    def __init__(self) -> None:
+        self.turns: list[Turn] = []
+
+    def before(self, messages: Sequence[Message], tools: list[dict[str, Any]]) -> Turn | None:
+        """The turn that a call with these messages continues: the longest such conversation, the latest of several."""
+        asked = [_identity(message) for message in messages]
+        found = [
+            turn
+            for turn in self.turns
+            if len(turn.said) < len(asked)
+            and turn.tools == tools
+            and turn.said == asked[: len(turn.said)]
+            and all(message["role"] != "assistant" for message in messages[len(turn.messages) :])
+        ]
+        return max(reversed(found), key=lambda turn: len(turn.messages), default=None)
+
+    @property
+    def trained(self) -> Turn | None:
+        """The end of the path that is trained; None where no call was answered."""
+        return max(reversed(self.turns), key=lambda turn: turn.calls, default=None)
+
+    @property
+    def left_out(self) -> int:
+        """Answered calls that are not on that path."""
+        return len(self.turns) - (self.trained.calls if self.trained else 0)
+
+
+def _identity(message: Message) -> tuple[Any, ...]:
+    """What makes a message the same one when it is sent back; clients add and drop fields that say nothing."""
+    calls = [
+        (call.get("id"), call["function"]["name"], json.dumps(call["function"].get("arguments"), sort_keys=True))
+        for call in message.get("tool_calls", ())
+    ]
+    return (message["role"], message["content"], calls, message.get("tool_call_id"), message.get("name"))

@@ -1,0 +1,102 @@
+"""A sampled turn to the reply that a program reads: its text, its tool calls, and the JSON of both.
+
+The shapes are those of `burnish serve`; a stream here is the whole reply in one piece, since a turn is recorded before
+it is answered.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from burnish.agents.endpoint.requests import ChatRequest
+from burnish.agents.parsers.base import ToolCall, ToolParser
+from burnish.data.chat import Message, to_messages
+from burnish.rollout.base import Completion
+from burnish.serving.answers import ChatAnswer, Choice, Delta, usage
+from burnish.serving.engine_thread import Token
+from burnish.serving.wire import event
+
+
+class CallingAnswer(ChatAnswer):
+    """A chat answer with tool calls."""
+
+    def __init__(self, model: str, calls: list[dict[str, Any]]):
+        super().__init__(model)
+        self._calls = calls
+
+    def choice(self, whole: Delta) -> dict[str, Any]:
+        made = super().choice(whole)
+        return made | {"message": made["message"] | {"content": whole.text or None, "tool_calls": self._calls}}
+
+    def part(self, delta: Delta) -> dict[str, Any]:
+        made = super().part(delta)
+        calls = [{"index": i, **call} for i, call in enumerate(self._calls)]
+        return made | {"delta": made["delta"] | {"tool_calls": calls}}
+
+
+@dataclass
+class Reply:
+    """One turn of the policy as the program reads it."""
+
+    request: ChatRequest
+    prompt_ids: list[int]
+    choice: Choice
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    malformed: int = 0
+
+    @property
+    def message(self) -> Message:
+        """As it comes back in the next request."""
+        calls = {"tool_calls": self.calls} if self.calls else {}
+        return to_messages([{"role": "assistant", "content": self.choice.whole.text, **calls}])[0]
+
+    def whole(self) -> dict[str, Any]:
+        return self._answer().whole([self.choice], self._usage())
+
+    def events(self) -> Iterator[str]:
+        """The reply as server-sent events."""
+        answer, extra = self._answer(), {"usage": None} if self.request.include_usage else {}
+        yield event(answer.first_chunk(0) | extra)
+        yield event(answer.chunk(self.choice.whole) | extra)
+        if self.request.include_usage:
+            yield event(answer.usage_chunk(self._usage()))
+        yield "data: [DONE]\n\n"
+
+    def _answer(self) -> ChatAnswer:
+        return CallingAnswer(self.request.model, self.calls) if self.calls else ChatAnswer(self.request.model)
+
+    def _usage(self) -> dict[str, int]:
+        return usage([self.prompt_ids], [self.choice])
+
+
+def read_reply(
+    request: ChatRequest,
+    prompt_ids: list[int],
+    completion: Completion,
+    choice: Choice,
+    parser: ToolParser | None,
+    text: str,
+    identity: str,
+) -> Reply:
+    """The reply of a completion. `text` is all of it with special tokens, which `parser` reads; `identity` names the
+    turn in the ids of its calls, which templates may write into the next prompt: the same in every run."""
+    for token_id, log_prob in zip(completion.token_ids, completion.log_probs, strict=True):
+        choice.take(Token(token_id, log_prob))
+    choice.take(completion)
+    reply = Reply(request, prompt_ids, choice)
+    if parser is not None:
+        parsed = parser.parse(text, request.tools)
+        reply.calls = [_call(call, f"call_{identity}_{i}") for i, call in enumerate(parsed.calls)]
+        reply.malformed = len(parsed.malformed)
+        if reply.calls:  # otherwise the program reads all that was written
+            choice.whole.text = parsed.content
+            choice.whole.finish_reason = "tool_calls"
+    return reply
+
+
+def _call(call: ToolCall, identity: str) -> dict[str, Any]:
+    return {
+        "id": call.call_id or identity,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }
