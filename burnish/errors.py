@@ -58,6 +58,11 @@ class AgentError(BurnishError):
     """An agent loop broke its contract (ids, masks and log-probs that do not line up, an unknown loop)."""
 
 
+class ToolFailure(BurnishError):
+    """A tool, a retriever or an interaction failed, hung, or broke its contract. The trajectory ends and is dropped and
+    counted; RewardError when more of a step do than `reward.max_failure_ratio` allows."""
+
+
 class WorkerError(BurnishError):
     """A worker failed; the message names the worker and the method."""
 

@@ -11,27 +11,36 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from burnish.agents.output import AgentLoopOutput
+from burnish.agents.transcript import Transcript
 from burnish.config import PPOConfig
+from burnish.config.user_code import nearest
 from burnish.data.chat import ChatRenderer, Message, truncate
-from burnish.errors import AgentError, ConfigError, DataError, NotAvailable
+from burnish.errors import AgentError, ConfigError, DataError
+from burnish.rollout.base import Completion
 
 if TYPE_CHECKING:
+    from burnish.agents.environment import Environment
     from burnish.agents.server import ServerManager
 
 __all__ = ["AgentLoopBase", "AgentLoopOutput", "find_loop", "register", "register_agent_loop"]
 
-BUILT_IN = {"single_turn_agent": "burnish.agents.loops.single_turn:SingleTurnAgentLoop"}
-LATER = {
-    "tool_agent": "the tool agent",
-    "react_agent": "the ReAct agent",
-    "search_agent": "the search agent",
+BUILT_IN = {
+    "single_turn_agent": "burnish.agents.loops.single_turn:SingleTurnAgentLoop",
+    "tool_agent": "burnish.agents.loops.tool:ToolAgentLoop",
+    "react_agent": "burnish.agents.loops.react:ReactAgentLoop",
+    "search_agent": "burnish.agents.loops.search:SearchAgentLoop",
 }
 _registered: dict[str, type["AgentLoopBase"]] = {}
 Loop = TypeVar("Loop", bound="type[AgentLoopBase]")
 
 
 class AgentLoopBase(ABC):
-    """Base of all loops. One instance runs one trajectory, so it may keep state on itself."""
+    """Base of all loops. One instance runs one trajectory, so it may keep state on itself.
+
+    `environment` is what all trajectories of a run share: tools, interactions, the retriever.
+    """
+
+    environment: "Environment"  # set by the runner before `run`
 
     def __init__(self, config: PPOConfig, server_manager: "ServerManager", tokenizer: Any, chat: ChatRenderer):
         self.config = config
@@ -44,15 +53,30 @@ class AgentLoopBase(ABC):
         """Make the trajectory. `row` is the data row, plus `messages` (its prompt) and `max_turns`."""
 
     def prompt_ids(self, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None) -> list[int]:
-        """The rendered prompt, at most `data.max_prompt_length` tokens long, as `data.truncation` says."""
+        """The rendered prompt, at most `data.start_limit` tokens long, as `data.truncation` says."""
         data = self.config.data
         try:
-            return truncate(self.chat.prompt_ids(messages, tools), data.max_prompt_length, data.truncation)
+            return truncate(self.chat.prompt_ids(messages, tools), data.start_limit, data.truncation)
         except DataError as error:
             raise DataError(
-                f"prompt of uid {self.server_manager.uid}: {error}; raise data.max_prompt_length, drop such rows with "
+                f"prompt of uid {self.server_manager.uid}: {error}; raise {data.start_limit_key}, drop such rows with "
                 "data.filter_overlong_prompts=True, or cut them with data.truncation=left, right or middle"
             ) from error
+
+    def transcript(self, prompt_ids: list[int]) -> Transcript:
+        """The tokens of this trajectory, so far the prompt."""
+        return Transcript(self.server_manager, prompt_ids, self.config.data.response_limit)
+
+    def text(self, completion: Completion, *, keep_end: bool = False) -> str:
+        """What the policy wrote in one turn; special tokens as text, but for the one that ended it."""
+        drop = self.has_ended(completion) and not keep_end
+        ids = completion.token_ids[:-1] if drop else completion.token_ids
+        return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def has_ended(self, completion: Completion) -> bool:
+        """Whether the policy itself ended its turn, by a token; a plain one of `rollout.stop_token_ids` only stops."""
+        plain = set(self.config.actor_rollout_ref.rollout.stop_token_ids) - self.environment.chat_turns.special_ids
+        return isinstance(completion.stop, int) and completion.stop not in plain
 
 
 def register(name: str) -> Callable[[Loop], Loop]:
@@ -84,17 +108,18 @@ def find_loop(name: str, key: str = "agent_name") -> type[AgentLoopBase]:
         if spelling in BUILT_IN:
             module, class_name = BUILT_IN[spelling].split(":")
             return getattr(import_module(module), class_name)
-        if spelling in LATER:
-            raise NotAvailable(f"{LATER[spelling]} ({key}={name})", f"This version has {_known()}")
     raise ConfigError(
-        f"{key}={name}: there is no such agent loop; this version has {_known()} "
-        f"(not available yet: {', '.join(LATER)}). "
+        f"{key}={name}: there is no such agent loop{nearest(name, _names())} (there are {_known()}). "
         "Register your own with @register, or name its file in actor_rollout_ref.rollout.agent.agent_loop_config_path"
     )
 
 
+def _names() -> set[str]:
+    return {*BUILT_IN, *_registered}
+
+
 def _known() -> str:
-    return ", ".join(sorted({*BUILT_IN, *_registered}))
+    return ", ".join(sorted(_names()))
 
 
 def _identity(cls: type) -> str:

@@ -17,7 +17,9 @@ class AgentLoopOutput:
     """One trajectory: the prompt, and everything after it with a mask that says which tokens the policy sampled.
 
     `response_logprobs` are read where the mask is 1; None takes them from the engine's record, where every sampled
-    token is in the response. `turn_rewards` has one number per turn, a turn being an unbroken run of sampled tokens.
+    token is in the response. `turn_rewards` has one number per turn, a turn being an unbroken run of sampled tokens;
+    `reward_score` goes to the last one. Where either is given nothing else scores the response, unless `add_score` asks
+    for the configured score besides the turn rewards.
     `extra_fields["new_prompts"]` is a list of rows that the loop proposes to train on later (`data.augment.enable`).
     """
 
@@ -27,6 +29,7 @@ class AgentLoopOutput:
     response_logprobs: list[float] | None = None
     reward_score: float | None = None
     turn_rewards: list[float] | None = None
+    add_score: bool = False
     num_turns: int = 2
     metrics: dict[str, Any] = field(default_factory=dict)
     extra_fields: dict[str, Any] = field(default_factory=dict)
@@ -69,6 +72,11 @@ class AgentLoopOutput:
     def policy_ids(self) -> list[int]:
         """The tokens that the policy itself sampled."""
         return list(itertools.compress(self.response_ids, self.response_mask))
+
+    def policy_turns(self) -> list[list[int]]:
+        """The same, by turn."""
+        turns = itertools.groupby(zip(self.response_ids, self.response_mask, strict=True), key=lambda pair: pair[1])
+        return [[token for token, _ in turn] for sampled, turn in turns if sampled]
 
     def turn_ends(self) -> list[int]:
         """Position in the response of the last sampled token of each turn."""

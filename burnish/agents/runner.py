@@ -4,7 +4,11 @@ Every row becomes one task in one event loop: its agent loop runs, its output is
 the others go on generating. A task waits for the rollout engine, for what its loop awaits, and for the scorer;
 `deadline_s` bounds all of it: past it the waiting tasks are cancelled and named. (A loop that blocks the thread, or
 catches its cancellation, cannot be ended from here.) Results come in the order of the rows and do not depend on the
-order of finishing. The first failure ends the run, naming the trajectory.
+order of finishing. A tool, a retriever or an interaction that fails ends its trajectory, which is handed on as failed
+(`extra_fields["failure"]`); any other failure ends the run, naming the trajectory.
+
+All runs of a runner share one event loop, so what tools and clients open in one is still good in the next; `close` ends
+them.
 
 All rows of a call are sampled alike, but for those whose column `greedy` is true: they take the likeliest tokens, in
 the same call, so that a baseline runs beside the samples it is for.
@@ -19,12 +23,13 @@ from typing import Any
 import numpy as np
 
 from burnish.agents.base import AgentLoopOutput, find_loop
+from burnish.agents.environment import TOOL_LOOPS, Environment
 from burnish.agents.server import ServerManager
 from burnish.agents.user_loops import SECTION, user_loops
 from burnish.config import PPOConfig
 from burnish.data.chat import ChatRenderer, to_messages
-from burnish.errors import AgentError, DeadlineError, UserError
-from burnish.rollout.base import Completion, RolloutEngine, Sampling, run_to_end
+from burnish.errors import AgentError, DeadlineError, ToolFailure, UserError
+from burnish.rollout.base import Completion, EventLoop, RolloutEngine, Sampling
 
 GREEDY = "greedy"  # the column of rows that are answered greedily whatever the call's sampling is
 
@@ -60,9 +65,11 @@ class TrajectoryRunner:
         self.tokenizer = tokenizer
         self.config = config
         self.chat = ChatRenderer(tokenizer, config.data.apply_chat_template_kwargs)
+        self.environment = Environment(config, tokenizer, self.chat)
         self.user_loops = user_loops(config)
         self.default_loop = config.actor_rollout_ref.rollout.agent.default_agent_loop
         find_loop(self.default_loop, f"{SECTION}.default_agent_loop")  # a wrong name is told before anything runs
+        self._loop = EventLoop()
 
     def run(
         self,
@@ -80,13 +87,22 @@ class TrajectoryRunner:
         trajectory as it finishes. Works inside a running event loop too, as in a notebook, which it blocks.
         """
         call = Call(sampling, namespace, seed, score)
-        return run_to_end(self.run_async(rows, call, deadline_s))
+        if {row.get("agent_name") or self.default_loop for row in rows} & {*TOOL_LOOPS}:
+            _ = self.environment.tools  # here, because what starts a server would hold up all trajectories
+        return self._loop.run(self.run_async(rows, call, deadline_s))
+
+    def close(self) -> None:
+        """End what the environment started, and the event loop."""
+        try:
+            self._loop.run(self.environment.close())
+        finally:
+            self._loop.close()
 
     async def run_async(
         self, rows: Sequence[dict[str, Any]], call: "Call", deadline_s: float | None = None
     ) -> list[Trajectory]:
         """`run`, for callers that await it."""
-        limit = self.config.data.max_response_length
+        limit = self.config.data.response_limit
         sampling = replace(call.sampling, max_tokens=min(call.sampling.max_tokens or limit, limit))
         call = replace(call, sampling=sampling)
         stages = ["starting"] * len(rows)  # what each trajectory waits for, to be told when it waits too long
@@ -117,20 +133,31 @@ class TrajectoryRunner:
         try:
             make = self.user_loops.get(name) or find_loop(name)
             loop = make(config=self.config, server_manager=server, tokenizer=self.tokenizer, chat=self.chat)
+            loop.environment = self.environment
             stages[position] = f"in agent loop {name}"
             returned = await loop.run(sampling.to_params(), **self._arguments(row))
             output = self._finished(returned, server.completions)
+        except ToolFailure as failure:
+            output = self._failed(failure)
         except UserError:
             raise  # says itself what to mend
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise  # by the runner
+            raise AgentError(f"agent loop {name} failed for {_who(row)}: what it awaited was cancelled") from error
         except Exception as error:
             raise AgentError(f"agent loop {name} failed for {_who(row)}: {type(error).__name__}: {error}") from error
-        ids = np.array(output.policy_ids)  # of a list, transformers asks each number what it is
-        text = self.tokenizer.decode(ids, skip_special_tokens=True)
+        text = self._text(output.policy_turns() or [turn.token_ids for turn in server.completions])
         trajectory = Trajectory(row, output, text, completions=server.completions)
         if call.score is not None:
             stages[position] = "being scored"
             trajectory.score_result = await call.score(row, output, text)
         return trajectory
+
+    def _text(self, turns: Sequence[Sequence[int]]) -> str:
+        """What the policy wrote, turn by turn on lines of their own, because other text stood between them."""
+        ids = [np.array(turn, dtype=np.int64) for turn in turns]  # of a list, transformers asks each number what it is
+        return "\n".join(self.tokenizer.decode(turn, skip_special_tokens=True) for turn in ids)
 
     def _arguments(self, row: dict[str, Any]) -> dict[str, Any]:
         """The row as a loop receives it: a copy, because rows of a group share what is inside them."""
@@ -140,13 +167,19 @@ class TrajectoryRunner:
         own = copy.deepcopy(row)
         return {"max_turns": turns, **own, "messages": to_messages(own["raw_prompt"])}
 
+    def _failed(self, failure: ToolFailure) -> AgentLoopOutput:
+        """What stands for a trajectory that could not go on: no token of it is trained."""
+        nothing = [self.tokenizer.pad_token_id or 0]
+        extra = {"failure": str(failure), "finish_reason": "abort"}
+        return AgentLoopOutput(nothing, nothing, [0], [0.0], extra_fields=extra)
+
     def _finished(self, output: Any, completions: list[Completion]) -> AgentLoopOutput:
-        """The checked output with log-probs filled in, cut to `data.max_response_length`."""
+        """The checked output with log-probs filled in, cut to what a response may have."""
         if not isinstance(output, AgentLoopOutput):
             raise AgentError(f"run returned a {type(output).__name__}; expected an AgentLoopOutput")
         if output.response_logprobs is None:
             output = replace(output, response_logprobs=_recorded_log_probs(output, completions))
-        limit = self.config.data.max_response_length
+        limit = self.config.data.response_limit
         cut = output.cut(limit)
         if not any(cut.response_mask):
             raise AgentError(f"no token of the response (its first {limit} count) was sampled by the policy")

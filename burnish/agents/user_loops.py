@@ -2,11 +2,11 @@
 
 The file is a list of entries `{name: my_agent, _target_: package.module.MyAgent}`, or with `_target_: file.py:MyAgent`
 (config/user_code.py has all forms); a relative file is looked for beside the YAML file, then in the working directory.
-Other keys of an entry go to the class's constructor.
-
-`check_names` asks, before anything is loaded, whether every loop that a run will look for is there.
+Other keys of an entry go to the class's constructor. A class that has a method `check_entry(arguments, folder)` says
+with it, by a ConfigError, what is wrong with them.
 """
 
+import inspect
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -15,21 +15,18 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from burnish.agents.base import AgentLoopBase, find_loop, register_agent_loop
+from burnish.agents.targets import load_beside
 from burnish.config import PPOConfig
-from burnish.config.user_code import load_target
 from burnish.errors import AgentError, ConfigError
 
 SECTION = "actor_rollout_ref.rollout.agent"
 KEY = f"{SECTION}.agent_loop_config_path"
 
 
-def check_names(names: Iterable[str | None], config: PPOConfig) -> None:
-    """ConfigError (NotAvailable for one that comes later) where there is no loop of one of these names, which rows have
-    as `agent_name`, or of the default name. None stands for the default."""
+def check_names(names: Iterable[str], config: PPOConfig, key: str = "agent_name") -> None:
+    """ConfigError where there is no loop of one of these names, which `key` gave."""
     own = user_loops(config)
-    wanted = {config.actor_rollout_ref.rollout.agent.default_agent_loop: f"{SECTION}.default_agent_loop"}
-    wanted |= {name: "agent_name" for name in names if name is not None}
-    for name, key in wanted.items():
+    for name in names:
         if name not in own:
             find_loop(name, key)
 
@@ -59,24 +56,25 @@ def _load_entry(entry: Any, position: int, file: Path) -> tuple[str, Callable[..
     name, target = entry["name"], entry.get("_target_")
     if not isinstance(target, str):
         raise ConfigError(f"{where} ({name}): _target_ is missing; write package.module.Class or file.py:Class")
-    cls = load_target(_beside(target, file.parent, f"{where} ({name})"), f"{where} ({name}): _target_")
+    cls = load_beside(target, file.parent, f"{where} ({name}): _target_")
     try:
         register_agent_loop(name, cls)
     except AgentError as error:
         raise ConfigError(f"{where} ({name}): _target_={target}: {error}") from error
     arguments = {key: value for key, value in entry.items() if key not in ("name", "_target_")}
+    _check_arguments(cls, arguments, file.parent, f"{where} ({name})")
     return name, partial(cls, **arguments) if arguments else cls
 
 
-def _beside(target: str, folder: Path, where: str) -> str:
-    """The target with a relative file's full path, where it is one."""
-    file, colon, cls = target.rpartition(":")
-    if not file.endswith(".py"):
-        return target
-    path = Path(file).expanduser()
-    found = next((place for place in (folder / path, path) if place.is_file()), None)
-    if found is None:
-        raise ConfigError(
-            f"{where}: _target_={target}: there is no file {file} in {folder.absolute()} or the working directory"
-        )
-    return f"{found}{colon}{cls}"
+def _check_arguments(cls: Any, arguments: dict[str, Any], folder: Path, where: str) -> None:
+    """Told now rather than by the first trajectory, when a model is loaded."""
+    parts = dict.fromkeys(("config", "server_manager", "tokenizer", "chat"))
+    try:
+        inspect.signature(cls).bind(**parts, **arguments)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {cls.__name__} cannot be made with the keys of the entry: {error}") from error
+    if hasattr(cls, "check_entry"):
+        try:
+            cls.check_entry(arguments, folder)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error

@@ -141,7 +141,9 @@ class ActorConfig:
         False, "compile the model", inert="this version runs the model as it is, without compiling"
     )
     state_masking: bool = key(
-        True, "leave retrieved text out of the loss", later="training on retrieved text (the search agent)"
+        True,
+        "leave out of the loss what the policy did not write itself: retrieved text, tool responses, other turns",
+        reader="trainer/experience.py",
     )
     checkpoint: CheckpointConfig = section(CheckpointConfig)
     optim: OptimConfig = section(OptimConfig)

@@ -120,8 +120,8 @@ class OverlongBufferConfig:
 class StateMaskingConfig:
     """The tags around retrieved text."""
 
-    start_state_marker: str = key("<information>", "tag that opens retrieved text")
-    end_state_marker: str = key("</information>", "tag that closes it")
+    start_state_marker: str = key("<information>", "tag that opens retrieved text", reader="agents/loops/search.py")
+    end_state_marker: str = key("</information>", "tag that closes it", reader="agents/loops/search.py")
 
 
 @dataclass
@@ -156,4 +156,4 @@ class AlgorithmConfig:
     rollout_correction: RolloutCorrectionConfig = section(RolloutCorrectionConfig)
     pf_ppo: PFPPOConfig = section(PFPPOConfig)
     overlong_buffer: OverlongBufferConfig = section(OverlongBufferConfig)
-    state_masking: StateMaskingConfig = section(StateMaskingConfig, later="the search agent")
+    state_masking: StateMaskingConfig = section(StateMaskingConfig)

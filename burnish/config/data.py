@@ -64,7 +64,7 @@ class DataConfig:
     reward_fn_key: str = key(
         "data_source", "column that picks the scorer of a row", reader="rewards/managers/__init__.py"
     )
-    max_prompt_length: int = key(512, "prompt tokens at most", reader="data/dataset.py", low=1)
+    max_prompt_length: int = key(512, "prompt tokens at most", reader="config/data.py", low=1)
     max_response_length: int = key(512, "response tokens at most", reader="config/rules/sampling.py", low=1)
     train_batch_size: int = key(1024, "prompts per training step", reader="trainer/experience.py", low=1)
     gen_batch_size: int = key(
@@ -101,5 +101,38 @@ class DataConfig:
     apply_chat_template_kwargs: dict[str, Any] = key(
         {}, "arguments handed to the tokenizer's chat template", reader="data/dataset.py"
     )
-    max_start_length: int | None = key(None, "prompt tokens of the first turn", later="the search agent")
-    max_obs_length: int | None = key(None, "tokens of one observation", later="the search agent")
+    max_start_length: int | None = key(
+        None,
+        "prompt tokens at most, where max_prompt_length + max_response_length is the context that the prompt, all "
+        "turns (each at most max_response_length) and observations share; null: prompt and response have a limit each",
+        reader="config/data.py",
+        low=1,
+    )
+    max_obs_length: int | None = key(
+        None,
+        "tokens of what one search brings, its tags included; null: all of it",
+        reader="agents/loops/search.py",
+        low=1,
+    )
+
+    @property
+    def start_limit(self) -> int:
+        """Tokens of a prompt at most."""
+        return min(self.max_start_length or self.max_prompt_length, self.max_prompt_length)
+
+    @property
+    def start_limit_key(self) -> str:
+        """The key that says so, for messages."""
+        return "data.max_prompt_length" if self.start_limit == self.max_prompt_length else "data.max_start_length"
+
+    @property
+    def response_limit_key(self) -> str:
+        """The key that limits a response, for messages."""
+        if self.start_limit == self.max_prompt_length:
+            return "data.max_response_length"
+        return "data.max_prompt_length + data.max_response_length - data.max_start_length"
+
+    @property
+    def response_limit(self) -> int:
+        """Tokens of a whole response at most, with all its turns and what they were told."""
+        return self.max_prompt_length + self.max_response_length - self.start_limit

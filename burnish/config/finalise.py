@@ -12,6 +12,7 @@ from burnish.config.needs import Needs
 from burnish.config.ppo import REWARD_MODEL, PPOConfig
 from burnish.config.rm import RMConfig
 from burnish.config.rules import batch, evaluation, generation, loss, rows, run, sampling
+from burnish.config.rules.agents import agents, default_loop
 from burnish.config.rules.checkpoint import checkpoint
 from burnish.config.rules.correction import correction
 from burnish.config.rules.critic import critic
@@ -50,6 +51,7 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
     rows.rows(config, given)
     engine(config.actor_rollout_ref.rollout, config.actor_rollout_ref.model, sampling.ROLLOUT, given)
     sampling.lengths(config, given)
+    agents(config, given)
     batch.group_size(config, given)
     sampling.sampling(config, given)
     batch.mini_batches(config, given)
@@ -125,6 +127,7 @@ def finalise_generation(config: GenerationConfig, explicit: frozenset[str]) -> l
     generation.files(config, given)
     engine(config.rollout, config.model, "rollout", given)
     lora(config.model, "model", given, trains=False)
+    default_loop(config.rollout, "rollout", given, do_search=config.do_search)
     generation.lengths(config, given)
     generation.sampling(config, given)
     return given.notices

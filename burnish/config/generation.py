@@ -7,6 +7,7 @@ from burnish.config.data import TRUNCATION
 from burnish.config.key import key, section
 from burnish.config.model import DTYPE_SPELLINGS, DTYPES, ModelConfig
 from burnish.config.rollout import BaseRolloutConfig, engine_key
+from burnish.config.search import RetrieverConfig
 from burnish.config.trainer import RAY
 
 READER = "trainer/generation.py"
@@ -26,6 +27,9 @@ class GenerationDataConfig:
         "error", "what to do with a prompt over rollout.prompt_length", reader=READER, choices=TRUNCATION
     )
     apply_chat_template_kwargs: dict[str, Any] = key({}, "arguments for the chat template", reader=READER)
+    max_obs_length: int | None = key(
+        None, "tokens of what one search brings, its tags included; null: all of it", reader=READER, low=1
+    )
 
 
 @dataclass
@@ -82,3 +86,6 @@ class GenerationConfig:
     model: GenerationModelConfig = section(GenerationModelConfig, readers={"path": READER, "tokenizer_path": READER})
     rollout: GenerationRolloutConfig = section(GenerationRolloutConfig, readers={"timeout": READER})
     trainer: GenerationTrainerConfig = section(GenerationTrainerConfig)
+    do_search: bool = key(False, "rows without agent_name use search_agent", reader="config/finalise.py")
+    max_turns: int = key(10, "searches per question", reader=READER, low=0)
+    retriever: RetrieverConfig = section(RetrieverConfig)

@@ -13,7 +13,7 @@ from burnish.config.model import ModelConfig
 from burnish.config.process_reward import ProcessRewardConfig
 from burnish.config.reward import CustomRewardFunctionConfig, RewardConfig, RewardManagerConfig, RewardModelConfig
 from burnish.config.rollout import RolloutConfig
-from burnish.config.search import SEARCH_AGENT, RetrieverConfig
+from burnish.config.search import RetrieverConfig
 from burnish.config.trainer import TrainerConfig
 
 PROFILING = "profiling"
@@ -50,9 +50,9 @@ class PPOConfig:
     reward_manager: RewardManagerConfig = section(RewardManagerConfig)
     algorithm: AlgorithmConfig = section(AlgorithmConfig)
     trainer: TrainerConfig = section(TrainerConfig)
-    do_search: bool = key(False, "let the policy search while it answers", later=SEARCH_AGENT)
-    max_turns: int = key(10, "searches per question", later=SEARCH_AGENT)
-    retriever: RetrieverConfig = section(RetrieverConfig, later=SEARCH_AGENT)
+    do_search: bool = key(False, "rows without agent_name use search_agent", reader="config/rules/agents.py")
+    max_turns: int = key(10, "searches per question", reader="agents/loops/search.py", low=0)
+    retriever: RetrieverConfig = section(RetrieverConfig)
     ray_init: RayInitConfig = section(RayInitConfig, inert="no Ray in this run")
     global_profiler: ProfilerConfig = section(ProfilerConfig, later=PROFILING)
     controller_nsight_options: dict[str, Any] = key({}, "options of nsys here", later=PROFILING)

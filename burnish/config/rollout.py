@@ -13,7 +13,11 @@ from burnish.config.model import DTYPE_SPELLINGS, DTYPES
 ACTOR = "workers/actor_rollout_ref.py"
 EXPERIENCE = "trainer/experience.py"
 IN_PROCESS, NATIVE = "rollout/in_process.py", "rollout/native/engine.py"
-MULTI_TURN = "several turns, tools and interactions"
+TOOL_LOOP, ENVIRONMENT = "agents/loops/tool.py", "agents/environment.py"
+CALL_FORMATS = (
+    "hermes", "json", "llama3_json", "qwen3_coder", "react", "gpt-oss", "glm", "seed", "minimax", "kimi",
+    "deepseek_v4", "gemma4",
+)  # fmt: skip
 LATER_ENGINES = {
     "vllm": "the vllm rollout engine, which needs the package vllm (pip install 'burnish[vllm]')",
     "sglang": "the sglang rollout engine, which needs the package sglang (pip install 'burnish[sglang]')",
@@ -37,17 +41,37 @@ class ValKwargs:
 class MultiTurnConfig:
     """Tools and further turns within one response."""
 
-    enable: bool = key(False, "let a response span several turns")
-    max_assistant_turns: int | None = key(None, "turns of the policy at most")
-    max_user_turns: int | None = key(None, "turns of the environment at most")
-    max_tool_calls: int | None = key(None, "tool calls per trajectory at most")
-    max_parallel_calls: int = key(1, "tool calls of one turn that run at once")
-    tool_timeout: float | None = key(None, "seconds for one tool call")
-    max_tool_response_length: int = key(256, "tokens of one tool response")
-    tool_response_truncate_side: str = key("middle", "which part of a long one is cut")
-    tool_config_path: str | None = key(None, "YAML file with the tools", path=True)
-    interaction_config_path: str | None = key(None, "YAML file with the interactions", path=True)
-    format: str = key("hermes", "how the model writes a call")
+    enable: bool = key(False, "rows without agent_name use tool_agent", reader="config/rules/agents.py")
+    max_assistant_turns: int | None = key(
+        None, "turns of the policy at most; null: as many as the response has room for", reader=TOOL_LOOP, low=1
+    )
+    max_user_turns: int | None = key(
+        None, "answers of an interaction at most; null: as many as there is room for", reader=TOOL_LOOP, low=0
+    )
+    max_tool_calls: int | None = key(
+        None, "tool calls per trajectory at most; further ones are refused", reader=TOOL_LOOP, low=0
+    )
+    max_parallel_calls: int = key(
+        1,
+        "tool calls of one turn at most, which run at the same time; further ones are refused",
+        reader=TOOL_LOOP,
+        low=1,
+    )
+    tool_timeout: float = key(60.0, "seconds for one call of a tool or an interaction", reader=TOOL_LOOP, above=0)
+    max_tool_response_length: int = key(256, "tokens of one tool response", reader=TOOL_LOOP, low=1)
+    tool_response_truncate_side: str = key(
+        "middle", "where a longer one is cut", reader=TOOL_LOOP, choices=("left", "middle", "right")
+    )
+    tool_config_path: str | None = key(None, "YAML file with the tools", reader=ENVIRONMENT, path=True)
+    interaction_config_path: str | None = key(None, "YAML file with the interactions", reader=ENVIRONMENT, path=True)
+    format: str = key("hermes", "how the model writes a call", reader=ENVIRONMENT, choices=CALL_FORMATS)
+    rewards: str = key(
+        "trajectory",
+        "what is trained: the score of the whole response; the rewards that tools and interactions gave its turns; or "
+        "both, added up",
+        reader=TOOL_LOOP,
+        choices=("trajectory", "turn", "both"),
+    )
 
 
 @dataclass
@@ -132,7 +156,7 @@ class BaseRolloutConfig:
     timeout: float | None = key(
         None, "seconds for all trajectories of one batch; null: no limit", reader=ACTOR, above=0
     )
-    multi_turn: MultiTurnConfig = section(MultiTurnConfig, later=MULTI_TURN)
+    multi_turn: MultiTurnConfig = section(MultiTurnConfig)
     agent: AgentConfig = section(AgentConfig)
     engine_kwargs: EngineKwargs = section(EngineKwargs)
     disable_log_stats: bool = key(True, "no statistics of the engine in its log", inert="engines log none")

@@ -150,9 +150,9 @@ class PromptBuffer:
 
     def _check(self, row: Row) -> None:
         """DataError where the row could not be answered or scored."""
-        length, limit = len(self.chat.prompt_ids(row["raw_prompt"])), self.config.max_prompt_length
+        length, limit = len(self.chat.prompt_ids(row["raw_prompt"])), self.config.start_limit
         if length > limit and (self.config.truncation == "error" or self.config.filter_overlong_prompts):
-            raise DataError(f"the prompt has {length} tokens, over data.max_prompt_length={limit}")
+            raise DataError(f"the prompt has {length} tokens, over {self.config.start_limit_key}={limit}")
         if self.check and (problem := self.check(row)):
             raise DataError(problem)
 

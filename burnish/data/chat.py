@@ -126,12 +126,12 @@ class ChatRenderer:
 
     def prompt_ids(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[int]:
         """The ids a policy is prompted with."""
-        return self._encode(self.text(messages, tools))
+        return self.encode(self.text(messages, tools))
 
     def whole(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[int]:
         """Ids of a conversation to the very end, with all that the template writes after the last turn: what a reward
         model reads and learns to read."""
-        return self._encode(self.text(messages, tools, generation_prompt=False))
+        return self.encode(self.text(messages, tools, generation_prompt=False))
 
     def token_counts(self, texts: Sequence[str], batch: int = 1024) -> list[int]:
         """Lengths of rendered texts in tokens; batched, so that fast tokenizers use all cores."""
@@ -171,12 +171,12 @@ class ChatRenderer:
                 "Split the conversation into one example per assistant turn, or give a template that keeps past "
                 "turns in data.apply_chat_template_kwargs.chat_template"
             )
-        whole = self._encode(after)
+        whole = self.encode(after)
         if whole[: len(ids)] == ids:
             return whole
         # A token spans the seam (e.g. two newlines become one). The model generates from the ids of `before`,
         # so those stay and only the addition is tokenised by itself.
-        return ids + self._encode(after[len(before) :])
+        return ids + self.encode(after[len(before) :])
 
     def _turn_mask(self, turn: list[int]) -> list[int]:
         """1 through the end-of-turn token; 0 on what the template writes after it (often a newline)."""
@@ -185,7 +185,8 @@ class ChatRenderer:
             return [1] * len(turn)
         return [1] * (last + 1) + [0] * (len(turn) - last - 1)
 
-    def _encode(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
+        """Ids of rendered text."""
         # The template writes the special tokens; verbose=False because over-long prompts are our business.
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 

@@ -108,9 +108,9 @@ class CustomDataset:
         """The value of row `i` at a dotted path; None where there is none."""
         return lookup(self[i], key)
 
-    def agent_names(self) -> set[str]:
-        """None is known beforehand: rows of a user's class are made as they are drawn."""
-        return set()
+    def known_rows(self) -> list[Row]:
+        """None: rows of a user's class are made as they are drawn."""
+        return []
 
     def where(self, i: int) -> str:
         """How messages name row `i`."""

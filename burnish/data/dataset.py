@@ -97,9 +97,9 @@ class RLDataset:
         """The value of row `i` at a dotted path, e.g. `extra_info.difficulty`; None where there is none."""
         return lookup(self._rows[i], key)
 
-    def agent_names(self) -> set[str]:
-        """The agent loops that rows ask for by `agent_name`."""
-        return {row["agent_name"] for row in self._rows} - {None}
+    def known_rows(self) -> list[Row]:
+        """All rows, as far as they are known before they are drawn."""
+        return self._rows
 
     def where(self, i: int) -> str:
         """How messages name row `i`."""
@@ -152,13 +152,13 @@ class RLDataset:
         renderer = ChatRenderer(tokenizer, self.config.apply_chat_template_kwargs)
         if not self.config.filter_overlong_prompts and self.config.truncation != "error":
             return
-        limit = self.config.max_prompt_length
+        limit = self.config.start_limit
         lengths = renderer.token_counts([self._rendered(renderer, i) for i in range(len(self))])
         over = [i for i, length in enumerate(lengths) if length > limit]
         if over and not self.config.filter_overlong_prompts:
             raise DataError(
-                f"{self.where(over[0])}: the prompt has {lengths[over[0]]} tokens, over data.max_prompt_length={limit} "
-                f"({len(over)} of {len(self)} prompts are, the longest has {max(lengths)}). Raise the limit, or set "
+                f"{self.where(over[0])}: the prompt has {lengths[over[0]]} tokens, over {self.config.start_limit_key}="
+                f"{limit} ({len(over)} of {len(self)} prompts are, the longest has {max(lengths)}). Raise it, or set "
                 "data.filter_overlong_prompts=true to leave them out, or data.truncation=left|right|middle to cut them"
             )
         if over:
@@ -174,8 +174,8 @@ class RLDataset:
         total, out = len(self), set(over)
         if len(out) == total:
             raise DataError(
-                f"all {total} prompts are over data.max_prompt_length={limit} (the longest has {longest} tokens), "
-                "so data.filter_overlong_prompts leaves nothing. Raise the limit"
+                f"all {total} prompts are over {self.config.start_limit_key}={limit} (the longest has {longest} "
+                "tokens), so data.filter_overlong_prompts leaves nothing. Raise the limit"
             )
         ends = [sum(self.source_sizes[: n + 1]) for n in range(len(self.source_sizes))]
         starts = [0, *ends[:-1]]
@@ -184,7 +184,7 @@ class RLDataset:
         ]
         self._rows = [row for i, row in enumerate(self._rows) if i not in out]
         self._origin = [number for i, number in enumerate(self._origin) if i not in out]
-        self._say(f"{len(over)} of {total} prompts are over data.max_prompt_length={limit} and left out")
+        self._say(f"{len(over)} of {total} prompts are over {self.config.start_limit_key}={limit} and left out")
 
     def _say(self, notice: str) -> None:
         log.info(notice)

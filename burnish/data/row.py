@@ -7,7 +7,7 @@ the wrong type is a `DataError` that names the field; the caller adds file and r
 
 from typing import Any
 
-from burnish.data.chat import to_messages
+from burnish.data.chat import to_messages, without_nulls
 from burnish.data.files import Row, lookup
 from burnish.errors import DataError, NotAvailable
 
@@ -15,7 +15,8 @@ from burnish.errors import DataError, NotAvailable
 _ADDED = {
     "the prompt stream": "uid sample greedy augmented",
     "rollout": "prompts responses input_ids attention_mask position_ids response_mask rollout_log_probs num_turns "
-    "num_tool_calls truncated finish_reason policy_version agent_metrics new_prompts",
+    "num_tool_calls truncated retrieved turn_scores tool_score interaction_score added_turn_rewards finish_reason "
+    "policy_version agent_metrics new_prompts",
     "reward": "score_result rm_scores token_level_scores reward_info reward_baselines outcomes process_ref_log_prob "
     "process_rewards",
     "log-probs": "old_log_probs entropys sum_pi_squared ref_log_prob values",
@@ -52,8 +53,8 @@ def complete_row(row: Row, *, prompt_key: str, reward_fn_key: str, position: int
         "extra_info": extra_info,
         "ability": row.get("ability"),
         "agent_name": _text(row, "agent_name"),
-        "interaction_kwargs": _object(row, "interaction_kwargs", extra_info),
-        "tools_kwargs": _object(row, "tools_kwargs", extra_info),
+        "interaction_kwargs": without_nulls(_object(row, "interaction_kwargs", extra_info)),
+        "tools_kwargs": without_nulls(_object(row, "tools_kwargs", extra_info)),
         "index": next((i for i in (extra_info.get("index"), row.get("index")) if i is not None), position),
     }
 

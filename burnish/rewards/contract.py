@@ -20,6 +20,8 @@ BATCH_PARAMETERS = ("data_sources", "solution_strs", "ground_truths", "extra_inf
 
 #: Where a scoring function's dict, an agent loop's extra fields and a manager's extra info hold rows to train on.
 NEW_PROMPTS = "new_prompts"
+#: The column of a batch with what the turns of a response earn besides its score.
+TURN_REWARDS = "added_turn_rewards"
 
 #: Levels of lists and objects that a value may have, and bits of a whole number in it.
 DEEPEST, MOST_BITS = 100, 10_000
@@ -66,7 +68,8 @@ class ScoreResult:
     `reward.on_error=zero`, where a failed sample has score 0 and keeps its error. `turn_rewards` are those an agent
     loop gave its turns, one per unbroken run of the policy's tokens; `score` is then their sum. `new_prompts` is what
     the function returned under that name, JSON-able and not yet checked. `index` (the row's) and `response` (its start,
-    as `shortened` shows it) are kept where there is an error, to report it."""
+    as `shortened` shows it) are kept where there is an error, to report it. `of_tool`: the error is that of a tool, a
+    retriever or an interaction, so that there is no whole trajectory that could be scored."""
 
     score: float | None
     info: dict[str, Any] = field(default_factory=dict)
@@ -77,6 +80,7 @@ class ScoreResult:
     new_prompts: Any = None
     index: Any = None
     response: str = ""
+    of_tool: bool = False
 
     @classmethod
     def of(cls, request: ScoreRequest, score: float, info: dict[str, Any], seconds: float) -> Self:

@@ -1,9 +1,11 @@
 """The failure policy: which samples of a step are dropped, what is counted, and when the run stops.
 
-A sample that could not be scored (after its retries) is dropped and counted, never given a silent 0. Where the
+A sample that could not be scored (after its retries) is dropped and counted, never given a silent 0; so is one whose
+trajectory a tool, a retriever or an interaction could not go on with. Where the
 estimator compares samples of one prompt, a group that lost samples stays while two remain. More than
 `max_failure_ratio` of the step's samples failing raises a RewardError with the distinct causes.
-`reward.on_error=zero` keeps failed samples with score 0; they are counted all the same, also towards that ratio.
+`reward.on_error=zero` keeps samples that could not be scored, with score 0; they are counted all the same, also towards
+that ratio.
 
 Functions over lists and numpy arrays, and one counter. The trainer calls `apply_policy` once per generation round, of
 which a step has one, or several with dynamic sampling: what is said of a step here, ratio included, is then said of the
@@ -29,15 +31,17 @@ class FailureReport:
 
     results: list[ScoreResult]
     failed: int
+    of_tools: int  # failed ones whose trajectory never ended, because of a tool, a retriever or an interaction
     dropped_samples: int  # failed ones, and those whose group became too small
     dropped_groups: int
     causes: str = ""  # of the failures, as `describe_causes` words them
 
     def metrics(self) -> dict[str, float]:
         return {
-            "failures/reward": float(self.failed),
-            "failures/reward_dropped_samples": float(self.dropped_samples),
-            "failures/reward_dropped_groups": float(self.dropped_groups),
+            "failures/reward": float(self.failed - self.of_tools),
+            **({"failures/tool": float(self.of_tools)} if self.of_tools else {}),
+            "failures/dropped_samples": float(self.dropped_samples),
+            "failures/dropped_groups": float(self.dropped_groups),
         }
 
 
@@ -57,20 +61,19 @@ def apply_policy(
     failed = np.array([result.error is not None for result in results], dtype=bool)  # (B,)
     if too_many(int(failed.sum()), len(results), max_failure_ratio):
         raise _too_many_failed(results, uids, len(results), len(results), max_failure_ratio)
-    causes = describe_causes(results, uids)
+    causes, of_tools = describe_causes(results, uids), sum(result.of_tool for result in results)
     if on_error == "zero":
-        filled = [replace(r, score=0.0) if r.error is not None else r for r in results]
-        return np.ones(len(results), dtype=bool), FailureReport(filled, int(failed.sum()), 0, 0, causes)
-    keep = ~failed
+        results = [replace(r, score=0.0) if r.error is not None and not r.of_tool else r for r in results]
+    keep = np.array([result.score is not None for result in results], dtype=bool)
     lost: set[Hashable] = set()
     if needs_groups:
         left = Counter(uid for uid, kept in zip(uids, keep, strict=True) if kept)
-        hit = {uid for uid, bad in zip(uids, failed, strict=True) if bad}
+        hit = {uid for uid, kept in zip(uids, keep, strict=True) if not kept}
         lost = {uid for uid in hit if left[uid] < 2}
         keep &= np.array([uid not in lost for uid in uids], dtype=bool)
     if len(results) and not keep.any():
         raise RewardError(f"none of the {len(results)} samples of the step could be used\n{causes}")
-    return keep, FailureReport(list(results), int(failed.sum()), int((~keep).sum()), len(lost), causes)
+    return keep, FailureReport(list(results), int(failed.sum()), of_tools, int((~keep).sum()), len(lost), causes)
 
 
 def too_many(failed: int, total: int, max_failure_ratio: float) -> bool:

@@ -17,28 +17,38 @@ class LoopOutput(Protocol):
 
     reward_score: float | None
     turn_rewards: list[float] | None
+    add_score: bool
     num_turns: int
     metrics: dict[str, Any]
     extra_fields: dict[str, Any]
 
 
-#: What a reward function learns about the trajectory in `extra_info`; in a batch, the columns of the same names.
-FACTS = ("num_turns", "num_tool_calls", "truncated")
+#: What agent loops may tell of a trajectory: the passages of each search, the rewards of each turn, and what tools and
+#: an interaction say of the whole.
+TOLD = ("retrieved", "turn_scores", "tool_score", "interaction_score")
+#: What a reward function learns about the trajectory in `extra_info`; in a batch, the columns of the same names, None
+#: where it is not known.
+FACTS = ("num_turns", "num_tool_calls", "truncated", *TOLD)
 
 
 def facts_of(output: LoopOutput) -> dict[str, Any]:
-    """The FACTS of a finished trajectory."""
+    """The FACTS of a finished trajectory, as far as they are known."""
     return {
         "num_turns": output.num_turns,
         "num_tool_calls": output.metrics.get("num_tool_calls", 0),
         "truncated": output.extra_fields.get("finish_reason") == "length",
+        **{name: output.extra_fields[name] for name in TOLD if name in output.extra_fields},
     }
 
 
 def loop_result(output: LoopOutput, data_source: str) -> ScoreResult | None:
-    """The reward that the agent loop itself gave its trajectory, None where it gave none."""
+    """The reward that the agent loop itself gave its trajectory, or that it failed; None where it gave none."""
+    if "failure" in output.extra_fields:
+        return ScoreResult(None, error=output.extra_fields["failure"], data_source=data_source, of_tool=True)
+    if output.add_score:
+        return None
     if output.turn_rewards is not None:
-        turns = tuple(output.turn_rewards)
+        turns = (*output.turn_rewards[:-1], math.fsum((output.turn_rewards[-1], output.reward_score or 0.0)))
         return ScoreResult(math.fsum(turns), data_source=data_source, turn_rewards=turns)
     if output.reward_score is not None:
         return ScoreResult(output.reward_score, data_source=data_source)

@@ -188,14 +188,38 @@ class RolloutEngine(ABC):
         """Counters since the engine was made."""
 
 
-def run_to_end(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine; in a thread of its own where an event loop already runs in this one."""
+class EventLoop:
+    """An event loop that outlives what it runs, for callers that await nothing."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine."""
+        return _undisturbed(self._runner.run, work)
+
+    def close(self) -> None:
+        """End what is left on it."""
+        _undisturbed(self._runner.close)
+
+
+def _undisturbed(function: Callable[..., T], *arguments: Any) -> T:
+    """Call it, in a thread of its own where an event loop already runs in this one."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
+        return function(*arguments)
     with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(asyncio.run, work).result()
+        return thread.submit(function, *arguments).result()
+
+
+def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine in an event loop of its own."""
+    loop = EventLoop()
+    try:
+        return loop.run(work)
+    finally:
+        loop.close()
 
 
 def request_seed(seed: int, namespace: str, uid: int, sample: int, turn: int) -> int:

@@ -10,10 +10,9 @@ Where `data.augment.enable` is not set there is no buffer: what is proposed is i
 
 import logging
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any
 
-from burnish.agents import check_names
+from burnish.agents.check import AgentCheck
 from burnish.config import PPOConfig
 from burnish.data.augment import AUGMENTED, Intake, PromptBuffer, Proposal, Provenance
 from burnish.data.files import Row
@@ -33,16 +32,17 @@ def make_buffer(config: PPOConfig, tokenizer: Any, manager: Any) -> PromptBuffer
         return None
     check_row = getattr(manager, "check_row", None)
 
-    @cache
-    def no_loop(name: str | None) -> str | None:
+    agents = AgentCheck(config, tokenizer)
+
+    def no_agent(row: Row) -> str | None:
         try:
-            check_names([name], config)
+            agents.row(row)
         except UserError as error:
             return str(error)
         return None
 
     def check(row: Row) -> str | None:
-        return no_loop(row["agent_name"]) or (check_row(row) if check_row else None)
+        return no_agent(row) or (check_row(row) if check_row else None)
 
     return PromptBuffer(config.data, tokenizer, check)
 

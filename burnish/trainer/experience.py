@@ -34,7 +34,14 @@ from burnish.trainer.augment import Augmentation
 from burnish.trainer.filter import GroupFilter
 from burnish.trainer.process_reward import outcomes
 from burnish.trainer.reward_model import RULE_SCORE, RewardModel, model_metrics
-from burnish.trainer.score import add_overlong_penalty, fold_baselines, score, score_metrics, scores_at_once
+from burnish.trainer.score import (
+    add_overlong_penalty,
+    fold_baselines,
+    score,
+    score_metrics,
+    scores_at_once,
+    with_observations,
+)
 from burnish.workers.rollout_metrics import with_speed
 
 
@@ -146,7 +153,9 @@ class Experience:
         if self.needs.process_reward:
             batch.batch["outcomes"] = outcomes(batch, ("acc", RULE_SCORE) if self.reward_model else ("acc",))
         if algorithm.overlong_buffer.enable:
-            add_overlong_penalty(batch, self.config.data.max_response_length, algorithm.overlong_buffer)
+            add_overlong_penalty(batch, self.config.data.response_limit, algorithm.overlong_buffer)
+        if not self.config.actor_rollout_ref.actor.state_masking:
+            batch = with_observations(batch)
         return fold_baselines(batch) if self.needs.greedy_baseline else batch
 
     @property

@@ -22,18 +22,21 @@ import math
 import shlex
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from burnish.agents.check import AgentCheck
 from burnish.agents.runner import Trajectory, TrajectoryRunner
-from burnish.agents.user_loops import check_names, user_loops
+from burnish.agents.user_loops import user_loops
 from burnish.config import GenerationConfig, Loaded, PPOConfig, explain
 from burnish.config.rollout import BaseRolloutConfig
 from burnish.data.chat import ChatRenderer
-from burnish.errors import BurnishError, ConfigError, DataError
+from burnish.data.files import at
+from burnish.errors import BurnishError, ConfigError, DataError, ToolFailure
 from burnish.models.device import pick_device
 from burnish.models.facts import read_model_facts
 from burnish.models.loading import load_tokenizer
@@ -59,7 +62,7 @@ class Generation:
         self.tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
         self.prompts = PromptFile(config.data.path, self.run.data)
         chat = ChatRenderer(self.tokenizer, config.data.apply_chat_template_kwargs)
-        check_names(check_prompts(self.prompts, chat, config), self.run)
+        check_prompts(self.prompts, chat, config, AgentCheck(self.run, self.tokenizer))
         self.schema = output_schema(config.data.path, self.prompts.arrow.schema)
         self.sampling = training_sampling(self.run.actor_rollout_ref.rollout)
 
@@ -81,6 +84,9 @@ class Generation:
             seed=self.config.trainer.seed,
             deadline_s=self.config.rollout.timeout,
         )
+        for trajectory in trajectories:
+            if "failure" in trajectory.output.extra_fields:
+                raise ToolFailure(f"row {trajectory.row['uid']}: {trajectory.output.extra_fields['failure']}")
         said = [_described(trajectory) for trajectory in trajectories]
         groups = [said[i : i + n] for i in range(0, len(said), n)]
         added = [
@@ -120,10 +126,11 @@ def generate(loaded: Loaded[GenerationConfig]) -> None:
 def answer_all(generation: Generation, output: GenerationOutput) -> float:
     """Answer and save every row that is missing; returns tokens per second, 0 where none was missing."""
     missing = list(output.missing(generation.config.data.batch_size))
-    if missing:
-        generation.load()
+    if not missing:
+        return 0.0
+    generation.load()
     tokens, seconds = 0, 0.0
-    with Progress("generating", output.total, done=output.saved) as progress:
+    with closing(generation.runner), Progress("generating", output.total, done=output.saved) as progress:
         for numbers in missing:
             start = time.monotonic()
             table = generation.answer(numbers)
@@ -131,7 +138,7 @@ def answer_all(generation: Generation, output: GenerationOutput) -> float:
             tokens += sum(map(sum, table["response_lengths"].to_pylist()))
             output.write(numbers, table)
             progress.advance(len(numbers), f"{tokens / seconds:.0f} tokens/s")
-    return tokens / seconds if seconds else 0.0
+    return tokens / seconds
 
 
 def _described(trajectory: Trajectory) -> dict[str, Any]:
@@ -175,6 +182,7 @@ def as_run(config: GenerationConfig) -> PPOConfig:
     data, policy = run.data, run.actor_rollout_ref
     data.prompt_key, data.truncation = config.data.prompt_key, config.data.truncation
     data.apply_chat_template_kwargs = config.data.apply_chat_template_kwargs
+    data.max_obs_length, run.max_turns, run.retriever = config.data.max_obs_length, config.max_turns, config.retriever
     data.max_prompt_length, data.max_response_length = config.rollout.prompt_length, config.rollout.response_length
     policy.model = dataclasses.replace(config.model, enable_gradient_checkpointing=False)  # nothing is trained
     for item in dataclasses.fields(BaseRolloutConfig):
@@ -200,14 +208,14 @@ def check_context(config: GenerationConfig) -> None:
         )
 
 
-def check_prompts(prompts: PromptFile, chat: ChatRenderer, config: GenerationConfig) -> set[str | None]:
-    """Every prompt can be rendered and, where none may be cut, is short enough; returns the agent loops of the rows."""
-    limit, names = config.rollout.prompt_length, set[str | None]()
+def check_prompts(prompts: PromptFile, chat: ChatRenderer, config: GenerationConfig, agents: AgentCheck) -> None:
+    """Every prompt can be rendered and, where none may be cut, is short enough; and its agent is there."""
+    limit = config.rollout.prompt_length
     over: dict[int, int] = {}  # tokens of the prompts that are too long, by row
     for numbers, rows in prompts.batches():
         texts = []
         for i, row in zip(numbers, rows, strict=True):
-            names.add(row["agent_name"])
+            agents.row(row, partial(at, prompts.path, i))
             with prompts.naming(i):
                 texts.append(chat.text(row["raw_prompt"]))
         if config.data.truncation == "error":
@@ -221,7 +229,7 @@ def check_prompts(prompts: PromptFile, chat: ChatRenderer, config: GenerationCon
                 f"{len(prompts)} prompts are, the longest has {max(over.values())}). Raise it, or cut prompts with "
                 "data.truncation=left, right or middle"
             )
-    return names
+    agents.finish()
 
 
 def loop_modules(run: PPOConfig) -> list[str]:

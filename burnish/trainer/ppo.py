@@ -12,12 +12,13 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from burnish.agents import check_names
+from burnish.agents.check import AgentCheck
 from burnish.algorithms.losses import token_choice
 from burnish.algorithms.metrics import data_metrics, lengths, reduce_metrics, throughput_metrics, timing_metrics
 from burnish.algorithms.needs import needs_of
@@ -32,6 +33,7 @@ from burnish.errors import BadStepError, BurnishError, CheckpointError, NothingT
 from burnish.protocol import DataProto
 from burnish.tracking import RunFolder, Tracker
 from burnish.tracking.timer import timed
+from burnish.trainer.agent_metrics import agent_metrics
 from burnish.trainer.augment import Augmentation, make_buffer
 from burnish.trainer.checkpoint import CheckpointStore, disk_errors, link_model_files, step_of
 from burnish.trainer.credit import Credit
@@ -98,13 +100,21 @@ class PPOTrainer:
         conversations = Conversations(config, self.tokenizer) if config.reward_model.enable else None
         self.train_rows = train_dataset(config.data, self.tokenizer, check)
         self.val_rows = val_dataset(config.data, self.tokenizer, check)
-        check_names(self.train_rows.agent_names() | (self.val_rows.agent_names() if self.val_rows else set()), config)
+        self.check_agents()
         if conversations is not None:
             check_training_rows(self.train_rows, conversations, by_outcomes=self.needs.process_reward)
             if self.val_rows is not None:
                 check_rows(self.val_rows, conversations)
         self.order = make_order(self.train_rows, config.data)
         self.new_prompts = make_buffer(config, self.tokenizer, self.reward_fn)
+
+    def check_agents(self) -> None:
+        """Every row's loop, tools and interaction are there, and a retriever where one is asked."""
+        agents = AgentCheck(self.config, self.tokenizer)
+        for rows in [self.train_rows, *([self.val_rows] if self.val_rows else [])]:
+            for i, row in enumerate(rows.known_rows()):
+                agents.row(row, partial(rows.where, i))
+        agents.finish()
 
     def find_start_and_end(self) -> None:
         """The checkpoint to go on from, and the number of steps: as set, or until every prompt was drawn.
@@ -324,14 +334,18 @@ class PPOTrainer:
             log.warning("step %d: no prompt has answers of different reward, so there is nothing to learn", self.step)
         given = [info.get("acc") for info in batch.non_tensor_batch["reward_info"]]
         accuracy = [value if isinstance(value, int | float) else math.nan for value in given]  # some rows may have none
-        return data_metrics(
-            batch.batch,
-            max_prompt_length=self.config.data.max_prompt_length,
-            max_response_length=self.config.data.max_response_length,
-            accuracy=None if np.isnan(accuracy).all() else accuracy,
-            num_turns=batch.non_tensor_batch["num_turns"].tolist(),
-            tool_call_counts=batch.non_tensor_batch["num_tool_calls"].tolist(),
-        ) | entropy_metrics(batch)
+        return (
+            data_metrics(
+                batch.batch,
+                max_prompt_length=self.config.data.start_limit,
+                max_response_length=self.config.data.response_limit,
+                accuracy=None if np.isnan(accuracy).all() else accuracy,
+                num_turns=batch.non_tensor_batch["num_turns"].tolist(),
+                tool_call_counts=batch.non_tensor_batch["num_tool_calls"].tolist(),
+            )
+            | entropy_metrics(batch)
+            | agent_metrics(batch.non_tensor_batch["agent_metrics"].tolist())
+        )
 
     def speed(self, batch: DataProto, metrics: Mapping[str, float]) -> dict[str, float]:
         """Seconds per token by stage, and tokens per second: of the batch, and of all that was generated for it."""

@@ -37,13 +37,14 @@ ACTOR, CLIP = loss.ACTOR, f"{loss.ACTOR}.clip_ratio"
 TABLES = {LOSS_MODE: losses.TABLE, "algorithm.adv_estimator": advantages.TABLE}  # a name of these, or an import path
 CODE = ("trust_remote_code", "external_lib")  # ends of keys that have code run
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+LENGTHS = ("data.max_prompt_length", "data.max_response_length", "data.max_start_length")  # the limit of a response
 # What an update reads of a configuration, by role; and what it does not read of that.
 READ = {
     "actor": (
-        ACTOR_MODEL, ACTOR, "algorithm.rollout_correction", "data.max_response_length",
+        ACTOR_MODEL, ACTOR, "algorithm.rollout_correction", *LENGTHS,
         "actor_rollout_ref.rollout.temperature", "actor_rollout_ref.rollout.do_sample",
     ),
-    "critic": ("critic", "data.max_response_length"),
+    "critic": ("critic", *LENGTHS),
     "process_reward": ("process_reward",),
     "sft": ("model", "data.max_length", "data.micro_batch_size_per_gpu", "data.packing"),
     "rm": ("model", "data.max_length", "data.micro_batch_size_per_gpu", "data.apply_chat_template_kwargs"),

@@ -52,7 +52,8 @@ class Judgement:
             return
         column = batch.non_tensor_batch.setdefault(RESULT, object_column([None] * len(batch)))
         for row in self.alone:
-            column[row] = self.results[row]
+            if column[row] is None or not column[row].of_tool:
+                column[row] = self.results[row]
 
     def joined_with(self, results: Sequence[ScoreResult]) -> list[ScoreResult]:
         """A manager's results, those of rows of style both mixed with the model's."""

@@ -1,8 +1,9 @@
 """Scores of a batch: results in, `token_level_scores` out, failures by the policy.
 
 Consumes a batch whose rows carry the `score_result` of their trajectory (or none yet, for a manager that scores by
-itself). A reward model (`reward_model.py`), where there is one, is asked first. Samples that could not be scored are
-dropped and counted here, before the manager puts the others' scores on tokens. What the reward function proposes to
+itself). Samples that a tool broke off are dropped and counted first. A reward model (`reward_model.py`), where there is
+one, is asked next. Samples that could not be scored are dropped and counted too, before the manager puts the others'
+scores on tokens; what agent loops gave single turns besides is added there. What the reward function proposes to
 train on joins what the agent loop does, in the column `new_prompts` (`augment.py` reads it). Used by training and
 validation.
 
@@ -29,12 +30,15 @@ from burnish.config.reward import RewardConfig
 from burnish.config.user_code import user_traceback
 from burnish.errors import RewardError, UserError
 from burnish.protocol import DataProto, object_column
-from burnish.rewards.contract import NEW_PROMPTS, ScoreResult, plain, proposed_by
+from burnish.rewards.contract import NEW_PROMPTS, TURN_REWARDS, ScoreResult, plain, proposed_by
 from burnish.rewards.failures import FailureReport, apply_policy, describe_causes
+from burnish.rewards.managers.place import place
 from burnish.rewards.scoring import Scoring
 from burnish.trainer.reward_model import PRECOMPUTED, RM_SCORE, Judgement, RewardModel, offered
 
 log = logging.getLogger(__name__)
+
+SCORED = ScoreResult(0.0)  # stands for a sample that is yet to be scored
 
 
 def score(
@@ -48,8 +52,11 @@ def score(
 ) -> DataProto:
     """Add `token_level_scores` (B, R) and `reward_info`, per row a dict of values in JSON's types, whatever arrays a
     manager returned them in; rows without a score are gone afterwards."""
+    takes_results = getattr(manager, "takes_results", False)
+    if not takes_results:
+        batch = _whole(batch, config, metrics, needs_groups=needs_groups)
     judgement = Judgement() if model is None else model(batch, metrics)
-    if getattr(manager, "takes_results", False):
+    if takes_results:
         judgement.lay_down(batch)
         results = judgement.joined_with(manager.score(batch))
         keep, report = _policy(batch, results, config, metrics, needs_groups=needs_groups)
@@ -65,11 +72,28 @@ def score(
         batch.batch["token_level_scores"], columns = scores, taken_back.non_tensor_batch | columns
     else:
         batch.batch["token_level_scores"], columns = _answer(manager, batch)
+    batch.batch["token_level_scores"] = batch.batch["token_level_scores"] + _turn_rewards(batch)
     batch.non_tensor_batch[NEW_PROMPTS] = _new_prompts(batch, columns.pop(NEW_PROMPTS, [None] * len(batch)))
     batch.non_tensor_batch["reward_info"] = object_column(
         [{name: plain(values[i]) for name, values in columns.items()} for i in range(len(batch))]
     )
     return batch
+
+
+def _whole(batch: DataProto, config: RewardConfig, metrics: dict[str, float], *, needs_groups: bool) -> DataProto:
+    """The samples whose trajectories ended; not those that a tool, a retriever or an interaction broke off."""
+    carried = batch.non_tensor_batch.get("score_result", [None] * len(batch))
+    results = [result if result is not None and result.of_tool else SCORED for result in carried]
+    if all(result is SCORED for result in results):
+        return batch
+    return batch[_policy(batch, results, config, metrics, needs_groups=needs_groups)[0]]
+
+
+def _turn_rewards(batch: DataProto) -> torch.Tensor:
+    """(B, R) what turns earn besides the score of their response, on the last token of each."""
+    earned = batch.non_tensor_batch.get(TURN_REWARDS, [None] * len(batch))
+    results = [ScoreResult(0.0) if turns is None else ScoreResult(0.0, turn_rewards=tuple(turns)) for turns in earned]
+    return place(results, batch.batch["response_mask"], batch.non_tensor_batch["uid"])
 
 
 def _policy(
@@ -87,8 +111,14 @@ def _policy(
     if greedy:
         keep, report = _with_baselines(batch, keep, report, fewest=2 if needs_groups else 1)
     if report.failed:
-        done = "got 0" if config.on_error == "zero" else "are dropped"
-        log.warning("%d of %d samples could not be scored and %s\n%s", report.failed, len(results), done, report.causes)
+        done = "got 0" if config.on_error == "zero" and not report.of_tools else "are dropped"
+        log.warning(
+            "%d of %d samples could not be scored and %s\n%s",
+            report.failed,
+            len(results),
+            done,
+            report.causes,
+        )
     for name, value in report.metrics().items():
         metrics[name] = metrics.get(name, 0.0) + value
     return keep, report
@@ -108,6 +138,13 @@ def add_overlong_penalty(batch: DataProto, max_response_length: int, config: Ove
             for info, amount in zip(infos, penalty.tolist(), strict=True)
         ]
     )
+
+
+def with_observations(batch: DataProto) -> DataProto:
+    """The batch as if the policy had written the whole response: all of it is trained on."""
+    width = batch.batch["responses"].shape[1]
+    batch.batch["response_mask"] = batch.batch["attention_mask"][:, -width:].clone()
+    return batch
 
 
 def fold_baselines(batch: DataProto) -> DataProto:

@@ -26,6 +26,7 @@ from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import ScoreResult
 from burnish.rollout.base import Sampling
 from burnish.tracking import RunFolder
+from burnish.trainer.agent_metrics import agent_metrics
 from burnish.trainer.experience import training_sampling
 from burnish.trainer.report import sample_rows
 from burnish.trainer.reward_model import PRECOMPUTED, RewardModel, models_alone
@@ -68,7 +69,8 @@ class Validator:
         samples = [row for batch in batches for row in sample_rows(batch, self.tokenizer)]
         self.folder.write_validation(step, samples)
         counts = {f"val-{name}": value for name, value in metrics.items() if value and not name.startswith("timing")}
-        return counts | self._figures(batches)
+        reported = agent_metrics([metrics for batch in batches for metrics in batch.non_tensor_batch["agent_metrics"]])
+        return counts | {f"val-{name}": value for name, value in reported.items()} | self._figures(batches)
 
     def _prompts(self) -> Iterator[DataProto]:
         n = self.config.actor_rollout_ref.rollout.val_kwargs.n

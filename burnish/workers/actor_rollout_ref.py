@@ -40,7 +40,7 @@ from burnish.rollout import make_engine
 from burnish.rollout.base import Sampling
 from burnish.workers.model_folder import ModelFolder
 from burnish.workers.objectives import PolicyObjective
-from burnish.workers.rollout_metrics import engine_metrics
+from burnish.workers.rollout_metrics import engine_metrics, retrieval_metrics
 from burnish.workers.trajectories import ROLLOUT_ROWS, to_batch
 from burnish.workers.updates import lengths, loss_mask, passes, rows_with_gradient, update_metrics
 
@@ -113,7 +113,7 @@ class ActorRolloutRefWorker(Worker):
         rows = [dict(zip(prompts.non_tensor_batch, values, strict=True)) for values in _rows(prompts)]
         rollout = self.config.actor_rollout_ref.rollout
         self.engine.wake()
-        before = self.engine.stats()
+        before, asked = self.engine.stats(), self.runner.environment.retriever_stats()
         trajectories = self.runner.run(
             rows,
             sampling,
@@ -124,6 +124,7 @@ class ActorRolloutRefWorker(Worker):
         )
         batch = to_batch(trajectories, self.tokenizer.pad_token_id, log_probs=rollout.calculate_log_probs)
         batch.meta_info["metrics"] = engine_metrics(before, self.engine.stats())
+        batch.meta_info["metrics"] |= retrieval_metrics(asked, self.runner.environment.retriever_stats())
         return batch
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
@@ -195,7 +196,7 @@ class ActorRolloutRefWorker(Worker):
             self.policy_loss,
             actor,
             Counts.of(loss_mask(mini)),
-            self.config.data.max_response_length,
+            self.config.data.response_limit,
             self.temperature,
             tuple(dict.fromkeys(("log_prob", *entropy, *needs_of(actor.policy_loss.loss_mode).outputs))),
             correction if correction.bypass_mode else None,
@@ -246,8 +247,9 @@ class ActorRolloutRefWorker(Worker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def close(self) -> None:
-        """End the processes that score."""
+        """End the processes that score, and what agents started."""
         self.scoring.close()
+        self.runner.close()
 
     @property
     def temperature(self) -> float:

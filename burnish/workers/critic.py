@@ -88,7 +88,7 @@ class CriticWorker(Worker):
 
     def objective(self, mini: DataProto) -> ValueObjective:
         """What is minimised on a mini-batch."""
-        counts, longest = Counts.of(mini.batch["response_mask"]), self.config.data.max_response_length
+        counts, longest = Counts.of(mini.batch["response_mask"]), self.config.data.response_limit
         return ValueObjective(self.critic.forward, self.config.critic, counts, longest)
 
     @property

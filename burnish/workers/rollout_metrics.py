@@ -1,4 +1,4 @@
-"""What the rollout engine did for a batch, as metrics: the difference of its counters before and after.
+"""What the rollout engine and the retriever did for a batch, as metrics: their counters after it, less those before.
 
 Everything here is a sum, so that figures of several rounds of a step, or of several workers, are added up;
 `with_speed` then says how fast that was. An engine that does not count something has no metric of it.
@@ -7,6 +7,7 @@ Everything here is a sum, so that figures of several rounds of a step, or of sev
 from collections.abc import Mapping
 
 COUNTED = ("generated_tokens", "steps", "prefill_tokens", "shared_tokens", "prefix_hit_tokens", "preemptions")
+REQUESTS, RETRIEVAL_S = "retrieval/requests", "retrieval/request_seconds"
 GENERATED, ENGINE_S, SPEED = "rollout/generated_tokens", "timing_s/engine", "perf/rollout_tokens_per_s"
 
 
@@ -18,7 +19,17 @@ def engine_metrics(before: Mapping[str, float], after: Mapping[str, float]) -> d
     return metrics
 
 
+def retrieval_metrics(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """From two `stats()` of a retriever's client; nothing where it was not asked."""
+    counts = {name: value - before.get(name, 0.0) for name, value in after.items()}
+    if not counts.get("queries"):
+        return {}
+    seconds = counts.pop("seconds")
+    return {f"retrieval/{name}": value for name, value in counts.items()} | {RETRIEVAL_S: seconds}
+
+
 def with_speed(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Tokens per second while the engine computed, where it says how long that was."""
-    seconds = metrics.get(ENGINE_S, 0.0)
-    return {SPEED: metrics[GENERATED] / seconds} if seconds > 0 else {}
+    """Tokens per second while the engine computed, where it says how long that was, and the time of a retrieval."""
+    seconds, requests = metrics.get(ENGINE_S, 0.0), metrics.get(REQUESTS, 0.0)
+    speed = {SPEED: metrics[GENERATED] / seconds} if seconds > 0 else {}
+    return speed | ({"retrieval/seconds_per_request": metrics[RETRIEVAL_S] / requests} if requests > 0 else {})

@@ -5,7 +5,8 @@ the left and responses on the right to the batch's own maxima P and R. Nothing i
 log-probs are the engine's own. Besides the tensors, a row gets
 
     score_result     the ScoreResult of the trajectory, or of the reward its agent loop gave; None: not scored yet
-    num_turns, num_tool_calls, truncated    what reward functions learn about it (`rewards/scoring.py`)
+    num_turns, truncated, retrieved …    what reward functions learn about it (`rewards/request.py`)
+    added_turn_rewards    what its turns earn besides its score, None where that is nothing
     finish_reason    stop, length or abort
     policy_version   the oldest weights that sampled any of it; None where no engine was asked
     agent_metrics    the metrics of its agent loop
@@ -27,7 +28,7 @@ from burnish.agents.runner import Trajectory
 from burnish.controller import DispatchPair
 from burnish.controller.dispatch import Split, joined_rows, rows_to_each
 from burnish.protocol import DataProto, object_column
-from burnish.rewards.contract import NEW_PROMPTS, proposed_by
+from burnish.rewards.contract import NEW_PROMPTS, TURN_REWARDS, proposed_by
 from burnish.rewards.request import FACTS, facts_of, loop_result
 from burnish.rewards.routing import data_source_of
 
@@ -44,7 +45,8 @@ def to_batch(trajectories: Sequence[Trajectory], pad_token_id: int, *, log_probs
     facts = [facts_of(output) for output in outputs]
     columns = {
         "score_result": [_result(trajectory) for trajectory in trajectories],
-        **{name: [fact[name] for fact in facts] for name in FACTS},
+        **{name: [fact.get(name) for fact in facts] for name in FACTS},
+        TURN_REWARDS: [output.turn_rewards if output.add_score else None for output in outputs],
         "finish_reason": [output.extra_fields.get("finish_reason") for output in outputs],
         "policy_version": [
             min((done.policy_version for done in trajectory.completions), default=None) for trajectory in trajectories

@@ -8,6 +8,7 @@ from burnish.agents.runner import TrajectoryRunner
 from burnish.config import PPOConfig
 from burnish.models.tiny import byte_tokenizer
 from burnish.rollout.base import Completion, RolloutEngine
+from burnish.rollout.stops import StopMatcher
 
 
 class ScriptedEngine(RolloutEngine):
@@ -29,6 +30,42 @@ class ScriptedEngine(RolloutEngine):
     def abort(self, request_id): ...
     def stats(self):
         return {}
+
+
+class WritingEngine(ScriptedEngine):
+    """Writes the next of `texts[(uid, sample)]` in each turn, as an engine does: up to a stop string, then no further;
+    otherwise to its end, with an end token; or to `max_tokens`. The texts of a trajectory may be a function of its
+    prompt's text."""
+
+    def __init__(self, tokenizer, texts):
+        super().__init__(None)
+        self.tokenizer, self.texts = tokenizer, texts
+        self.record = {}  # (uid, sample) → the completions, by turn
+        self.context, self.vocabulary = 10_000, len(tokenizer)
+
+    async def generate(self, prompt_ids, sampling, *, request_id, images=None, order=()):
+        self.calls.append({"prompt_ids": list(prompt_ids), "sampling": sampling, "order": order})
+        await asyncio.sleep(0)
+        uid, sample, turn = order
+        script = self.texts[uid, sample] if isinstance(self.texts, dict) else self.texts
+        text = script(self.tokenizer.decode(prompt_ids)) if callable(script) else script[turn]
+        done = self.completion(text, sampling)
+        self.record.setdefault((uid, sample), []).append(done)
+        return done
+
+    def completion(self, text, sampling):
+        ids, reason, stop = [], "stop", self.tokenizer.eos_token_id
+        matcher = StopMatcher(self.tokenizer, sampling.stop) if sampling.stop else None
+        for token in [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]:
+            ids.append(token)
+            found = matcher.push(token) if matcher else None
+            if found is not None or token in sampling.stop_token_ids:
+                stop = token if found is None else found
+                break
+            if len(ids) == sampling.max_tokens and token != self.tokenizer.eos_token_id:
+                reason, stop = "length", None
+                break
+        return Completion(ids, [-1.0 - i / 100 for i in range(len(ids))], reason, stop, 3)
 
 
 @pytest.fixture(scope="session")
@@ -54,6 +91,21 @@ def scripted(tokenizer, config):
         return TrajectoryRunner(engine, tokenizer, config), engine
 
     return make
+
+
+@pytest.fixture
+def writing(tokenizer, config):
+    """`writing(texts)` → (runner, engine): see `WritingEngine`."""
+    runners = []
+
+    def make(texts, tokenizer=tokenizer):
+        engine = WritingEngine(tokenizer, texts)
+        runners.append(TrajectoryRunner(engine, tokenizer, config))
+        return runners[-1], engine
+
+    yield make
+    for runner in runners:
+        runner.close()
 
 
 @pytest.fixture

@@ -64,8 +64,6 @@ def test_a_kind_in_kl_penalty_is_no_other_spelling(make):
 @pytest.mark.parametrize(
     ("keys", "capability"),
     [
-        ({"tool_config_path": "t.yaml"}, "several turns, tools and interactions"),
-        ({"tool_config.max_tool_calls": 3}, "several turns, tools and interactions"),
         ({"model_engine": "megatron"}, "training with Megatron-core (asked for by actor_rollout_ref.actor.strategy"),
     ],
 )
@@ -200,8 +198,8 @@ def test_what_comes_later_is_refused_by_name(make, keys, parts):
 
 def test_all_keys_of_a_missing_capability_are_named_at_once(make):
     with pytest.raises(NotAvailable) as error:
-        make({"do_search": True, "max_turns": 4, "retriever.topk": 5, "data.max_obs_length": 500})
-    for key in ("do_search=true", "max_turns=4", "retriever.topk=5", "data.max_obs_length=500"):
+        make({"global_profiler.tool": "nsys", "trainer.profile_steps": [1], "global_profiler.steps": [1]})
+    for key in ("global_profiler.tool=nsys", "trainer.profile_steps", "global_profiler.steps"):
         assert key in str(error.value)
 
 

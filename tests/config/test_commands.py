@@ -100,6 +100,12 @@ def test_grpo_without_a_group_size(load):
             'actor_rollout_ref.actor.lora.target_modules=\'["q_proj","v_proj","k_proj","o_proj"]\'',
             Needs(critic=True),
         ),
+        (
+            "do_search=true max_turns=4 retriever.url=http://127.0.0.1:8000/retrieve retriever.topk=3 "
+            "data.max_start_length=2048 data.max_obs_length=500 actor_rollout_ref.actor.state_masking=true "
+            "actor_rollout_ref.rollout.n_agent=5",
+            Needs(groups=True),
+        ),
     ],
 )
 def test_lines_that_run(load, line, needs):
@@ -115,12 +121,6 @@ def test_lines_that_run(load, line, needs):
             "actor_rollout_ref.rollout.name=sglang actor_rollout_ref.rollout.agent_loop=tool_agent_loop "
             "tool_config_path=tools.yaml",
             "package sglang",
-        ),
-        (
-            "do_search=true max_turns=4 retriever.url=http://127.0.0.1:8000/retrieve retriever.topk=3 "
-            "data.max_start_length=2048 data.max_obs_length=500 actor_rollout_ref.actor.state_masking=true "
-            "actor_rollout_ref.rollout.n_agent=5",
-            "the search agent",
         ),
         ("model_engine=megatron", "Megatron-core"),
         ("actor_rollout_ref.actor.strategy=megatron", "Megatron-core"),

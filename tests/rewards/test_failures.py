@@ -40,8 +40,8 @@ def test_what_is_kept(pattern, needs_groups, kept, groups_lost):
     failed = sum(letter.isupper() for letter in pattern)
     assert report.metrics() == {
         "failures/reward": failed,
-        "failures/reward_dropped_samples": len(pattern) - len(kept),
-        "failures/reward_dropped_groups": groups_lost,
+        "failures/dropped_samples": len(pattern) - len(kept),
+        "failures/dropped_groups": groups_lost,
     }
 
 

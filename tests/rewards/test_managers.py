@@ -65,7 +65,7 @@ def length(solution_str):
 def test_the_score_sits_on_the_last_token_of_the_policy():
     data = batch(["abc", "abcde"], [[1, 1, 1], [1, 0, 1, 0, 0]])
     rewards = NaiveRewardManager(Letters(), 0, length)(data)
-    assert rewards.tolist() == [[0, 0, 3, 0, 0, 0], [0, 0, 2, 0, 0, 0]]
+    assert rewards.tolist() == [[0, 0, 3, 0, 0, 0], [0, 0, 3, 0, 0, 0]]
     assert rewards.dtype == torch.float32
 
 
@@ -74,7 +74,7 @@ def test_only_the_policys_text_is_scored():
     assert NaiveRewardManager(Letters(), 0)(data).sum() == 0
     seen = []
     NaiveRewardManager(Letters(), 0, lambda solution_str: seen.append(solution_str) or 1)(data)
-    assert seen == ["<s></s>#### 7"]
+    assert seen == ["<s>\n</s>#### 7"]
 
 
 def test_built_in_scorers_by_default():

@@ -27,8 +27,8 @@ ROW = {
 
 def output(**fields) -> SimpleNamespace:
     """An agent loop's output, as far as scoring reads it."""
-    defaults = {"reward_score": None, "turn_rewards": None, "num_turns": 2, "metrics": {}, "extra_fields": {}}
-    return SimpleNamespace(**{**defaults, **fields})
+    defaults = {"reward_score": None, "turn_rewards": None, "add_score": False, "num_turns": 2, "metrics": {}}
+    return SimpleNamespace(**{**defaults, "extra_fields": {}, **fields})
 
 
 def finished(manager: str = "naive") -> PPOConfig:

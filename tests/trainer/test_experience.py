@@ -168,7 +168,7 @@ def scored(results, n, **options):
     )
     batch = fold_baselines(batch)
     kept = list(zip(*(batch.non_tensor_batch[name].tolist() for name in ("uid", "sample")), strict=True))
-    counts = [metrics[f"failures/{name}"] for name in ("reward", "reward_dropped_samples", "reward_dropped_groups")]
+    counts = [metrics[f"failures/{name}"] for name in ("reward", "dropped_samples", "dropped_groups")]
     return kept, batch.batch["reward_baselines"].tolist(), counts
 
 

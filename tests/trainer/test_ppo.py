@@ -131,7 +131,7 @@ def test_failed_samples_are_dropped_counted_and_told(reward, train, metrics_of, 
         train(*GRPO, "reward.max_failure_ratio=0.9", "reward.retries=0", "data.val_files=null")
     assert "samples could not be scored and are dropped" in caplog.text and "ZeroDivisionError" in caplog.text
     lines = metrics_of("run")
-    dropped = sum(line["failures/reward_dropped_samples"] for line in lines)
+    dropped = sum(line["failures/dropped_samples"] for line in lines)
     assert sum(line["failures/reward"] for line in lines) > 0
     kept = sum(len(Path(f"run/rollouts/{line['step']}.jsonl").read_text().splitlines()) for line in lines)
     assert kept + dropped == 3 * 4 * 3

@@ -378,7 +378,7 @@ def test_nan_from_the_model_is_the_samples_failure_and_never_0(scored):
     batch, metrics, asked = scored(["rule", "model", "both", "model"], [math.nan, math.inf, 0.5], rule)
     assert asked == [3] and batch.non_tensor_batch["uid"].tolist() == [0, 3]
     assert batch.batch["token_level_scores"].tolist() == [[0, 1, 0], [0, 0.5, 0]]
-    assert metrics["failures/reward"] == metrics["failures/reward_dropped_samples"] == 2
+    assert metrics["failures/reward"] == metrics["failures/dropped_samples"] == 2
     with pytest.raises(RewardError, match=r"(?s)the reward model .* gave nan"):
         scored(["model", "model"], [math.nan, 0.5], max_failure_ratio=0.05)
     batch, metrics, _ = scored(["model", "model"], [math.nan, 0.5], on_error="zero")

@@ -29,18 +29,24 @@ def lengths(config: PPOConfig, given: Given) -> None:
             f"{data.max_prompt_length} + data.max_response_length={data.max_response_length} = {longest}; "
             "raise it, or lower one of them"
         )
+    if data.max_start_length is not None and data.max_start_length > data.max_prompt_length:
+        given.say(
+            f"data.max_start_length={data.max_start_length} has no effect: no prompt has more than "
+            f"data.max_prompt_length={data.max_prompt_length}"
+        )
     _overlong(config, given)
 
 
 def _overlong(config: PPOConfig, given: Given) -> None:
     """The penalty needs a stretch to grow over, and keys of a penalty that is off are reported."""
-    buffer, longest = config.algorithm.overlong_buffer, config.data.max_response_length
+    data, buffer = config.data, config.algorithm.overlong_buffer
+    longest = data.response_limit
     if not buffer.enable:
         given.off(OVERLONG)
     elif not 0 < buffer.len <= longest:
         raise ConfigError(
             f"{OVERLONG}.len={buffer.len} with {OVERLONG}.enable=true: the penalty grows over the last tokens before "
-            f"data.max_response_length={longest}; set it to a number from 1 to {longest}"
+            f"{data.response_limit_key}={longest}; set it to a number from 1 to {longest}"
         )
 
 

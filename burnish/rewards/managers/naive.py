@@ -12,6 +12,7 @@ without a token of the policy (padding) keeps zeros, as there is no token to rew
 and every other key that a scorer returned, None where a sample has no such key.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -88,13 +89,15 @@ class NaiveRewardManager:
 
     def request(self, data: DataProto, i: int) -> ScoreRequest:
         row = _row(data, i)
-        facts = {name: row[name] for name in FACTS if name in row}
+        facts = {name: row[name] for name in FACTS if row.get(name) is not None}
         return request_for(row, self.response_text(data, i), facts, self.reward_fn_key)
 
     def response_text(self, data: DataProto, i: int) -> str:
-        """What the policy wrote in row i."""
-        mask = data.batch["response_mask"][i].bool()  # (R,)
-        return self._decode(data.batch["responses"][i][mask])
+        """What the policy wrote in row i, its turns on lines of their own: other text stood between them."""
+        mask = data.batch["response_mask"][i].tolist()  # (R,)
+        ids = data.batch["responses"][i].tolist()
+        turns = itertools.groupby(zip(ids, mask, strict=True), key=lambda pair: pair[1])
+        return "\n".join(self._decode([token for token, _ in turn]) for sampled, turn in turns if sampled)
 
     def _score_requests(self, requests: list[ScoreRequest]) -> list[ScoreResult]:
         if isinstance(self.compute_score, Scoring):
@@ -118,7 +121,7 @@ class NaiveRewardManager:
                 continue
             request = self.request(data, i)
             real = data.batch["attention_mask"][i, :width].bool()  # (P,)
-            prompt = self._decode(data.batch["prompts"][i][real])
+            prompt = self._decode(data.batch["prompts"][i][real].tolist())
             info = "".join(f", {name} {value}" for name, value in result.info.items())
             print(
                 f"--- sample {seen[source]} of {source or 'the batch'} ---",
@@ -130,8 +133,8 @@ class NaiveRewardManager:
                 flush=True,
             )
 
-    def _decode(self, ids: torch.Tensor) -> str:
-        text: str = self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
+    def _decode(self, ids: list[int]) -> str:
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
         return text
 
 

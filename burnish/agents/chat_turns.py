@@ -1,0 +1,121 @@
+"""What a chat template writes between two turns of the assistant, as token ids.
+
+A trajectory of several turns is continued, never rendered anew: after a sampled turn come the ids that the template
+puts between the end of an assistant's message and the start of the next, for the messages in between (of a user or a
+tool). They are found by rendering a probe: a short conversation whose assistant says a word that nothing else says,
+followed by those messages; what stands after the word is the continuation.
+
+Templates may also render earlier turns differently once others follow, as those that strip past thinking do. Rollout
+and training then still see the very same tokens, but a prompt rendered afresh from the messages, as a chat program
+would, is another one. `differences` says where and how, so that the user can be told.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import cached_property
+
+from burnish.data.chat import ChatRenderer, Message, special_ids
+from burnish.errors import ConfigError, DataError
+
+QUESTION: Message = {"role": "user", "content": "question"}
+WORD = "xyzzy"  # which no template contains
+THOUGHT = "plugh"
+ANSWER: Message = {"role": "assistant", "content": WORD}
+THINKING: Message = {"role": "assistant", "content": f"<think>\n{THOUGHT}\n</think>\n\n{WORD}"}
+
+
+class ChatTurns:
+    """Continuations by one renderer."""
+
+    def __init__(self, chat: ChatRenderer):
+        self.chat = chat
+        self.special_ids = special_ids(chat.tokenizer)
+        self._roles: dict[str, str] = {}
+
+    def after(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
+        """The ids from the end of an assistant's turn to the start of its next, with `messages` between them.
+
+        ended   the turn's last sampled token ended it; otherwise the template's own end of turn comes first
+        """
+        ids = self.chat.encode(self._text_after([QUESTION, ANSWER, *self._known(messages)]))
+        end = self.end_of_turn if ended else []
+        return ids[len(end) :] if ids[: len(end)] == end else ids
+
+    @cached_property
+    def end_of_turn(self) -> list[int]:
+        """What the template ends an assistant's turn with, up to its first special token; [] where it has none."""
+        ids = self.chat.encode(self.chat.text([QUESTION, ANSWER], generation_prompt=False).partition(WORD)[2])
+        first = next((i for i, token in enumerate(ids) if token in self.special_ids), None)
+        return [] if first is None else ids[: first + 1]
+
+    def _known(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages in roles that the template knows; those that become the user's in a row are one message."""
+        known: list[Message] = []
+        for message in messages:
+            role = self.role(message["role"])
+            if role == message["role"]:
+                known.append(message)
+            elif known and known[-1]["role"] == role:
+                known[-1] = {"role": role, "content": f"{known[-1]['content']}\n{message['content']}"}
+            else:
+                known.append({"role": role, "content": message["content"]})
+        return known
+
+    def tags(self, role: str) -> set[str]:
+        """Tags that the template puts around the content of such a message, which that content must not contain."""
+        try:
+            text = self._text_after([QUESTION, ANSWER, {"role": role, "content": "reply"}])
+        except DataError:
+            return set()
+        return set(re.findall(r"</?[\w|]+>", text))
+
+    def role(self, role: str) -> str:
+        """The role itself, or `user` where the template knows no such message."""
+        if role not in self._roles:
+            self._roles[role] = role if self._renders(role) else "user"
+        return self._roles[role]
+
+    def differences(self, role: str) -> list[str]:
+        """How a conversation rendered afresh differs from the continued one, in words; [] where it does not."""
+        reply: Message = {"role": self.role(role), "content": "reply"}
+        start, found = self.chat.text([QUESTION]), []
+        if not self.end_of_turn:
+            found.append("it has no end of turn, so the token that the policy ends its turn with comes besides")
+        if self.role(role) != role:
+            found.append(f"it knows no messages of the role {role}, so they come as messages of the user")
+        fresh = self.chat.text([QUESTION, ANSWER, reply])
+        if not fresh.startswith(start) or not fresh[len(start) :].lstrip(" ").startswith(WORD):
+            found.append(
+                "it begins an earlier turn of the assistant otherwise than the one that is to be written: "
+                f"{_shown(start, _common(start, fresh))} against {_shown(fresh, _common(start, fresh))}"
+            )
+        elif THOUGHT not in self.chat.text([QUESTION, THINKING, reply]):
+            found.append("it leaves the thinking of earlier turns out, which a trajectory keeps as it was sampled")
+        return found
+
+    def _renders(self, role: str) -> bool:
+        """Whether the template writes messages of this role; ConfigError where it does not write the user's."""
+        try:
+            text = self.chat.text([QUESTION, ANSWER, {"role": role, "content": "reply"}])
+            problem = "" if "reply" in text.partition(WORD)[2] else "it drops or rewrites turns"
+        except DataError as error:
+            problem = str(error)
+        if problem and role == "user":
+            raise ConfigError(
+                f"the chat template of this tokenizer cannot continue a conversation after the assistant's turn "
+                f"({problem}); give another in data.apply_chat_template_kwargs.chat_template"
+            )
+        return not problem
+
+    def _text_after(self, messages: Sequence[Message]) -> str:
+        """What the template writes after the word of the assistant."""
+        return self.chat.text(messages).partition(WORD)[2]
+
+
+def _common(one: str, other: str) -> int:
+    """Characters that both begin with."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _shown(text: str, start: int) -> str:
+    return repr(text[start : start + 40]) if text[start:] else "nothing"

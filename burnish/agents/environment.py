@@ -1,0 +1,160 @@
+"""What all trajectories of a run share: the tools, the interactions, the retriever, and how to speak to the policy.
+
+Everything is made when it is first asked for, so a run pays for what its rows use. It lives on the one event loop of
+the run; `close` ends what it started.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from burnish.agents.chat_turns import ChatTurns
+from burnish.agents.interactions.base import BaseInteraction
+from burnish.agents.interactions.load import load_interactions
+from burnish.agents.interactions.session import unknown_name
+from burnish.agents.observation import Observations
+from burnish.agents.parsers.base import Schema
+from burnish.agents.tools.base import BaseTool
+from burnish.agents.tools.load import load_tools
+from burnish.config import PPOConfig
+from burnish.config.user_code import listed, nearest
+from burnish.data.chat import ChatRenderer
+from burnish.errors import ConfigError
+from burnish.search.client import RetrieverClient
+
+log = logging.getLogger(__name__)
+
+MULTI_TURN = "actor_rollout_ref.rollout.multi_turn"
+TOOL_LOOPS = ("tool_agent", "react_agent")
+CLOSE_S = 20.0  # for a part to end
+USUAL = "function_calling"  # a row's `tool_format` that leaves the format to the configuration
+SEARCH_TAGS = ("<think>", "</think>", "<search>", "</search>", "<answer>", "</answer>")
+
+
+class Environment:
+    """One per run."""
+
+    def __init__(self, config: PPOConfig, tokenizer: Any, chat: ChatRenderer):
+        self.config = config
+        self.tokenizer = tokenizer
+        self.chat_turns = ChatTurns(chat)
+        self._told: set[str] = set()
+        self._schemas: dict[tuple[str, ...], list[Schema]] = {}
+
+    @cached_property
+    def observations(self) -> Observations:
+        markers = self.config.algorithm.state_masking
+        tags = (*SEARCH_TAGS, markers.start_state_marker, markers.end_state_marker)
+        return Observations(self.tokenizer, {*tags, *self.chat_turns.tags("tool")})
+
+    @cached_property
+    def retriever(self) -> RetrieverClient:
+        retriever = self.config.retriever
+        return RetrieverClient(
+            retriever.url,
+            topk=retriever.topk,
+            timeout=retriever.timeout,
+            retries=retriever.retries,
+            cache=retriever.cache,
+        )
+
+    @cached_property
+    def tools(self) -> dict[str, BaseTool]:
+        """By name: those of the file, or the built-in ones where there is no file."""
+        path = self.config.actor_rollout_ref.rollout.multi_turn.tool_config_path
+        return load_tools(path, retriever=lambda: self.retriever, sandbox=self.config.reward_model.sandbox)
+
+    @cached_property
+    def interactions(self) -> dict[str, BaseInteraction]:
+        return load_interactions(self.config.actor_rollout_ref.rollout.multi_turn.interaction_config_path)
+
+    def tools_of(self, row: Mapping[str, Any]) -> dict[str, BaseTool]:
+        """The tools that a row offers: those its `tool_config.available_tools` names, else those of the file, else
+        those that its `tools_kwargs` set up. ConfigError for a name that is none."""
+        named = tool_config(row).get("available_tools")
+        set_up = [name for name, kwargs in (row.get("tools_kwargs") or {}).items() if kwargs is not None]
+        for name in [*(named or ()), *set_up]:
+            if name not in self.tools:
+                raise ConfigError(
+                    f"the row names the tool {name!r}, which there is not{nearest(name, self.tools)} (there are "
+                    f"{listed(self.tools)}). Add it to the file of {MULTI_TURN}.tool_config_path"
+                )
+        if named is None and self.config.actor_rollout_ref.rollout.multi_turn.tool_config_path is None:
+            named = set_up
+        return self.tools if named is None else {name: self.tools[name] for name in named}
+
+    def schemas_of(self, tools: Mapping[str, BaseTool]) -> list[Schema]:
+        """What the policy is shown of the tools; some of it may be the words of others, as of an MCP server."""
+        names = tuple(tools)
+        if names not in self._schemas:
+            self._schemas[names] = [self._harmless(tool.tool_schema) for tool in tools.values()]
+        return self._schemas[names]
+
+    def _harmless(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.observations.harmless(value)
+        if isinstance(value, Mapping):
+            return {key: self._harmless(inner) for key, inner in value.items()}
+        return [self._harmless(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+    def call_format(self, row: Mapping[str, Any]) -> str:
+        """How a row's policy writes calls: as its `tool_config.tool_format` says, or the configuration."""
+        asked = tool_config(row).get("tool_format")
+        return self.config.actor_rollout_ref.rollout.multi_turn.format if asked in (None, USUAL) else str(asked)
+
+    def interaction_of(self, row: Mapping[str, Any]) -> BaseInteraction | None:
+        """The interaction that a row names in `interaction_kwargs`, None where nothing is in there."""
+        kwargs = row.get("interaction_kwargs") or {}
+        if all(value is None for value in kwargs.values()):  # as tables have it for rows without
+            return None
+        name = kwargs.get("name")
+        if not isinstance(name, str) or name not in self.interactions:
+            raise ConfigError(unknown_name(name, self.interactions))
+        return self.interactions[name]
+
+    def tell_differences(self, role: str) -> None:
+        """Say once where this tokenizer's chat template would write a conversation otherwise than it is continued."""
+        if role in self._told:
+            return
+        self._told.add(role)
+        for difference in self.chat_turns.differences(role):
+            log.warning(
+                "the chat template cannot be continued exactly: %s. Rollout and training see the same tokens; a prompt "
+                "rendered afresh from such a conversation has others",
+                difference,
+            )
+
+    def retriever_stats(self) -> dict[str, float]:
+        """What the retriever was asked so far; {} where it never was."""
+        return self.retriever.stats() if "retriever" in self.__dict__ else {}
+
+    async def close(self) -> None:
+        """End what tools, interactions and the retriever's client hold; what does not end in time is left."""
+        made = self.__dict__
+        parts = [*made.get("tools", {}).values(), *made.get("interactions", {}).values()]
+        parts += [made["retriever"]] if "retriever" in made else []
+        ended = await asyncio.gather(*map(_close, parts), return_exceptions=True)
+        for part, problem in zip(parts, ended, strict=True):
+            if problem is not None:
+                log.warning("%s could not be closed: %r", type(part).__name__, problem)
+
+
+async def _close(part: Any) -> None:
+    close = getattr(part, "close", None)
+    async with asyncio.timeout(CLOSE_S):
+        if close is not None and inspect.isawaitable(ended := close()):
+            await ended
+
+
+def tool_config(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The column `tool_config` of a row, checked; {} where there is none."""
+    given = row.get("tool_config") or {}
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"tool_config={given!r:.100}: it must be an object with available_tools and tool_format")
+    named = given.get("available_tools")
+    if named is not None and (isinstance(named, str) or not all(isinstance(name, str) for name in named)):
+        raise ConfigError(f"tool_config.available_tools={named!r:.100}: it must be a list of names")
+    return given

@@ -1,0 +1,175 @@
+"""`tool_agent`: the policy calls tools and goes on with their results, until it answers without a call.
+
+A turn that makes calls has them run at the same time; their results come back as messages (or as ReAct's lines, see
+`protocols.py`), each cut to `multi_turn.max_tool_response_length` tokens. What is no proper call, names no tool or has
+wrong arguments is answered with what is wrong, and counted; so are calls beyond a limit. A turn without a call ends the
+trajectory, unless the row names an interaction, which then answers as the user would, until it is done.
+
+The loop ends at the limits of turns too, and where a result does not fit any more (truncated). A tool that fails, hangs
+or breaks its contract ends the trajectory with a ToolFailure, which drops and counts it.
+
+Rewards: tools and interactions give one to each turn, and tools one to the trajectory, which counts for its last turn.
+`multi_turn.rewards` says whether those are trained (`turn`), the score of the whole response (`trajectory`), or both.
+Reward functions find them in `extra_info`: `turn_scores`, `tool_score`, and as `interaction_score` what the interaction
+says of the whole (whose turns have earned it already).
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from burnish.agents.base import AgentLoopBase, AgentLoopOutput
+from burnish.agents.interactions.session import InteractionSession
+from burnish.agents.loops.protocols import Protocol, Told, make_protocol
+from burnish.agents.parsers.base import Parsed, ToolCall
+from burnish.agents.tools.session import ToolSession
+from burnish.agents.transcript import Transcript
+from burnish.data.chat import Message
+
+
+class ToolAgentLoop(AgentLoopBase):
+    call_format: str | None = None  # of the loop itself, before that of the row and of the configuration
+
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
+        limits = self.config.actor_rollout_ref.rollout.multi_turn
+        tools = self.environment.tools_of(row)
+        protocol = make_protocol(self.environment, self.call_format or self.environment.call_format(row), tools)
+        messages, shown = protocol.opening(row["messages"])
+        self.counts: defaultdict[str, float] = defaultdict(float)
+        self.turn_scores: list[float] = []
+        instance = f"{self.server_manager.uid}.{self.server_manager.sample}"
+        transcript = self.transcript(self.prompt_ids(messages, shown))
+        session, user = ToolSession(tools, instance, row.get("tools_kwargs") or {}, limits.tool_timeout), None
+        scores = {}
+        async with AsyncExitStack() as ends:
+            ends.push_async_callback(session.close)
+            if self.environment.interaction_of(row) is not None:
+                self.environment.tell_differences("user")
+                user = InteractionSession(self.environment.interactions, instance, limits.tool_timeout)
+                ends.push_async_callback(user.close)
+                await user.start(row["interaction_kwargs"])
+            await self.converse(transcript, protocol, session, user, list(messages), sampling_params)
+            scores["tool_score"] = tool_score = await session.trajectory_reward()
+            if user is not None:
+                scores["interaction_score"] = await user.score()
+        *before, last = self.turn_scores
+        return transcript.output(
+            num_turns=len(transcript.turns) + int(self.counts["observations"]) + 1,
+            turn_rewards=None if limits.rewards == "trajectory" else [*before, last + tool_score],
+            add_score=limits.rewards == "both",
+            metrics={"num_tool_calls": int(self.counts["calls"]), **self.metrics()},
+            extra_fields={"turn_scores": self.turn_scores, **scores},
+        )
+
+    async def converse(
+        self,
+        transcript: Transcript,
+        protocol: Protocol,
+        session: ToolSession,
+        user: InteractionSession | None,
+        messages: list[Message],
+        sampling_params: dict[str, Any],
+    ) -> None:
+        """Turn after turn, until nothing is left to answer or a limit is reached."""
+        limits = self.config.actor_rollout_ref.rollout.multi_turn
+        stops = (*sampling_params.get("stop", ()), *protocol.stops)
+        while True:
+            completion = await transcript.sample(sampling_params, stop=stops)
+            self.turn_scores.append(0.0)
+            text = self.text(completion, keep_end=protocol.parser.keeps_end)
+            messages.append({"role": "assistant", "content": text})
+            if completion.finish_reason == "length":
+                return
+            is_last = len(transcript.turns) == limits.max_assistant_turns
+            parsed = protocol.parse(text)
+            if parsed.calls or parsed.malformed:
+                if is_last:
+                    return
+                told = await self.answer(parsed, session)
+                messages += [{"role": "tool", "name": one.name, "content": one.text} for one in told]
+                observation = protocol.tell(told, completion, ended=self.has_ended(completion))
+            elif user is not None:
+                reply = await self.reply(user, messages)  # also after the last turn, which earns its score too
+                if reply is None or is_last or self.counts["user_turns"] == limits.max_user_turns:
+                    return
+                self.counts["user_turns"] += 1
+                messages.append(reply)
+                observation = self.environment.chat_turns.after([reply], ended=self.has_ended(completion))
+            else:
+                return
+            if not transcript.observe(observation):
+                return
+            self.counts["observations"] += 1
+
+    async def answer(self, parsed: Parsed, session: ToolSession) -> list[Told]:
+        """What the policy is told of its calls, in their order, and after them of what was no call."""
+        limits = self.config.actor_rollout_ref.rollout.multi_turn
+        left = len(parsed.calls) if limits.max_tool_calls is None else limits.max_tool_calls - int(self.counts["calls"])
+        allowed = max(min(left, limits.max_parallel_calls), 0)
+        told = await self.all_at_once(parsed.calls[:allowed], session)
+        for call in parsed.calls[allowed:]:
+            self.counts["refused"] += 1
+            reason = (
+                f"at most {limits.max_parallel_calls} in one turn"
+                if allowed < left
+                else f"at most {limits.max_tool_calls} in all"
+            )
+            told.append(self.told(call, f"Error: this call was not run: {reason}."))
+        self.counts["malformed"] += len(parsed.malformed)
+        for malformed in parsed.malformed[: limits.max_parallel_calls]:
+            told.append(Told(self.shown(f"Error: {malformed.reason}"), "error"))
+        return told
+
+    async def all_at_once(self, calls: Sequence[ToolCall], session: ToolSession) -> list[Told]:
+        """The results in the order of the calls. Where one fails, the others are ended before it rises."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self.call(call, session)) for call in calls]
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+    async def call(self, call: ToolCall, session: ToolSession) -> Told:
+        self.counts["calls"] += 1
+        result = await session.call(call)
+        self.counts[result.kind] += 1
+        self.turn_scores[-1] += result.reward
+        self.counts["seconds"] += result.seconds
+        for name, value in result.metrics.items():
+            self.counts[f"{result.name}/{name}"] += value
+        return self.told(call, self.shown(result.text))
+
+    def told(self, call: ToolCall, text: str) -> Told:
+        """What is said of a call; its name and its id are the policy's own words."""
+        harmless = self.environment.observations.harmless
+        return Told(text, harmless(call.name), None if call.call_id is None else harmless(call.call_id))
+
+    def shown(self, text: str) -> str:
+        """Text of a tool as the policy may read it: harmless, and not too long."""
+        limits = self.config.actor_rollout_ref.rollout.multi_turn
+        cut, was_cut = self.environment.observations.cut(
+            text,
+            limits.max_tool_response_length,
+            limits.tool_response_truncate_side,  # type: ignore[arg-type]
+        )
+        self.counts["cut"] += was_cut
+        return cut
+
+    async def reply(self, user: InteractionSession, messages: list[Message]) -> Message | None:
+        """What the interaction answers, None where it is done."""
+        turn = await user.respond(list(messages))
+        self.turn_scores[-1] += turn.score
+        for name, value in turn.data.items():
+            if isinstance(value, int | float):
+                self.counts[f"interaction/{name}"] += value
+        text, _ = self.environment.observations.cut(turn.text, self.config.data.response_limit, "right")
+        return None if turn.done else {"role": "user", "content": text}
+
+    def metrics(self) -> dict[str, float]:
+        """What happened, for all trajectories of a step to be averaged; what tools and interactions report is below
+        their names."""
+        always = ("calls", "seconds", "unknown_tool", "bad_arguments", "error", "malformed", "refused", "cut")
+        own = [name for name in self.counts if "/" in name]
+        return {f"tools/{name}": self.counts[name] for name in (*always, *own)}

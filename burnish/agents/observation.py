@@ -1,0 +1,66 @@
+"""What an environment says, made safe and short enough to stand in a trajectory.
+
+Text from outside may spell tokens that mean something here: the end of a turn, a call, the tags of the search agent. It
+could then end the observation, call a tool or answer in the policy's name. `Observations.harmless` breaks such marks
+up: they stay readable, as ordinary text. `Observations.cut` keeps a number of tokens.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from burnish.data.chat import special_ids, truncate
+from burnish.search.client import Document
+
+Side = Literal["left", "right", "middle"]
+LONGEST_TOKEN = 64  # characters that a token may stand for
+BROKEN = "\ufffd"  # what decoding leaves of a character that was cut in two
+
+
+class Observations:
+    """Observations in the tokens of one tokenizer. `tags` mean something besides the tokenizer's own."""
+
+    def __init__(self, tokenizer: Any, tags: Iterable[str] = ()):
+        self.tokenizer = tokenizer
+        added = {number: str(token.content) for number, token in tokenizer.added_tokens_decoder.items()}
+        special = special_ids(tokenizer)
+        marks = {text for number, text in added.items() if number in special or text.startswith("<")} | {*tags}
+        ordered = sorted((mark for mark in marks if len(mark.strip()) > 1), key=len, reverse=True)
+        self._marks = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+
+    def harmless(self, text: str) -> str:
+        """The text with a space after the first character of each mark, and without lone surrogates."""
+        text = text.encode("utf-8", "replace").decode()
+        while self._marks is not None and self._marks.search(text):
+            text = self._marks.sub(lambda mark: f"{mark[0][0]} {mark[0][1:]}", text)
+        return text
+
+    def ids(self, text: str) -> list[int]:
+        """Token ids of the text alone."""
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    def cut(self, text: str, length: int, side: Side) -> tuple[str, bool]:
+        """About `length` tokens of the text, harmless, and whether anything is gone; `side` is where it is cut."""
+        most = length * LONGEST_TOKEN
+        short = "".join(truncate(text, most, side))  # first, so that a huge text is not tokenised
+        ids = self.ids(self.harmless(short))
+        if len(ids) <= length:
+            return self.harmless(short), len(text) > most
+        if side == "middle":
+            head, tail = ids[: length // 2], ids[len(ids) - (length - length // 2) :]
+            return self.harmless(f"{self._text(head)}…{self._text(tail)}"), True
+        return self.harmless(self._text(truncate(ids, length, side))), True
+
+    def _text(self, ids: list[int]) -> str:
+        return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)).strip(
+            BROKEN
+        )
+
+
+def passages(documents: Sequence[Document]) -> str:
+    """Documents that were found, as the policy reads them."""
+    lines = []
+    for number, document in enumerate(documents, 1):
+        title, _, text = document.contents.partition("\n")
+        lines.append(f"Doc {number}(Title: {title}) {text}".strip())
+    return "\n".join(lines)

@@ -1,0 +1,242 @@
+"""What is told before a run starts: agents, tools, formats, interactions, programs, retrievers that are not there."""
+
+from pathlib import Path
+
+import pytest
+
+from burnish.agents.base import AgentLoopBase, register
+from burnish.agents.check import AgentCheck
+from burnish.data.files import read_rows, write_parquet
+from burnish.errors import ConfigError, DataError
+from tests.search.conftest import Words, serving
+
+MULTI_TURN = "actor_rollout_ref.rollout.multi_turn"
+QUESTION = [{"role": "user", "content": "2+2?"}]
+
+
+@pytest.fixture
+def check(config, tokenizer, tmp_path, monkeypatch):
+    """`check(*rows)`: all of a file's rows, and what is asked at the end."""
+    monkeypatch.chdir(tmp_path)
+    config.data.max_prompt_length = 2000
+
+    def run(*rows):
+        found = AgentCheck(config, tokenizer)
+        for i, row in enumerate(rows):
+            found.row({"raw_prompt": QUESTION, **row}, lambda i=i: f"rows.parquet, row {i}")
+        found.finish()
+        return found
+
+    return run
+
+
+def tool(**columns):
+    return {"agent_name": "tool_agent", **columns}
+
+
+GOOD = [
+    {},
+    {"agent_name": None},
+    {"agent_name": "single_turn_agent_loop"},
+    tool(),
+    tool(tools_kwargs={"calculator": {"create_kwargs": {"a": 1}}}),
+    tool(tools_kwargs={"calculator": None, "no such tool": None}),
+    tool(tools_kwargs={"calculator": {"create_kwargs": None}}),
+    tool(tool_config={"available_tools": ["calculator"], "tool_format": "function_calling"}),
+    tool(tool_config={"available_tools": None, "tool_format": None}),
+    tool(tool_config={"available_tools": []}),
+    tool(interaction_kwargs={"name": "gsm8k", "query": "2+2", "ground_truth": "4"}),
+    tool(interaction_kwargs={"name": None, "query": None}),
+    {"agent_name": "react_agent", "tool_config": {"available_tools": ["calculator"]}},
+]
+BAD = {
+    "an agent": ({"agent_name": "serch_agent"}, ["agent_name=serch_agent", "did you mean search_agent", "@register"]),
+    "a tool that is set up": (
+        tool(tools_kwargs={"calculater": {"create_kwargs": {}}}),
+        ["'calculater', which there is not", "did you mean calculator?", f"Add it to the file of {MULTI_TURN}"],
+    ),
+    "a tool that is named": (
+        tool(tool_config={"available_tools": ["calculator", "serch"]}),
+        ["'serch', which there is not", "did you mean search?"],
+    ),
+    "tools as text": (tool(tool_config={"available_tools": "calculator"}), ["available_tools='calculator'", "a list"]),
+    "tools as numbers": (tool(tool_config={"available_tools": [3]}), ["available_tools=[3]", "a list of names"]),
+    "tools without their key": (tool(tool_config=["calculator"]), ["tool_config=['calculator']", "available_tools"]),
+    "a format": (tool(tool_config={"tool_format": "hermess"}), ["'hermess'", "did you mean hermes?", "qwen3_coder"]),
+    "an interaction": (
+        tool(interaction_kwargs={"name": "gsm9k"}),
+        ["interaction_kwargs.name=gsm9k", "did you mean gsm8k", f"{MULTI_TURN}.interaction_config_path"],
+    ),
+    "an interaction without a name": (
+        tool(interaction_kwargs={"name": None, "query": "2+2"}),
+        ["interaction_kwargs.name=None", "gsm8k"],
+    ),
+    "an interaction that is a list": (tool(interaction_kwargs={"name": ["gsm8k"]}), ["name=['gsm8k']"]),
+}
+
+
+@pytest.mark.parametrize("row", GOOD, ids=str)
+def test_rows_that_are_right(check, row):
+    check(row, row)
+
+
+@pytest.mark.parametrize("truncation", ["error", "left"])
+@pytest.mark.parametrize(("row", "parts"), BAD.values(), ids=BAD)
+def test_a_row_that_names_what_there_is_not(check, config, row, parts, truncation):
+    config.data.truncation = truncation
+    with pytest.raises(ConfigError) as error:
+        check({}, tool(), row)
+    for part in ("rows.parquet, row 2: ", *parts):
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "says"),
+    [
+        ({"calculator": "x"}, "tools_kwargs.calculator='x': it must hold create_kwargs"),
+        ({"calculator": {"creat_kwargs": {}}}, "tools_kwargs.calculator.creat_kwargs.*did you mean create_kwargs"),
+        ({"calculator": {"create_kwargs": [1]}}, r"create_kwargs=\[1\]: it must hold values by name"),
+    ],
+)
+def test_settings_of_a_tool_that_are_none(check, kwargs, says):
+    with pytest.raises(DataError, match=f"rows.parquet, row 1: .*{says}"):
+        check(tool(tools_kwargs={"calculator": {"create_kwargs": {"a": 1}}}), tool(tools_kwargs=kwargs))
+
+
+def test_a_table_has_a_field_for_each_tool_and_a_row_is_not_taken_for_another(check):
+    """Parquet writes both names into both rows, one of them null."""
+    rows = [tool(tools_kwargs={name: {"create_kwargs": {"a": 1}}}) for name in ("calculator", "abacus")]
+    kept = read_rows(write_parquet(rows, "rows.parquet"))
+    assert list(kept[0]["tools_kwargs"]) == list(kept[1]["tools_kwargs"]) == ["calculator", "abacus"]
+    with pytest.raises(ConfigError, match="rows.parquet, row 1: the row names the tool 'abacus'"):
+        check(*kept)
+
+
+def test_rows_that_ask_for_the_same_are_looked_at_once(check, monkeypatch):
+    asked = []
+    monkeypatch.setattr(AgentCheck, "_agent", lambda self, row, loop: asked.append(row["tools_kwargs"]["calculator"]))
+    check(*[tool(tools_kwargs={"calculator": {"create_kwargs": {"a": i}}}) for i in range(5)])
+    assert asked == [{"create_kwargs": {"a": 0}}]
+
+
+def test_other_loops_may_read_these_columns_as_they_like(check):
+    @register("own_of_check")
+    class Own(AgentLoopBase):
+        async def run(self, sampling_params, **row): ...
+
+    check({"agent_name": "own_of_check", "tools_kwargs": {"hammer": {}}, "tool_config": "mine"})
+
+
+def test_the_default_loop_is_checked_whatever_the_rows_name(check, config):
+    config.actor_rollout_ref.rollout.agent.default_agent_loop = "tol_agent"
+    with pytest.raises(ConfigError, match=r"actor_rollout_ref\.rollout\.agent\.default_agent_loop=tol_agent"):
+        check({"agent_name": "tool_agent"})
+
+
+def test_without_a_place_the_message_stands_alone(config, tokenizer):
+    """So rows are checked that are proposed while training."""
+    with pytest.raises(ConfigError, match="^agent_name=x_agent"):
+        AgentCheck(config, tokenizer).row({"agent_name": "x_agent"})
+
+
+def test_a_file_of_tools_is_read_before_the_run(check, config):
+    Path("tools.yaml").write_text("tools:\n  - name: calculater\n")
+    config.actor_rollout_ref.rollout.multi_turn.tool_config_path = "tools.yaml"
+    with pytest.raises(ConfigError, match="tools.yaml, entry 0: name='calculater'.*did you mean calculator"):
+        check(tool())
+
+
+def test_the_tools_that_a_prompt_shows_count(check, config):
+    """ReAct explains them in the prompt, which the row's own text would have fitted."""
+    react = {"agent_name": "react_agent", "tool_config": {"available_tools": ["calculator"]}}
+    config.data.max_prompt_length = 100
+    check(tool(tool_config={"available_tools": ["calculator"]}))
+    with pytest.raises(
+        DataError, match=r"rows.parquet, row 1: .* tokens, over data\.max_prompt_length=100.*truncation"
+    ):
+        check({}, react)
+    config.data.truncation = "left"
+    check(react)
+
+
+# --- retrievers -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"agent_name": "search_agent"},
+        {"agent_name": "search_agent_loop"},
+        tool(tool_config={"available_tools": ["search"]}),
+        tool(tools_kwargs={"search": {"create_kwargs": {}}}),
+    ],
+    ids=["the agent", "its other name", "the tool", "the tool set up"],
+)
+def test_a_retriever_that_is_not_there(check, config, row):
+    config.retriever.url = "http://127.0.0.1:9/retrieve"
+    with pytest.raises(ConfigError) as error:
+        check({}, row)
+    for part in ("retriever.url=http://127.0.0.1:9/retrieve", "`burnish retriever serve --index FOLDER --port 9`"):
+        assert part in str(error.value)
+    check({}, tool(tool_config={"available_tools": ["calculator"]}))
+
+
+def test_rows_that_are_made_as_they_are_drawn_have_the_default_loop(check, config):
+    config.actor_rollout_ref.rollout.agent.default_agent_loop = "search_agent"
+    config.retriever.url = "http://127.0.0.1:9/retrieve"
+    with pytest.raises(ConfigError, match="no retrieval server answers there"):
+        check()
+
+
+def test_a_retriever_that_is_there_is_asked_once(check, config):
+    words = Words()
+    with serving(words) as running:
+        config.retriever.url = f"{running.url}/retrieve"
+        check({"agent_name": "search_agent"}, tool(tool_config={"available_tools": ["search"]}))
+    assert len(words.calls) == 1
+
+
+def test_an_observation_has_room_for_its_tags(check, config, monkeypatch):
+    monkeypatch.setattr("burnish.agents.check.probe", lambda url, timeout, topk: None)
+    tags = len("\n\n<information></information>\n\n")
+    config.data.max_obs_length = tags
+    with pytest.raises(ConfigError, match=rf"data\.max_obs_length={tags}.*are {tags + 1} tokens; raise it"):
+        check({"agent_name": "search_agent"})
+    config.data.max_obs_length = tags + 1
+    check({"agent_name": "search_agent"})
+
+
+# --- programs ---------------------------------------------------------------------------------------------------------
+
+PYTHON = tool(tool_config={"available_tools": ["python"]})
+
+
+@pytest.fixture
+def sandboxed(monkeypatch):
+    """`sandboxed(reason)`: why programs cannot be run here."""
+
+    def is_so(reason):
+        async def why_not(self):
+            return reason
+
+        monkeypatch.setattr("burnish.agents.tools.python.PythonTool.why_not", why_not)
+
+    return is_so
+
+
+def test_programs_that_cannot_be_run(check, sandboxed):
+    sandboxed("the kernel allows no namespaces")
+    with pytest.raises(ConfigError, match="the tool python runs programs.*the kernel allows no namespaces"):
+        check(PYTHON)
+    check(tool(tool_config={"available_tools": ["calculator"]}))
+
+
+def test_a_call_lasts_longer_than_a_program(check, config, sandboxed):
+    sandboxed(None)
+    limits = config.actor_rollout_ref.rollout.multi_turn
+    config.reward_model.sandbox.timeout = 5.0
+    limits.tool_timeout = 5.0
+    with pytest.raises(ConfigError, match=rf"{MULTI_TURN}\.tool_timeout=5 .*reward_model\.sandbox\.timeout=5"):
+        check(PYTHON)
+    limits.tool_timeout = 5.1
+    check(PYTHON)

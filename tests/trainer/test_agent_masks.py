@@ -1,0 +1,309 @@
+"""Rewards and masks of trajectories with several turns: which tokens are trained, and with what."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from burnish.data.files import write_parquet
+from burnish.models.tiny import write_tiny_model
+from burnish.protocol import DataProto
+from burnish.trainer.score import with_observations
+from burnish.workers import objectives
+from tests.trainer.scripted import call, follow, question, write_echo
+
+GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=2"]
+KL = ["actor_rollout_ref.actor.use_kl_loss=true", "actor_rollout_ref.actor.entropy_coeff=0.1"]
+GAE = [
+    "algorithm.adv_estimator=gae",
+    "critic.optim.lr=1e-3",
+    "algorithm.use_kl_in_reward=true",
+    "algorithm.lam=0.9",
+    *KL,
+]
+WHITENED = ["algorithm.adv_estimator=reinforce_plus_plus", *KL]
+TOOLS = ["data.max_prompt_length=64", "data.max_response_length=400", "custom_reward_function.path=null",
+         "actor_rollout_ref.rollout.multi_turn.enable=true", "data.val_files=null"]  # fmt: skip
+REWARDS = "actor_rollout_ref.rollout.multi_turn.rewards"
+MANAGER = '''
+import torch
+
+class Tens:
+    """Ten for every response, on its last token; computes its scores itself."""
+
+    def __init__(self, tokenizer, num_examine, compute_score, reward_fn_key): ...
+
+    def __call__(self, data, return_dict=False):
+        mask = data.batch["response_mask"]
+        rewards = torch.zeros(mask.shape)
+        rewards[torch.arange(len(mask)), (mask * torch.arange(1, mask.shape[1] + 1)).argmax(-1)] = 10.0
+        return {"reward_tensor": rewards, "reward_extra_info": {}}
+'''
+LOOP = """
+from burnish.agents import AgentLoopBase, AgentLoopOutput
+
+class Own(AgentLoopBase):
+    def __init__(self, *, rewards, **parts):
+        super().__init__(**parts)
+        self.rewards = rewards
+
+    async def run(self, sampling_params, **row):
+        transcript = self.transcript(self.prompt_ids(row["messages"]))
+        await transcript.sample(sampling_params)
+        transcript.observe(self.environment.observations.ids("and?"))
+        await transcript.sample(sampling_params)
+        return transcript.output(**self.rewards)
+"""
+
+
+@pytest.fixture(scope="module")
+def roomy(tmp_path_factory):
+    return write_tiny_model(tmp_path_factory.mktemp("roomy") / "model", context=2048)
+
+
+@pytest.fixture
+def begin(build_trainer, roomy, monkeypatch):
+    """A trainer on eight rows whose policy calls the tool twice (the second sample once) and answers."""
+
+    def write(asked):
+        calls = ["ab", "cdef"][asked.sample :]
+        return (
+            call(calls[asked.turn]) if asked.turn < len(calls) else f"<answer>{['Goethe', 'no'][asked.sample]}</answer>"
+        )
+
+    def make(*overrides):
+        write_parquet([question(f"Who wrote Faust? {i}") for i in range(8)], "train.parquet")
+        follow(monkeypatch, write)
+        keys = [*TOOLS, write_echo(), f"actor_rollout_ref.model.path={roomy}"]
+        trainers.append(build_trainer(*keys, *overrides))
+        return trainers[-1]
+
+    trainers = []
+    yield make
+    for trainer in trainers:
+        trainer.close()
+
+
+def ends(mask):
+    """Where the turns of a response (R,) end."""
+    return [i for i, m in enumerate(mask) if m and (i + 1 == len(mask) or not mask[i + 1])]
+
+
+def placed(batch):
+    """Per row, the rewards at the ends of its turns; nothing may be elsewhere."""
+    found = []
+    for scores, mask in zip(
+        batch.batch["token_level_scores"].tolist(), batch.batch["response_mask"].tolist(), strict=True
+    ):
+        found.append([scores[end] for end in ends(mask)])
+        assert sum(scores) == pytest.approx(sum(found[-1]))
+    return found
+
+
+# --- rewards ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rewards", "first", "second"),
+    [
+        ("trajectory", [0, 0, 1], [0, 0]),
+        ("turn", [0.25, 0.25, 0], [0.25, 0]),
+        ("both", [0.25, 0.25, 1], [0.25, 0]),
+    ],
+)
+def test_rewards_reach_the_last_token_of_their_turn(begin, rewards, first, second):
+    batch = begin(*GRPO, f"{REWARDS}={rewards}").experience.draw(1, {})
+    assert placed(batch) == [first, second] * 4
+
+
+@pytest.mark.parametrize(("rewards", "first"), [("trajectory", [0, 0, 10]), ("both", [0.25, 0.25, 10])])
+def test_a_manager_of_the_users_own_places_the_score(begin, rewards, first):
+    Path("tens.py").write_text(MANAGER)
+    batch = begin(*GRPO, f"{REWARDS}={rewards}", "reward_model.reward_manager=tens.py:Tens").experience.draw(1, {})
+    assert placed(batch)[::2] == [first] * 4
+
+
+@pytest.mark.parametrize(
+    ("rewards", "expected"),
+    [
+        ("{turn_rewards: [1, 2], reward_score: 3}", [1, 5]),
+        ("{turn_rewards: [1, 2]}", [1, 2]),
+        ("{reward_score: 3}", [0, 3]),
+        ("{turn_rewards: [1, 2], add_score: true}", [1, 3]),
+        ("{}", [0, 1]),
+    ],
+)
+def test_a_loop_of_the_users_own_gives_rewards(build_trainer, roomy, monkeypatch, rewards, expected):
+    Path("own.py").write_text(LOOP)
+    Path("loops.yaml").write_text(f"- name: own_of_this_test\n  _target_: own.py:Own\n  rewards: {rewards}\n")
+    write_parquet([question(f"{i}?", agent_name="own_of_this_test") for i in range(4)], "train.parquet")
+    follow(monkeypatch, lambda asked: "<answer>Goethe</answer>" if asked.turn else "let me see")
+    monkeypatch.setattr("burnish.agents.base._registered", {})
+    trainer = build_trainer(*TOOLS, *GRPO, f"actor_rollout_ref.model.path={roomy}",
+                            "actor_rollout_ref.rollout.agent.agent_loop_config_path=loops.yaml")  # fmt: skip
+    assert placed(trainer.experience.draw(1, {})) == [expected] * 8
+    trainer.close()
+
+
+def test_the_turns_of_an_interaction_are_rewarded(build_trainer, roomy, monkeypatch):
+    """It answers until the number is right; only the turn that says so earns."""
+    kwargs = {"name": "gsm8k", "query": "2+2", "ground_truth": "4"}
+    write_parquet([question("2+2?", interaction_kwargs=kwargs)] * 4, "train.parquet")
+    follow(monkeypatch, lambda asked: f"#### {[3, 4][asked.turn]}")
+    trainer = build_trainer(*TOOLS, *GRPO, f"actor_rollout_ref.model.path={roomy}", f"{REWARDS}=turn")
+    assert placed(trainer.experience.draw(1, {})) == [[0, 1]] * 8
+    trainer.close()
+
+
+def test_rewards_of_turns_are_discounted_back_over_the_policys_tokens_alone(begin):
+    """GAE over a response with gaps: the return at the end of turn one is what follows it, past what it was told."""
+    keys = ["algorithm.adv_estimator=gae", "critic.optim.lr=1e-3", "algorithm.gamma=0.5", "algorithm.lam=1.0"]
+    trainer = begin(*keys, f"{REWARDS}=both", "actor_rollout_ref.rollout.n=1")
+    batch = trainer.experience.draw(1, {})
+    batch.batch["values"] = torch.zeros_like(batch.batch["token_level_scores"])
+    returns = trainer.credit(batch, {}).batch["returns"][0]
+    sampled = returns[batch.batch["response_mask"][0].bool()].tolist()
+    rewards = batch.batch["token_level_scores"][0][batch.batch["response_mask"][0].bool()].tolist()
+    expected = 0.0
+    for i in reversed(range(len(rewards))):
+        expected = rewards[i] + 0.5 * expected
+        assert sampled[i] == pytest.approx(expected, abs=1e-6)
+
+
+# --- masks ------------------------------------------------------------------------------------------------------------
+
+
+def one_step(trainer, spoil):
+    """A training step; with `spoil`, every column has other values where the policy was told something."""
+    batch = trainer.experience.draw(1, {})
+    told = (batch.batch["response_mask"] == 0) & batch.batch["attention_mask"][
+        :, -batch.batch["responses"].shape[1] :
+    ].bool()
+    assert told.any(-1).all()
+    noise = torch.Generator().manual_seed(0)
+
+    def change(*names):
+        for name in names:
+            if spoil and name in batch.batch:
+                garbage = 3 * torch.randn(told.shape, generator=noise)
+                batch.batch[name] = torch.where(told, garbage, batch.batch[name])
+
+    batch = batch.union(trainer.old_log_probs(batch))
+    if trainer.config.reads_reference:
+        batch = batch.union(trainer.policy.compute_ref_log_prob(batch))
+    if trainer.critic:
+        batch = batch.union(trainer.critic.compute_values(batch))
+    change("old_log_probs", "ref_log_prob", "values", "entropys", "rollout_log_probs")
+    metrics = {}
+    batch = trainer.credit(batch, metrics)
+    assert not batch.batch["advantages"][told].any(), "what it was told earns nothing"
+    assert batch.batch["advantages"][batch.batch["response_mask"].bool()].any()
+    change("advantages", "returns", "token_level_rewards")
+    metrics |= trainer.describe(batch)
+    if trainer.critic:
+        metrics |= {k: v for k, v in trainer.critic.update_critic(batch, 1).items() if not k.startswith("perf/")}
+    metrics |= {k: v for k, v in trainer.policy.update_actor(batch, 1).items() if not k.startswith("perf/")}
+    models = [trainer.policy.worker.actor.module, *([trainer.critic.worker.critic.module] if trainer.critic else [])]
+    return metrics, [dict(model.state_dict()) for model in models]
+
+
+def differing(one, other):
+    return {name for name in one if torch.as_tensor(one[name]).ne(torch.as_tensor(other[name])).any()}
+
+
+@pytest.mark.parametrize("algorithm", [GRPO, GAE, WHITENED], ids=["grpo", "gae", "reinforce_plus_plus"])
+def test_nothing_of_what_the_policy_was_told_reaches_an_update(begin, algorithm):
+    """Loss, entropy, KL in loss and reward, whitening, values: all are the same whatever stands at those tokens."""
+    steps = []
+    for name in ("as it is", "spoilt"):
+        trainer = begin(
+            *algorithm, "actor_rollout_ref.rollout.n=2", f"trainer.default_local_dir={name.replace(' ', '_')}"
+        )
+        steps.append(one_step(trainer, spoil=name == "spoilt"))
+    (metrics, weights), (spoilt_metrics, spoilt_weights) = steps
+    assert {
+        name for name in differing(metrics, spoilt_metrics) if not name.startswith(("timing", "tools/seconds"))
+    } == set()
+    for one, other in zip(weights, spoilt_weights, strict=True):
+        assert differing(one, other) == set()
+    assert metrics["actor/grad_norm"][0] > 0 and ("critic/vf_loss" in metrics) == (algorithm is GAE)
+
+
+def gradients(monkeypatch):
+    """What the losses send back in an update: a list of (name, gradient (b, R), mask (b, R), tokens there (b, R))."""
+    kept = []
+    inputs, values = objectives.PolicyObjective.inputs, objectives.ValueObjective.__call__
+
+    def keep(name, tensor, micro):
+        mask = micro.batch["response_mask"].bool()
+        there = micro.batch["attention_mask"][:, -mask.shape[1] :].bool()
+        tensor.register_hook(lambda gradient: kept.append((name, gradient, mask, there)))
+
+    def watched(self, rows, passed):
+        for name in passed:
+            if passed[name].requires_grad:
+                keep(name, passed[name], rows)
+        return inputs(self, rows, passed)
+
+    def watched_values(self, micro):
+        def forward(packed):
+            predicted = self.forward.values(packed)
+            keep("values", predicted, micro)
+            return predicted
+
+        return values(replace(self, forward=SimpleNamespace(values=forward)), micro)
+
+    monkeypatch.setattr(objectives.PolicyObjective, "inputs", watched)
+    monkeypatch.setattr(objectives.ValueObjective, "__call__", watched_values)
+    return kept
+
+
+def test_no_gradient_comes_from_what_the_policy_was_told(begin, monkeypatch):
+    trainer = begin(*GAE, "actor_rollout_ref.rollout.n=2")
+    kept = gradients(monkeypatch)
+    one_step(trainer, spoil=False)
+    assert {name for name, *_ in kept} == {"log_prob", "entropy", "values"}
+    for name, gradient, sampled, there in kept:
+        told = there & ~sampled
+        assert told.any() and not gradient[told].any(), name
+        assert gradient[sampled].ne(0).float().mean() > 0.9, name
+
+
+def test_without_state_masking_all_of_the_response_is_trained(begin, monkeypatch):
+    trainer = begin(*GRPO, *KL, "actor_rollout_ref.actor.state_masking=false")
+    batch = trainer.experience.draw(1, {})
+    width = batch.batch["responses"].shape[1]
+    there = batch.batch["attention_mask"][:, -width:]
+    assert torch.equal(batch.batch["response_mask"], there) and "rollout_log_probs" not in batch.batch
+    assert batch.batch["token_level_scores"].sum(-1).tolist() == [1, 0] * 4
+    assert [int(row.nonzero()) for row in batch.batch["token_level_scores"][::2]] == [
+        int(n) - 1 for n in there[::2].sum(-1)
+    ]
+    batch = batch.union(trainer.old_log_probs(batch)).union(trainer.policy.compute_ref_log_prob(batch))
+    batch = trainer.credit(batch, {})
+    assert batch.batch["advantages"][there.bool()].ne(0).all()
+    kept = gradients(monkeypatch)
+    trainer.policy.update_actor(batch, 1)
+    assert kept
+    for name, gradient, _, everywhere in kept:
+        assert gradient[everywhere].ne(0).float().mean() > 0.95, name
+
+
+def test_a_run_without_state_masking_ends(train, begin, metrics_of, roomy):
+    begin(*GRPO)  # writes the rows and follows the script
+    train(*TOOLS, *GRPO, write_echo(), f"actor_rollout_ref.model.path={roomy}", "trainer.total_training_steps=2",
+          "actor_rollout_ref.actor.state_masking=false", "trainer.default_local_dir=all")  # fmt: skip
+    assert [line["step"] for line in metrics_of("all")] == [1, 2] and metrics_of("all")[-1]["actor/grad_norm"] > 0
+
+
+def test_padding_is_no_observation():
+    """Rows of other lengths: what is padded is never trained on, whatever state_masking says."""
+    columns = {
+        "responses": torch.tensor([[5, 6, 7, 0], [5, 6, 7, 8]]),
+        "attention_mask": torch.tensor([[1, 1, 1, 1, 1, 0], [0, 1, 1, 1, 1, 1]]),
+        "response_mask": torch.tensor([[1, 0, 1, 0], [1, 0, 0, 1]]),
+    }
+    mask = with_observations(DataProto.from_dict(columns)).batch["response_mask"]
+    assert mask.tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
