@@ -5,7 +5,7 @@
 #   VENV         where the virtual environment lives                        [.venv]
 #   CONSTRAINTS  pinned versions; a GPU machine may bring its own file      [constraints.txt]
 #   PIP_FLAGS    more flags for pip, e.g. the index of other torch builds   []
-#   ARGS         passed on to quickstart, test, nano and bench              []
+#   ARGS         passed on to the quickstarts, test, nano and bench         []
 #   JOBS         processes for the tests                                    [2]
 
 PYTHON ?= python3
@@ -17,22 +17,26 @@ JOBS ?= 2
 
 BIN := $(VENV)/bin
 CORE := $(VENV)/.core-installed
+SEARCH := $(VENV)/.search-installed
 FULL := $(VENV)/.full-installed
 
 # A Python without ensurepip (Debian without python3-venv) makes an environment without pip; its own pip then fills it.
 PIP = $$($(BIN)/python -c 'import pip' 2>/dev/null && echo "$(BIN)/python -m pip" || echo "$(PYTHON) -m pip --python $(BIN)/python")
 INSTALL = $(PIP) install --disable-pip-version-check -c $(CONSTRAINTS) $(PIP_FLAGS)
 
-.PHONY: help setup quickstart test lint format nano bench clean
+.PHONY: help setup quickstart search-quickstart test lint format nano nano-agent bench clean
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(FULL) ## virtual environment with burnish, test and dev tools
 
 quickstart: $(CORE) ## a small model learns arithmetic by RL, on any machine, in minutes
 	@$(BIN)/burnish quickstart $(ARGS)
+
+search-quickstart: $(SEARCH) ## a small model learns to search by RL, with a retrieval server beside it
+	@$(BIN)/burnish quickstart --task search $(ARGS)
 
 test: $(FULL) ## the tests (ARGS="-m gpu" for those that need a GPU)
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
@@ -48,6 +52,9 @@ format: $(FULL) ## rewrite the sources the way lint wants them
 
 nano: $(CORE) ## make the embedded model again, from nothing
 	$(BIN)/python examples/nano/make_nano.py $(ARGS)
+
+nano-agent: $(SEARCH) ## make the embedded model that searches and calculates again, from nothing
+	$(BIN)/python examples/nano/make_nano_agent.py $(ARGS)
 
 bench: $(CORE) ## measure this machine
 	$(BIN)/python benchmarks/step.py $(ARGS)
@@ -66,7 +73,12 @@ $(CORE): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	@$(INSTALL) -e .
 	@touch $@
 
+$(SEARCH): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	@echo "installing burnish with its retrieval server (the first time takes minutes: torch is large)"
+	@$(INSTALL) -e '.[search]'
+	@touch $(CORE) $@
+
 $(FULL): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	@echo "installing burnish with test and dev tools (the first time takes minutes: torch is large)"
 	@$(INSTALL) -e '.[test,dev]'
-	@touch $(CORE) $@
+	@touch $(CORE) $(SEARCH) $@

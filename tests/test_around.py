@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from burnish.cli.data import COMMANDS as DATA_COMMANDS
+from burnish.cli.data import GROUP as DATA
 from burnish.cli.main import available, main
+from burnish.cli.retriever import GROUP as RETRIEVER
 from burnish.data.tasks import TASKS
 from burnish.models.folder import resolve_path
 from burnish.tracking.jsonl import read_metrics
@@ -14,7 +15,8 @@ from burnish.tracking.jsonl import read_metrics
 NANO = Path(__file__).parents[1] / "burnish/models/nano"
 HELP = [
     *([name] for name in available()),
-    *(["data", name] for name in DATA_COMMANDS),
+    *(["data", name] for name in DATA.commands),
+    *(["retriever", name] for name in RETRIEVER.commands),
     *(["data", "make", task] for task in TASKS),
 ]
 

@@ -22,6 +22,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from burnish.cli.errors import guard
 from burnish.data.files import read_rows, write_parquet
 from burnish.models.tiny import write_tiny_model
+from tests.search.conftest import Words, serving
+from tests.trainer.scripted import follow
 
 ROOT = Path(__file__).parents[1]
 RUN = Path("outputs/burnish/run")  # where a run goes that names no folder
@@ -67,12 +69,18 @@ LORA = (
     'actor_rollout_ref.actor.lora.target_modules=\'["q_proj","v_proj","k_proj","o_proj"]\' …'
 )
 
-LATER = {
+SGLANG = (
     "… --config-path=examples/sglang_multiturn/config actor_rollout_ref.rollout.name=sglang "
-    "actor_rollout_ref.rollout.agent_loop=tool_agent_loop tool_config_path=….yaml …": "package sglang",
+    "actor_rollout_ref.rollout.agent_loop=tool_agent_loop tool_config_path=….yaml …"
+)
+SEARCH = (
     "… do_search=true max_turns=4 retriever.url=http://127.0.0.1:8000/retrieve retriever.topk=3 "
     "data.max_start_length=2048 data.max_obs_length=500 actor_rollout_ref.actor.state_masking=true "
-    "actor_rollout_ref.rollout.n_agent=5 …": "the search agent",
+    "actor_rollout_ref.rollout.n_agent=5 …"
+)
+
+LATER = {
+    SGLANG: "package sglang",
     "… model_engine=megatron …": "Megatron-core",
     "… actor_rollout_ref.actor.strategy=megatron …": "Megatron-core",
 }
@@ -136,7 +144,7 @@ def place(tmp_path, monkeypatch, place_model):
         "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
         "    return {'score': len(solution_str) + 100 * int(ground_truth), 'acc': 0.5}\n"
     )
-    (here / "tools.yaml").write_text("tools: []\n")
+    (here / "tools.yaml").write_text("tools:\n  - name: calculator\n")
     recipe = here / "examples/sglang_multiturn/config/gsm8k_multiturn_grpo.yaml"
     recipe.parent.mkdir(parents=True)
     recipe.write_text("algorithm: {adv_estimator: grpo}\n")
@@ -383,6 +391,50 @@ def test_run_and_project_names_place_the_run(train):
     said = train(WANDB.replace("wandb", "console"), "data.val_files=test.parquet")
     assert_loads(Path("outputs/my_project/exp1/global_step_1"))
     assert "--- sample 1 of openai/gsm8k ---" in said, "trainer.log_generation_samples shows validation answers"
+
+
+def test_the_search_agent(train, monkeypatch):
+    """The address is that of a server which is there, and the policy writes searches: a random one does not."""
+
+    def write(asked):
+        return "<search> a whale </search>" if not asked.turn else f"<answer>{asked.sample}</answer>"
+
+    follow(monkeypatch, write)
+    with serving(Words()) as library:
+        line = SEARCH.replace("http://127.0.0.1:8000", library.url)
+        said = train(line, "data.max_response_length=400", "trainer.total_epochs=2")
+        queries = [query for asked, _ in library.retriever.calls for query in asked]
+    assert "actor_rollout_ref.rollout.agent.default_agent_loop=search_agent, because do_search=true" in said
+    assert queries == ["Is anybody there?", "a whale"], "the documents of a query are kept"
+    rows = rollouts()
+    assert len(rows) == 2 * 16 * 5 and [line["env/searched"] for line in metrics()] == [1, 1]
+    for row in rows:
+        told = row["response"].split("</search>")[1].split("<answer>")[0]
+        assert told.startswith('\n\n<information>Doc 1(Title: "Moby Dick") A novel by Melville about a whale.\nDoc 2(')
+        assert row["response_mask"].count(0) == len(told.encode()) and row["turns"] == 4
+    assert_loads(RUN / "global_step_2")
+
+
+def test_the_search_agent_without_a_server(run, place):
+    """Port 9 is nobody's, as the line's own might not be."""
+    code, _, err = run(SEARCH.replace("127.0.0.1:8000", "127.0.0.1:9"))
+    assert code == 2 and "Traceback" not in err and not (place / "outputs").exists()
+    assert "retriever.url=http://127.0.0.1:9/retrieve" in err
+    assert "Start one with `burnish retriever serve --index FOLDER --port 9`" in err
+
+
+def test_the_tool_agent(train, monkeypatch):
+    """The same line with an engine that is there."""
+    call = '<tool_call>{"name": "calculator", "arguments": {"expression": "1+2"}}</tool_call>'
+    follow(monkeypatch, lambda asked: "#### 3" if asked.turn else call)
+    said = train(SGLANG.replace("actor_rollout_ref.rollout.name=sglang ", ""), "data.max_response_length=200")
+    assert "agent_loop is read as actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent" in said
+    assert "tool_config_path is read as actor_rollout_ref.rollout.multi_turn.tool_config_path=tools.yaml" in said
+    [line] = metrics()
+    assert line["tools/calls"] == 1 and line["tool_call_counts/mean"] == 1
+    assert line["critic/score/mean"] == 1 / 16, "one of the questions has this answer"
+    assert all("3<|end|><|start|>assistant\n#### 3" in row["response"] for row in rollouts())
+    assert_loads(RUN / "global_step_1")
 
 
 @pytest.mark.parametrize("line", LATER, ids=lambda line: shlex.split(line)[1])

@@ -123,8 +123,9 @@ def check_flags(name: str, *rest: str) -> None:
     if name == "data" and rest[0] == "make":
         data_make.parse(rest[1], list(rest[2:]))
         return
-    module = f"data_{rest[0]}" if name == "data" else name
-    words = list(rest[1:] if name == "data" else rest)
+    has_parts = name in ("data", "retriever")
+    module = f"{name}_{rest[0]}" if has_parts else name
+    words = list(rest[1:] if has_parts else rest)
     importlib.import_module(f"burnish.cli.{module}").parser().parse_args(words)
 
 

@@ -24,11 +24,14 @@ ALLOWED: dict[str, set[str]] = {
     "sandbox": {"config"},
     "rewards": {"protocol", "config", "sandbox"},
     "data": {"protocol", "config", "tracking.literal"},
-    "search": {"config"},
+    "search": {"config", "cli.main"},
     "ops": set(),
     "models": {"config", "ops"},
     "rollout": {"config", "models", "ops"},
-    "agents": {"config", "rollout.base", "search.client", "data.chat", "sandbox", "rewards.scores"},
+    "agents": {
+        "config", "rollout.base", "search.client", "data.chat", "sandbox", "rewards.scores", "serving.fields",
+        "serving.requests", "serving.answers", "serving.engine_thread", "serving.wire",
+    },
     "engine": {"protocol", "config", "algorithms", "models", "ops"},
     "controller": {"protocol", "config", "models.device"},
     "workers": {
@@ -50,6 +53,9 @@ ONLY_IN = {
     "wandb": ("tracking/wandb.py",),
     "mlflow": ("tracking/mlflow.py",),
     "peft": ("models/adapters.py", "models/lora.py"),
+    "mcp": ("agents/tools/mcp_session.py",),
+    "faiss": ("search/faiss_index.py",),
+    "bm25s": ("search/tokens.py",),
     "reasoning_gym": ("data/tasks/reasoning_gym.py",),
 }
 

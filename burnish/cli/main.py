@@ -38,7 +38,7 @@ class Command:
 
 
 COMMANDS = {
-    "quickstart": Command("a small model learns arithmetic by RL, here, in minutes", "burnish.cli.quickstart:main"),
+    "quickstart": Command("a small model learns by RL, here, in minutes", "burnish.cli.quickstart:main"),
     "ppo": Command(
         "RL training, every algorithm",
         "burnish.trainer.main_ppo:main",
@@ -83,7 +83,7 @@ COMMANDS = {
     "serve": Command("a model or checkpoint behind an OpenAI-compatible endpoint", "burnish.cli.serve:main"),
     "data": Command("make, check and show datasets", "burnish.cli.data:main"),
     "replay": Command("an update that was NaN or infinite, run again", "burnish.cli.replay:main"),
-    "retriever": Command("the retrieval server of the search agent"),
+    "retriever": Command("index and search passages, and serve them to the search agent", "burnish.cli.retriever:main"),
     "dashboard": Command("runs and trajectories in a browser"),
 }
 

@@ -1,9 +1,11 @@
-"""`burnish quickstart`: the embedded small model learns by RL, here, in minutes, and shows it.
+"""`burnish quickstart`: an embedded small model learns by RL, here, in minutes, and shows it.
 
 The model (`burnish/models/nano`, made by `make nano`) was taught by supervised fine-tuning to work sums out digit by
 digit, and then to blurt a number out instead. It can do it, and mostly does not. The run below gives it questions and a
 reward for the right number, nothing else: GRPO finds that working it out pays. Accuracy is exact match, sampled at
 temperature 1, on questions that neither fine-tuning nor RL trained on.
+
+`--task search` and `--task calculator` do the same with a model that can search and call a tool (quickstart_agents.py).
 
 Everything it does is an ordinary `burnish ppo` run; the command is printed.
 """
@@ -11,7 +13,10 @@ Everything it does is an ordinary `burnish ppo` run; the command is printed.
 import argparse
 import json
 import shlex
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -22,6 +27,7 @@ NANO = Path(__file__).parents[1] / "models" / "nano"
 HELD_OUT = 256
 STEPS = 60
 SHOWN = 3
+OUTPUT = "outputs/quickstart"
 ACCURACY = "val-core/burnish/arithmetic/acc/mean@1"
 INTRODUCTION = """
 A model of 0.25 million parameters, which comes with burnish, answers
@@ -30,6 +36,35 @@ out digit by digit, and then to blurt a number out instead. Now it learns by RL:
 16 questions a step, 8 answers to each, a reward of 1 for the right number, and
 nothing else. The same as this command:
 """
+TASKS = {
+    "arithmetic": "burnish.cli.quickstart:ARITHMETIC",
+    "search": "burnish.cli.quickstart_agents:SEARCH",
+    "calculator": "burnish.cli.quickstart_agents:CALCULATOR",
+}
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of the held-out questions, besides those answered rightly."""
+
+    of: str  # in words
+    holds: Callable[[str], bool]  # whether a response counts
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What one task of the quickstart is made of.
+
+    `beside` runs what the run needs beside it for as long as it is open, and hands on further keys.
+    """
+
+    introduction: str
+    title: str  # of the plot
+    accuracy: str  # the metric
+    write_data: Callable[[int, Path, int], None]  # seed, folder, number of held-out questions
+    job: Callable[[int, Path, int], list[str]]  # seed, folder, steps: the keys of the run
+    beside: Callable[[Path], AbstractContextManager[list[str]]] = lambda folder: nullcontext([])
+    shares: tuple[Share, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,10 +79,11 @@ class Result:
 
 def main(argv: list[str]) -> None:
     options = parser().parse_args(argv)
-    print(INTRODUCTION)
-    folder = Path(options.output)
+    lesson = find_lesson(options.task)
+    print(lesson.introduction)
+    folder = Path(options.output or (OUTPUT if options.task == "arithmetic" else f"{OUTPUT}-{options.task}"))
     several = len(options.seeds) > 1
-    results = [learn(seed, folder / f"seed-{seed}" if several else folder, options) for seed in options.seeds]
+    results = [learn(seed, folder / f"seed-{seed}" if several else folder, lesson, options) for seed in options.seeds]
     if several:
         print("\nseed   before   after   seconds")
         for r in results:
@@ -58,20 +94,35 @@ def main(argv: list[str]) -> None:
     print(f" ({options.steps} steps of GRPO, {seconds:.0f} s)" + (", the lowest of all seeds" if several else ""))
 
 
-def learn(seed: int, folder: Path, options: argparse.Namespace) -> Result:
+def learn(seed: int, folder: Path, lesson: Lesson, options: argparse.Namespace) -> Result:
     """One run, from the question files to the plot."""
-    from burnish.config.load import load_ppo
-    from burnish.data.files import write_parquet
-    from burnish.data.tasks import arithmetic
     from burnish.tracking.jsonl import read_metrics
     from burnish.tracking.plot import plot_curve
-    from burnish.trainer import setup
 
     start = perf_counter()
-    write_parquet(arithmetic.rows("train", 4096, seed), folder / "data" / "train.parquet")
-    write_parquet(arithmetic.rows("test", HELD_OUT, seed=0), folder / "data" / "test.parquet")
-    overrides = job(seed, folder, options.steps)
-    print(f"{as_typed(overrides)}\n", flush=True)
+    lesson.write_data(seed, folder, HELD_OUT)
+    with lesson.beside(folder) as further:
+        overrides = [*lesson.job(seed, folder, options.steps), *further]
+        print(f"{as_typed(overrides)}\n", flush=True)
+        train(overrides)
+
+    lines = read_metrics(folder)
+    before, after = (line[lesson.accuracy] for line in (lines[0], lines[-1]))
+    first, last = validation(folder, 0), validation(folder, options.steps)
+    show_samples(first, last, options.steps)
+    for share in lesson.shares:
+        print(f"{share.of}: {portion(share, first):.2f} before, {portion(share, last):.2f} after")
+    picture = plot_curve(folder, folder / "reward.png", title=lesson.title, before=before, after=after)
+    print(f"reward plot: {picture}")
+    print(f"trained model: {folder / f'global_step_{options.steps}'} (a Hugging Face folder)")
+    return Result(seed, before, after, perf_counter() - start)
+
+
+def train(overrides: list[str]) -> None:
+    """`burnish ppo`, in this process."""
+    from burnish.config.load import load_ppo
+    from burnish.trainer import setup
+
     loaded = load_ppo(overrides)
     setup.prepare(loaded)
     trainer = setup.build(loaded.config)
@@ -79,31 +130,36 @@ def learn(seed: int, folder: Path, options: argparse.Namespace) -> Result:
     trainer.init_workers()
     trainer.fit()
 
-    lines = read_metrics(folder)
-    before, after = (line[ACCURACY] for line in (lines[0], lines[-1]))
-    show_samples(folder, 0, options.steps)
-    picture = plot_curve(folder, folder / "reward.png", title="GRPO on three-digit sums", before=before, after=after)
-    print(f"reward plot: {picture}")
-    print(f"trained model: {folder / f'global_step_{options.steps}'} (a Hugging Face folder)")
-    return Result(seed, before, after, perf_counter() - start)
+
+def write_data(seed: int, folder: Path, held_out: int) -> None:
+    """The question files of the arithmetic task."""
+    from burnish.data.files import write_parquet
+    from burnish.data.tasks import arithmetic
+
+    write_parquet(arithmetic.rows("train", 4096, seed), folder / "data" / "train.parquet")
+    write_parquet(arithmetic.rows("test", held_out, seed=0), folder / "data" / "test.parquet")
 
 
 def job(seed: int, folder: Path, steps: int) -> list[str]:
-    """The keys of the run, as anyone could type them."""
+    """The keys of the arithmetic run, as anyone could type them."""
+    lengths = ["data.max_prompt_length=32", "data.max_response_length=64"]
+    return [*common_keys(seed, folder, steps, NANO, "2e-5"), *lengths]
+
+
+def common_keys(seed: int, folder: Path, steps: int, model: Path, lr: str) -> list[str]:
+    """Keys of all tasks: GRPO with 16 questions a step and 8 answers to each."""
     return [
         "algorithm.adv_estimator=grpo",
         f"data.train_files={folder}/data/train.parquet",
         f"data.val_files={folder}/data/test.parquet",
         "data.train_batch_size=16",
-        "data.max_prompt_length=32",
-        "data.max_response_length=64",
         f"data.seed={seed}",
-        f"actor_rollout_ref.model.path={NANO}",
+        f"actor_rollout_ref.model.path={model}",
         "actor_rollout_ref.rollout.n=8",
         "actor_rollout_ref.rollout.val_kwargs.do_sample=True",
         "actor_rollout_ref.rollout.val_kwargs.temperature=1.0",
         "actor_rollout_ref.actor.ppo_mini_batch_size=16",
-        "actor_rollout_ref.actor.optim.lr=2e-5",
+        f"actor_rollout_ref.actor.optim.lr={lr}",
         f"trainer.total_training_steps={steps}",
         f"trainer.seed={seed}",
         "trainer.device=cpu",
@@ -112,25 +168,54 @@ def job(seed: int, folder: Path, steps: int) -> list[str]:
     ]
 
 
+ARITHMETIC = Lesson(INTRODUCTION, "GRPO on three-digit sums", ACCURACY, write_data, job)
+
+
+def find_lesson(task: str) -> Lesson:
+    module, name = TASKS[task].split(":")
+    lesson: Lesson = getattr(import_module(module), name)
+    return lesson
+
+
 def as_typed(overrides: list[str]) -> str:
     """The command as it can be pasted into a shell, one key on a line."""
     return " \\\n    ".join(["burnish ppo", *map(shlex.quote, overrides)])
 
 
-def show_samples(folder: Path, *steps: int) -> None:
-    """The same held-out questions at several steps, side by side."""
+def show_samples(before: list[dict[str, Any]], after: list[dict[str, Any]], steps: int) -> None:
+    """The same held-out questions before and after, side by side."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    answers = {step: _validation(folder, step) for step in steps}
     table = Table(title="held-out questions", show_lines=True)
-    for heading in ("question", "right answer", *(f"after step {step}" if step else "before" for step in steps)):
+    for heading in ("question", "right answer", "before", f"after step {steps}"):
         table.add_column(heading)
-    for i in range(SHOWN):
-        row = answers[steps[0]][i]
-        cells = [_answer(answers[step][i]) for step in steps]
-        table.add_row(row["prompt"].removeprefix("<|start|>").strip(), str(row["ground_truth"]), *cells)
+    for row, later in list(zip(before, after, strict=True))[:SHOWN]:
+        cells = (_question(row["prompt"]), _right(row["ground_truth"]), _answer(row), _answer(later))
+        table.add_row(*map(escape, cells))
     Console().print(table)
+
+
+def portion(share: Share, rows: list[dict[str, Any]]) -> float:
+    """The share of the rows that it holds for."""
+    return sum(share.holds(row["response"]) for row in rows) / len(rows)
+
+
+def validation(folder: Path, step: int) -> list[dict[str, Any]]:
+    """The held-out questions and their answers at a step."""
+    with (folder / "validation" / f"{step}.jsonl").open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def _question(prompt: str) -> str:
+    """The prompt without what the chat template writes around the question."""
+    text = prompt.removesuffix("<|start|>assistant\n").rpartition("<|start|>")[2].removesuffix("<|end|>\n")
+    return text.removeprefix("user\n").strip()
+
+
+def _right(ground_truth: Any) -> str:
+    return ", ".join(ground_truth["target"]) if isinstance(ground_truth, dict) else str(ground_truth)
 
 
 def _answer(row: dict[str, Any]) -> str:
@@ -138,13 +223,17 @@ def _answer(row: dict[str, Any]) -> str:
     return f"{row['response'].removesuffix('<|end|>')}\n→ {verdict}"
 
 
-def _validation(folder: Path, step: int) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "validation" / f"{step}.jsonl").read_text().splitlines()]
-
-
 def parser() -> Parser:
-    found = Parser("quickstart", "A small model learns arithmetic by RL.", "quickstart --seeds 1 2 3")
+    found = Parser("quickstart", "A small model learns by RL.", "quickstart --task search --seeds 1 2 3")
+    found.add_argument(
+        "--task",
+        choices=TASKS,
+        default="arithmetic",
+        help="what it learns: arithmetic, search or calculator [arithmetic]",
+    )
     found.add_argument("--seeds", type=int, nargs="+", default=[1], metavar="SEED", help="one run for each seed [1]")
     found.add_argument("--steps", type=int, default=STEPS, help=f"training steps [{STEPS}]")
-    found.add_argument("--output", default="outputs/quickstart", help="folder of the run [outputs/quickstart]")
+    found.add_argument(
+        "--output", help=f"folder of the run [{OUTPUT}]; other tasks have theirs beside it, {OUTPUT}-search"
+    )
     return found

@@ -4,6 +4,7 @@ A folder holds config, safetensors weights and a byte-level tokenizer with a cha
 takes a downloaded model takes one of these.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ CHAT_TEMPLATE = (
 )
 
 
-def byte_tokenizer(chat_template: str | None = CHAT_TEMPLATE) -> Qwen2Tokenizer:
-    """One token per byte of text: nothing is unknown, and every digit is its own token."""
+def byte_tokenizer(chat_template: str | None = CHAT_TEMPLATE, words: Sequence[str] = ()) -> Qwen2Tokenizer:
+    """One token per byte of text: nothing is unknown, and every digit is its own token. `words` have one token each."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: i for i, token in enumerate([PAD, EOS, START, *alphabet])}
     tokenizer = Qwen2Tokenizer(
@@ -33,6 +34,7 @@ def byte_tokenizer(chat_template: str | None = CHAT_TEMPLATE) -> Qwen2Tokenizer:
         additional_special_tokens=[START],
         padding_side="left",
     )
+    tokenizer.add_tokens(list(words))
     tokenizer.chat_template = chat_template
     return tokenizer
 
@@ -46,12 +48,13 @@ def write_tiny_model(
     heads: int = 2,
     context: int = 512,
     chat_template: str | None = CHAT_TEMPLATE,
+    words: Sequence[str] = (),
     seed: int = 0,
     **overrides: Any,
 ) -> Path:
     """Write a random-weight model folder and return its path. `overrides` go to the HF configuration."""
     folder = Path(folder)
-    tokenizer = byte_tokenizer(chat_template)
+    tokenizer = byte_tokenizer(chat_template, words)
     settings = dict(
         vocab_size=len(tokenizer),
         hidden_size=hidden_size,

@@ -78,9 +78,10 @@ class TestRows:
         dataset = load(write_jsonl([{column: "q"}]), tokenizer, data_config)
         assert dataset.notices == [] and dataset[0]["raw_prompt"] == [{"role": "user", "content": "q"}]
 
-    def test_agent_names(self, write_jsonl, tokenizer, data_config):
-        rows = [{"prompt": "q", "agent_name": name} for name in ("b", None, "a", "b")] + [{"prompt": "q"}]
-        assert load(write_jsonl(rows), tokenizer, data_config).agent_names() == {"a", "b"}
+    def test_all_rows_are_known_before_they_are_drawn(self, write_jsonl, tokenizer, data_config):
+        rows = [{"prompt": "q", "agent_name": name} for name in ("b", None)] + [{"prompt": "q"}]
+        found = load(write_jsonl(rows), tokenizer, data_config).known_rows()
+        assert [row["agent_name"] for row in found] == ["b", None, None]
 
     def test_rows_handed_out_are_the_callers_own(self, write_jsonl, tokenizer, data_config):
         dataset = load(write_jsonl([ROW]), tokenizer, data_config)
@@ -246,7 +247,7 @@ class TestCustomClass:
             "    def __getitem__(self, i):\n        return {'prompt': f'{self.files[0]} {i}', 'score': i}\n"
         )
         dataset = self.make(data_config, path)
-        assert len(dataset) == 2 and dataset.source_sizes == [2] and dataset.agent_names() == set()
+        assert len(dataset) == 2 and dataset.source_sizes == [2] and dataset.known_rows() == []
         assert dataset[1]["raw_prompt"] == [{"role": "user", "content": "one.txt 1"}]
         assert (dataset[1]["score"], dataset[1]["index"], dataset[1]["extra_info"]) == (1, 1, {})
         assert dataset.value(1, "score") == 1

@@ -162,6 +162,19 @@ def test_custom_agent(run_script):
         assert sample["score"] in (0, 1)
 
 
+def test_a_program_that_knows_nothing_of_training_is_trained(run_script):
+    lines = run_script("openai_agent/run.sh", *SMALL_RL, "data.max_response_length=96")
+    assert lines[-1]["openai/calls/mean"] > 1 and lines[-1]["openai/calls_not_trained/max"] == 0
+    for sample in [*samples(1), *samples(2)]:
+        question, turns = sample["prompt"], sample["turns"] // 2
+        assert sample["response"].count(question) == turns - 1, "asked again after each wrong answer"
+        observed = (turns - 1) * (len(question) - len("<|start|>") + 1)  # one token per character, but for this one
+        assert sample["response_mask"].count(0) == observed
+        last = sample["response"].rpartition("\n")[2] if turns == 2 else sample["response"]
+        right = last.removesuffix("<|end|>").rpartition("answer:")[2].strip() == sample["ground_truth"]
+        assert sample["score"] == (1 / turns if right else 0)
+
+
 def test_custom_data(run_script):
     run_script("custom_data/run.sh", *SMALL_RL, "data.train_max_samples=-1")
     sums = [total_of(sample["prompt"]) for step in (1, 2) for sample in samples(step)]

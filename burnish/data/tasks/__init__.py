@@ -39,10 +39,12 @@ TASKS = {
     "arithmetic": _here("arithmetic", "three-digit sums and differences (generated)"),
     "countdown": _here("countdown", "reach a target with given numbers, each used once (generated)"),
     "multiply": _here("multiply", "products of two numbers (generated)"),
+    "calculator": _here("calculator", "products of two numbers, for an agent that may call a calculator (generated)"),
     "mbpp": _here("mbpp", "small Python functions, checked by tests"),
     "humaneval": _here("humaneval", "Python functions to complete, checked by tests"),
     "preference": _here("preference", "pairs of a chosen and a rejected answer, for reward models"),
     "search_qa": _here("search_qa", "questions for an agent that searches before it answers"),
+    "facts": _here("facts", "questions about invented people, with the documents that answer them (generated)"),
     "reasoning_gym": _here("reasoning_gym", "tasks of the package reasoning-gym, with its verifiers (generated)"),
 }
 

@@ -1,0 +1,181 @@
+"""`burnish quickstart --task search` and `--task calculator`: an embedded model learns to search, and to call a tool.
+
+The model (`burnish/models/nano_agent`, made by examples/nano/make_nano_agent.py) was taught by supervised fine-tuning
+to look names up and to have products calculated, and then to guess, or to write searches and calls that are none. GRPO
+rewards right answers alone, and they cannot be guessed.
+
+The facts of the search task are made for the run, of names that the model has never seen; the questions that accuracy
+is measured on are about people of whom no training question is asked. `serving` starts the retrieval server as a
+process of its own, hands on the key with its address, and ends the process whatever happens.
+"""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import URLError
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+from burnish.cli.quickstart import Lesson, Share, common_keys
+from burnish.errors import BurnishError
+
+NANO_AGENT = Path(__file__).parents[1] / "models" / "nano_agent"
+LR = "1e-4"
+TOPK, TURNS = 2, 2  # documents for a search, searches for an answer
+START_S, STOP_S = 60.0, 15.0  # seconds that the server has to answer, and to end
+PAUSE_S = 0.05
+
+SEARCH_INTRODUCTION = """
+A model of 0.4 million parameters, which comes with burnish, answers questions
+about invented people. The facts are made for this run, so nobody can know them:
+they are in the documents of a retrieval server, a process of its own.
+Supervised fine-tuning taught the model to search, and then to guess. Now it
+learns by RL: 16 questions a step, 8 answers to each, a reward of 1 for the
+right name, and nothing else. The same as this command, while the server runs:
+"""
+CALCULATOR_INTRODUCTION = """
+A model of 0.4 million parameters, which comes with burnish, multiplies numbers
+of three digits, which is too much for it without the calculator that it may
+call. Supervised fine-tuning taught it to call, and then to guess. Now it learns
+by RL: 16 questions a step, 8 answers to each, a reward of 1 for the right
+number, and nothing else. The same as this command:
+"""
+
+
+def write_facts(seed: int, folder: Path, held_out: int) -> None:
+    """The corpus and the question files of a world."""
+    from burnish.data.files import write_parquet
+    from burnish.data.tasks import facts
+
+    facts.write_corpus(seed, corpus(folder))
+    for split, count in {"train": len(facts.world(seed)["train"]), "test": held_out}.items():
+        write_parquet(facts.rows(split, count, seed), folder / "data" / f"{split}.parquet")
+
+
+def search_job(seed: int, folder: Path, steps: int) -> list[str]:
+    """The keys of the search run but the server's address."""
+    return [
+        *common_keys(seed, folder, steps, NANO_AGENT, LR),
+        "data.max_prompt_length=32",
+        "data.max_response_length=160",
+        "data.max_obs_length=64",
+        "do_search=true",
+        f"max_turns={TURNS}",
+        f"retriever.topk={TOPK}",
+    ]
+
+
+def write_products(seed: int, folder: Path, held_out: int) -> None:
+    """The question files of the calculator task."""
+    from burnish.data.files import write_parquet
+    from burnish.data.tasks import calculator
+
+    write_parquet(calculator.rows("train", 4096, seed), folder / "data" / "train.parquet")
+    write_parquet(calculator.rows("test", held_out, seed=0), folder / "data" / "test.parquet")
+
+
+def calculator_job(seed: int, folder: Path, steps: int) -> list[str]:
+    """The keys of the calculator run. The rows themselves ask for the agent and its tool."""
+    return [
+        *common_keys(seed, folder, steps, NANO_AGENT, LR),
+        "data.max_prompt_length=40",
+        "data.max_response_length=96",
+        "actor_rollout_ref.rollout.multi_turn.max_assistant_turns=3",
+    ]
+
+
+def corpus(folder: Path) -> Path:
+    return folder / "data" / "corpus.jsonl"
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[list[str]]:
+    """The retrieval server over the folder's corpus, as long as this is open; hands on the key with its address."""
+    from burnish.trainer.setup import terminated_as_interrupted
+
+    index, log = folder / "data" / "index", folder / "data" / "retriever.log"
+    shutil.rmtree(index, ignore_errors=True)  # of an earlier run, with other facts
+    retriever = [sys.executable, "-m", "burnish.cli.main", "retriever"]
+    build = ["index", "--corpus", str(corpus(folder)), "--output", str(index)]
+    made = subprocess.run([*retriever, *build], capture_output=True, text=True)
+    if made.returncode:
+        raise BurnishError(f"burnish retriever index failed: {made.stderr.strip()[-500:]}")
+    serve = ["serve", "--index", str(index), "--port", "0", "--topk", str(TOPK)]
+    with terminated_as_interrupted(), log.open("w", encoding="utf-8") as output:
+        server = subprocess.Popen([*retriever, *serve], stdout=output, stderr=subprocess.STDOUT)
+        try:
+            url = wait_for(server, log)
+            print(f"retrieval server: process {server.pid} at {url}, as by `{as_served(serve, url)}`\n")
+            yield [f"retriever.url={url}"]
+        finally:
+            end(server)
+
+
+def as_served(serve: list[str], url: str) -> str:
+    """The command that serves it again, at the same address."""
+    port = str(urlsplit(url).port)
+    return shlex.join(["burnish", "retriever", *(port if word == "0" else word for word in serve)])
+
+
+def wait_for(server: "subprocess.Popen[bytes]", log: Path, seconds: float = START_S) -> str:
+    """The address of the server, which it prints, once it answers there."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and server.poll() is None:
+        printed = re.search(r"http://\S+/retrieve", log.read_text(encoding="utf-8"))
+        if printed and is_healthy(printed[0].removesuffix("retrieve") + "health"):
+            return printed[0]
+        time.sleep(PAUSE_S)
+    state = f"did not answer within {seconds:.0f} s" if server.poll() is None else f"ended with {server.returncode}"
+    raise BurnishError(f"the retrieval server {state}; it said: {log.read_text(encoding='utf-8').strip()[-500:]}")
+
+
+def is_healthy(url: str) -> bool:
+    try:
+        with urlopen(url, timeout=5) as answer:
+            return bool(json.load(answer)["status"] == "ok")
+    except (URLError, TimeoutError, ConnectionError):
+        return False
+
+
+def end(server: "subprocess.Popen[bytes]") -> None:
+    """Ask the process to end, and make it."""
+    server.terminate()
+    try:
+        server.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+
+
+def _has_searched(response: str) -> bool:
+    return "</search>\n\n<information>" in response
+
+
+def _has_called(response: str) -> bool:
+    return re.search(r"<\|start\|>tool\n-?[0-9.]+<\|end\|>", response) is not None
+
+
+SEARCH = Lesson(
+    SEARCH_INTRODUCTION,
+    "GRPO on questions that have to be looked up",
+    "val-core/searchR1_facts/acc/mean@1",
+    write_facts,
+    search_job,
+    serving,
+    (Share("answers with a valid search", _has_searched),),
+)
+CALCULATOR = Lesson(
+    CALCULATOR_INTRODUCTION,
+    "GRPO on products, with a calculator",
+    "val-core/multiply/acc/mean@1",
+    write_products,
+    calculator_job,
+    shares=(Share("answers with a valid call", _has_called),),
+)

@@ -1,0 +1,132 @@
+"""Questions about invented people, for the search agent: nobody can know the answers, they have to be looked up.
+
+A seed makes a world: people with invented names, and for each of them the name of a teacher, a rival, a friend and a
+guard. Hands on the world as documents for the retrieval server (`corpus`, one fact each) and as questions (`rows`).
+Imports no torch.
+
+The questions of the test split are about people of whom no training question is asked; their documents are in the
+corpus as all others are. Half of all names, picked by a hash, are kept for worlds (`NEW`): whoever fine-tunes a model
+on demonstrations makes them of the other half (`TAUGHT`), so that no world has a name that the model has seen.
+"""
+
+import hashlib
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from burnish.data.files import Row
+from burnish.data.tasks import held_out
+from burnish.data.tasks.task import GeneratedTask, Option, Options, rl_row
+from burnish.errors import DataError
+
+DATA_SOURCE = "searchR1_facts"  # of the family that the exact-match scorer reads
+RELATIONS = ("teacher", "rival", "friend", "guard")
+PEOPLE = {"train": 192, "test": 64}  # of a world
+BEGINNINGS = tuple(
+    "Ar Bel Bor Cal Cor Dan Dor Ed Fal Fen Gar Gol Har Hil Ir Jor Kal Kor Lan Lor Mal Mor Nar Or Pel Rin Sel Tal Ul "
+    "Val Wen Zan".split()
+)
+ENDINGS = tuple(
+    "ba bin by da den dy fa fin ga gus ka kin la lis ma mir na nor pa pin ra ris sa sen ta tis va vik wa win "
+    "za zo".split()
+)
+NAMES = tuple(beginning + ending for beginning in BEGINNINGS for ending in ENDINGS)
+
+
+@dataclass(frozen=True)
+class Fact:
+    """`person` has this `relation` to the one whose name is `answer`."""
+
+    person: str
+    relation: str
+    answer: str
+
+    @property
+    def question(self) -> str:
+        return f"Who is the {self.relation} of {self.person}?"
+
+    @property
+    def query(self) -> str:
+        """A query that finds the fact."""
+        return f"{self.relation} of {self.person}"
+
+    @property
+    def document(self) -> str:
+        """The fact as a passage with its title, as the retrieval server keeps it."""
+        return f'"{self.person}"\nThe {self.relation} of {self.person} is {self.answer}.'
+
+
+def _is_new(name: str) -> bool:
+    return hashlib.sha256(name.encode()).digest()[0] % 2 == 0
+
+
+NEW = tuple(name for name in NAMES if _is_new(name))
+TAUGHT = tuple(name for name in NAMES if not _is_new(name))
+
+
+def facts(people: Sequence[str], names: Sequence[str], draw: random.Random) -> list[Fact]:
+    """All facts about `people`; the answers are any of the `names` but their own."""
+    return [
+        Fact(person, relation, draw.choice([name for name in names if name != person]))
+        for person in people
+        for relation in RELATIONS
+    ]
+
+
+def world(seed: int) -> dict[str, list[Fact]]:
+    """The facts of a world, by the split that asks about them, in random order."""
+    draw = random.Random(f"{DATA_SOURCE}/{seed}")
+    people = draw.sample(NEW, sum(PEOPLE.values()))
+    found = {}
+    for split, count in PEOPLE.items():
+        found[split] = facts(people[:count], NEW, draw)
+        draw.shuffle(found[split])
+        people = people[count:]
+    return found
+
+
+def corpus(seed: int) -> list[dict[str, str]]:
+    """The documents of a world, one for each fact."""
+    documents = [fact.document for part in world(seed).values() for fact in part]
+    return [{"id": str(i), "contents": contents} for i, contents in enumerate(documents)]
+
+
+def write_corpus(seed: int, path: Path) -> Path:
+    """The documents as JSONL, as `burnish retriever index` reads them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(document) + "\n" for document in corpus(seed)), encoding="utf-8")
+    return path
+
+
+def rows(split: str, count: int, seed: int) -> list[Row]:
+    """The first `count` questions of a split of a world."""
+    held_out.check_split(split)
+    known = world(seed)[split]
+    if count > len(known):
+        raise DataError(
+            f"{count} {split} questions are asked for; a world has {len(known)}: ask for fewer (--{split}-size)"
+        )
+    return [_row(split, index, fact) for index, fact in enumerate(known[:count])]
+
+
+def generate(split: str, count: int, seed: int, options: Options) -> list[Row]:
+    """`rows` as `burnish data make` calls it; the corpus is written beside them where a file is named."""
+    if options["corpus"]:
+        write_corpus(seed, Path(options["corpus"]))
+    return rows(split, count, seed)
+
+
+def _row(split: str, index: int, fact: Fact) -> Row:
+    truth = {"target": [fact.answer]}
+    return rl_row(DATA_SOURCE, "fact-reasoning", fact.question, truth, fact.question, split=split, index=index)
+
+
+TASK = GeneratedTask(
+    about=f"Invented people and their {', '.join(RELATIONS[:-1])} and {RELATIONS[-1]}: every seed is another world. "
+    "The reward compares the last <answer> with the right name.",
+    generate=generate,
+    options=(Option("corpus", "", "JSONL file to write the documents of this seed to, for `burnish retriever index`"),),
+    example="--seed 1 --train-size 768 --test-size 256 --corpus corpus.jsonl",
+)
