@@ -67,8 +67,18 @@ class WorkerError(BurnishError):
     """A worker failed; the message names the worker and the method."""
 
 
+class WorkerDied(WorkerError):
+    """The process of a worker, its node or its cluster is gone; the message names them, the reason and the last lines
+    of its log. The processes of its group are ended with it: what they held is in the last checkpoint."""
+
+
 class DeadlineError(BurnishError):
     """A wait passed its deadline; the message names its owner and what it waited for."""
+
+
+class WorkersLate(DeadlineError):
+    """Workers did not finish a call within `trainer.worker_timeout`; the message says where each of them is. The
+    processes of their pool are ended, as after WorkerDied."""
 
 
 class BadStepError(BurnishError):

@@ -8,11 +8,16 @@ Read in this order:
     group.py      WorkerGroup: the workers of one class, with the registered methods bound; ClassWithInitArgs
     pool.py       Role, ResourcePool, ResourcePoolManager: which roles run on which devices
     local.py      LocalWorkerGroup: one worker in this process
+    ray/          RayWorkerGroup: workers in processes of their own, on one machine or many. What it is made of:
+                  host.py      what runs in such a process
+                  process.py   its log file, threads and network; what is told of one that hangs or died
+                  columns.py   how arguments and results cross: tensors through shared memory, without copies
+                  failures.py  how errors cross, and which of several is the reason
 """
 
 from burnish.controller.decorator import Execute, register
 from burnish.controller.dispatch import Dispatch, DispatchPair, register_dispatch
-from burnish.controller.group import ClassWithInitArgs, Future, WorkerGroup
+from burnish.controller.group import ClassWithInitArgs, Future, Peer, WorkerGroup
 from burnish.controller.pool import ResourcePool, ResourcePoolManager, Role
 from burnish.controller.worker import Place, Worker
 
@@ -22,6 +27,7 @@ __all__ = [
     "DispatchPair",
     "Execute",
     "Future",
+    "Peer",
     "Place",
     "ResourcePool",
     "ResourcePoolManager",

@@ -33,9 +33,15 @@ class Registered:
     execute: Execute
     blocking: bool
 
+    @property
+    def direct(self) -> bool:
+        """Whether peers call it (group.py's `Peer`), and not the group."""
+        return self.pair == find_dispatch(Dispatch.DIRECT_ROLLOUT_METHOD)
+
 
 # With these, running rank 0 alone would silently lose the rows of the others.
 _SPLITTING = {
+    Dispatch.TOGETHER,
     Dispatch.DP_COMPUTE,
     Dispatch.DP_COMPUTE_PROTO,
     Dispatch.DP_COMPUTE_PROTO_WITH_FUNC,
@@ -48,7 +54,10 @@ def register(
     execute_mode: Execute = Execute.ALL,
     blocking: bool = True,
 ) -> Callable[[Method], Method]:
-    """Mark a method. `blocking=False`: the group gives a future at once, whose `get()` waits for the result."""
+    """Mark a method. `blocking=False`: the group gives a future at once, whose `get()` waits for the result.
+
+    `group.method.start(...)` gives a future whatever the mark says.
+    """
     mark = Registered(find_dispatch(dispatch_mode), Execute(execute_mode), blocking)
     if mark.execute is Execute.RANK_ZERO and dispatch_mode in _SPLITTING:
         raise ValueError(f"{dispatch_mode} splits a batch over all workers; Execute.RANK_ZERO would run one part of it")

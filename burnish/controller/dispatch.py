@@ -25,11 +25,15 @@ class Call(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Calls for workers 0, 1, ...; `rows` of each DataProto after padding, of which the last `padding` are copies."""
+    """Calls for workers 0, 1, ...; `rows` of each DataProto after padding, of which the last `padding` are copies.
+
+    answering  the first so many workers' results are wanted, the others send nothing back; None: all
+    """
 
     calls: list[Call]
     rows: int = 0
     padding: int = 0
+    answering: int | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Dispatch(StrEnum):
     RANK_ZERO = "rank_zero"
     ONE_TO_ALL = "one_to_all"
     ALL_TO_ALL = "all_to_all"
+    TOGETHER = "together"
     DP_COMPUTE = "dp_compute"
     DP_COMPUTE_PROTO = "dp_compute_proto"
     DP_COMPUTE_PROTO_WITH_FUNC = "dp_compute_proto_with_func"
@@ -64,6 +69,12 @@ def to_rank_zero(world_size: int, /, *args: Any, **kwargs: Any) -> Split:
 def same_to_all(world_size: int, /, *args: Any, **kwargs: Any) -> Split:
     """The same arguments for every worker."""
     return Split([Call(args, dict(kwargs)) for _ in range(world_size)])
+
+
+def all_together(world_size: int, /, *args: Any, **kwargs: Any) -> Split:
+    """The same arguments for every worker, for one computation of all of them: each takes its own share of the rows,
+    collectives join what they found, and rank 0 answers for all. Batches need not divide and nothing is padded."""
+    return same_to_all(world_size, *args, **kwargs)._replace(answering=1)
 
 
 def own_to_each(world_size: int, /, *args: Any, **kwargs: Any) -> Split:
@@ -107,8 +118,12 @@ def func_and_rows_to_each(world_size: int, /, *args: Any, **kwargs: Any) -> Spli
 
 
 def no_call(world_size: int, /, *args: Any, **kwargs: Any) -> Split:
-    """The rollout engine calls such a method on its own worker; there is no group call."""
-    raise WorkerError("is called by the rollout engine on its own worker, never through a worker group")
+    """There is no group call: another worker, or the controller, calls such a method directly on one worker (group.py's
+    `Peer`), beside what that worker computes. So are requests to its rollout engine made, and checkpoints written."""
+    raise WorkerError(
+        "is called directly on one worker, by another worker or by the controller (`group.peers()`), beside what the "
+        "worker computes; never through a worker group"
+    )
 
 
 def _padded(data: DataProto, divisor: int) -> DataProto:
@@ -122,7 +137,7 @@ def _padded(data: DataProto, divisor: int) -> DataProto:
 
 
 def only_one(split: Split, outputs: list[Any]) -> Any:
-    """The result of the one call."""
+    """The result of the one call, or of rank 0, which answers for all."""
     return outputs[0]
 
 
@@ -171,6 +186,7 @@ _PAIRS: dict[str, DispatchPair] = {
     Dispatch.RANK_ZERO: DispatchPair(to_rank_zero, only_one),
     Dispatch.ONE_TO_ALL: DispatchPair(same_to_all, as_list),
     Dispatch.ALL_TO_ALL: DispatchPair(own_to_each, as_list),
+    Dispatch.TOGETHER: DispatchPair(all_together, only_one),
     Dispatch.DP_COMPUTE: DispatchPair(own_to_each, as_list),
     Dispatch.DP_COMPUTE_PROTO: DispatchPair(rows_to_each, joined_rows),
     Dispatch.DP_COMPUTE_PROTO_WITH_FUNC: DispatchPair(func_and_rows_to_each, joined_rows),

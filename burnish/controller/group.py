@@ -1,12 +1,13 @@
 """WorkerGroup: all workers of one class. Its registered methods look local: `actor_wg.compute_log_prob(data)`.
 
 A call is: split the arguments (dispatch.py), start it on the workers (`submit`, the one thing that local.py and Ray
-do differently), join the results. Groups are made by `spawn`: all workers of one ResourcePool at once, so that several
-roles can share its devices.
+do differently), join the results. `actor_wg.compute_log_prob.start(data)` gives a future at once, so that groups of
+different pools compute at the same time. Groups are made by `spawn`: all workers of one ResourcePool at once, so that
+several roles can share its devices. A `Peer` is one worker of a group as another worker calls it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -24,6 +25,19 @@ class Future(Protocol):
 
     def get(self, timeout: float | None = None) -> Any:
         """Wait for the result, at most `timeout` seconds (then a DeadlineError), or raise what the call raised."""
+
+
+class Peer(Protocol):
+    """One worker, to be called by a worker of another group (and sent to it as an argument)."""
+
+    rank: int
+    name: str
+
+    async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method that is registered with Dispatch.DIRECT_ROLLOUT_METHOD and wait for its result.
+
+        Many calls run at once. Cancelling the wait cancels the call.
+        """
 
 
 class ClassWithInitArgs(Generic[W]):
@@ -54,7 +68,7 @@ class WorkerGroup(ABC):
         for name, mark in self.methods.items():
             if hasattr(type(self), name) or name in vars(self):
                 raise WorkerError(f"{worker_class.__name__}.{name} has the name of a WorkerGroup's own; rename it")
-            setattr(self, name, partial(self._call, name, mark))
+            setattr(self, name, BoundMethod(self, name, mark))
 
     @classmethod
     @abstractmethod
@@ -67,29 +81,60 @@ class WorkerGroup(ABC):
         """The number of devices of every node; None where workers run on CPUs, which any number can share."""
 
     @abstractmethod
-    def submit(self, method: str, calls: list[Call]) -> Future:
-        """Start the i-th call on worker i. The future gives the list of results; errors rise from its `get`."""
+    def submit(self, method: str, calls: list[Call], answering: int | None = None) -> Future:
+        """Start the i-th call on worker i. The future gives the list of results, of the first `answering` workers where
+        that is said; errors of any worker rise from its `get`."""
 
-    def _call(self, name: str, mark: Registered, /, *args: Any, **kwargs: Any) -> Any:
-        split: Split = self._naming(name, mark.pair.dispatch, self.world_size, *args, **kwargs)
-        calls, collect = split.calls, mark.pair.collect
-        if mark.execute is Execute.RANK_ZERO:
-            calls, collect = calls[:1], only_one
-        future = _Collected(self.submit(name, calls), partial(self._naming, name, collect, split))
-        return future.get() if mark.blocking else future
+    @abstractmethod
+    def peers(self) -> Sequence[Peer]:
+        """The workers, by rank, for workers of other groups to call."""
 
-    def _naming(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Run a dispatch or collect function; its complaints get the method's name in front."""
-        try:
-            return function(*args, **kwargs)
-        except WorkerError as error:
-            raise WorkerError(f"{self.worker_class.__name__}.{name} {error}") from error
+    @abstractmethod
+    def shutdown(self) -> None:
+        """End the processes of the workers, and so of all groups that share them. A second time does nothing."""
 
     def __getattr__(self, name: str) -> Any:
         # Only reached for names that are not bound; by way of vars, because a copy in the making has no attributes yet.
         there = ", ".join(sorted(vars(self).get("methods", ()))) or "none"
         worker = getattr(vars(self).get("worker_class"), "__name__", "the worker")
         raise AttributeError(f"{name!r} is not a registered method of {worker}; registered are: {there}")
+
+
+class BoundMethod:
+    """A registered method of a group, to be called, or started for a future."""
+
+    def __init__(self, group: WorkerGroup, name: str, mark: Registered):
+        self._group, self._name, self._mark = group, name, mark
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        future = self.start(*args, **kwargs)
+        return future.get() if self._mark.blocking else future
+
+    def start(self, /, *args: Any, **kwargs: Any) -> Future:
+        """Start the call on the workers; the future's `get` waits for the joined result."""
+        split: Split = self._naming(self._mark.pair.dispatch, self._group.world_size, *args, **kwargs)
+        calls, answering, collect = split.calls, split.answering, self._mark.pair.collect
+        if self._mark.execute is Execute.RANK_ZERO:
+            calls, answering, collect = calls[:1], None, only_one
+        future = self._group.submit(self._name, calls, answering)
+        return _Collected(future, partial(self._naming, collect, split))
+
+    def _naming(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run a dispatch or collect function; its complaints get the method's name in front."""
+        try:
+            return function(*args, **kwargs)
+        except WorkerError as error:
+            raise WorkerError(f"{self._group.worker_class.__name__}.{self._name} {error}") from error
+
+
+def check_direct(worker_class: type[Worker], method: str) -> None:
+    """Refuse a peer's call of a method that is not meant for peers."""
+    mark = registered_methods(worker_class).get(method)
+    if mark is None or not mark.direct:
+        raise WorkerError(
+            f"{worker_class.__name__}.{method} is not for peers to call; register it with "
+            "Dispatch.DIRECT_ROLLOUT_METHOD"
+        )
 
 
 class _Collected:

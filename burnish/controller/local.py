@@ -10,9 +10,9 @@ from typing import Any, Self
 import torch
 
 from burnish.controller.dispatch import Call
-from burnish.controller.group import ClassWithInitArgs, Future, WorkerGroup
+from burnish.controller.group import ClassWithInitArgs, Future, WorkerGroup, check_direct
 from burnish.controller.pool import ResourcePool
-from burnish.controller.worker import Worker, call_worker
+from burnish.controller.worker import Worker, call_worker, call_worker_async
 from burnish.errors import BurnishError, ConfigError
 from burnish.models.device import pick_device
 
@@ -38,8 +38,25 @@ class LocalWorkerGroup(WorkerGroup):
     def available_devices(cls, device: str = "auto") -> list[int] | None:
         return [torch.cuda.device_count()] if pick_device(device).type == "cuda" else None
 
-    def submit(self, method: str, calls: list[Call]) -> Future:
+    def submit(self, method: str, calls: list[Call], answering: int | None = None) -> Future:
         return Finished(lambda: [call_worker(self.worker, method, call.args, call.kwargs) for call in calls])
+
+    def peers(self) -> "list[LocalPeer]":
+        return [LocalPeer(self.worker)]
+
+    def shutdown(self) -> None:
+        """The worker lives in this process, which goes on."""
+
+
+class LocalPeer:
+    """The worker of this process, called on the caller's event loop."""
+
+    def __init__(self, worker: Worker):
+        self._worker, self.rank, self.name = worker, worker.rank, f"{type(worker).__name__} {worker.rank}"
+
+    async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        check_direct(type(self._worker), method)
+        return await call_worker_async(self._worker, method, args, kwargs)
 
 
 class Finished:

@@ -20,6 +20,7 @@ class Role(StrEnum):
     RewardModel = "reward_model"
     ProcessReward = "process_reward"
     ActorRolloutRef = "actor_rollout_ref"
+    AgentLoop = "agent_loop"
 
 
 class ResourcePool:
@@ -84,9 +85,13 @@ class ResourcePoolManager:
         """The roles that share a pool: what one `WorkerGroup.spawn` makes together."""
         return [role for role, name in self.mapping.items() if name == pool_name]
 
+    def model_pools(self) -> list[ResourcePool]:
+        """The pools that compute with models: all but those of agent loops alone, which need no device."""
+        return [pool for name, pool in self.pools.items() if set(self.roles_of(name)) - {Role.AgentLoop}]
+
     def n_processes(self) -> int:
-        """Processes of all pools together."""
-        return sum(pool.world_size for pool in self.pools.values())
+        """Processes of all pools that compute with models."""
+        return sum(pool.world_size for pool in self.model_pools())
 
     def check_devices(self, available: Sequence[int] | None) -> None:
         """Refuse pools that need more devices than there are; `available` as `WorkerGroup.available_devices` gives it.
@@ -96,12 +101,12 @@ class ResourcePoolManager:
         if available is None:
             return
         if self.n_processes() > sum(available):
-            wanted = " + ".join(f"{pool.name} {pool.process_on_nodes}" for pool in self.pools.values())
+            wanted = " + ".join(f"{pool.name} {pool.process_on_nodes}" for pool in self.model_pools())
             raise ConfigError(
                 f"{self.n_processes()} devices asked for ({wanted}), but there are {sum(available)}; lower "
                 "trainer.n_gpus_per_node or trainer.nnodes, or put more roles on one pool"
             )
-        for pool in self.pools.values():
+        for pool in self.model_pools():
             if max(pool.process_on_nodes) > max(available):
                 raise ConfigError(
                     f"pool {pool.name!r} needs {max(pool.process_on_nodes)} devices on one node, but no node has more "

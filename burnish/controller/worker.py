@@ -2,9 +2,11 @@
 
 A group makes workers through `ClassWithInitArgs` (group.py), which puts the place on the object before `__init__`
 runs: a worker knows its rank from its first line on. A worker made by hand is rank 0 of 1.
-`call_worker` is the one boundary at which a worker's failures become typed; every executor calls methods through it.
+`call_worker` is the one boundary at which a worker's failures become typed; every executor calls methods through it
+(`call_worker_async` where methods may be coroutines).
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +19,26 @@ from burnish.models.device import pick_device
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker runs: its rank among all workers of its group, its rank on its node, and the kind of device."""
+    """Where a worker runs: its rank among all workers of its group, its rank on its node, and the kind of device.
+
+    gpu        which GPU of those that the process sees; None: that of its local rank
+    timeout_s  how long a collective of the group may take. Process groups that workers make do not take over that of
+               the default group: give it to them
+    """
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
     local_world_size: int = 1
     device: str = "auto"  # auto, cuda or cpu, as in trainer.device
+    gpu: int | None = None
+    timeout_s: float = 1800.0
+
+
+def device_of(place: Place) -> torch.device:
+    """The device of a place: its own GPU, or the CPU. A process that sees one GPU only has that one."""
+    own = place.local_rank if place.gpu is None else place.gpu
+    return pick_device(place.device, own if torch.cuda.device_count() > 1 else 0)
 
 
 class Worker:
@@ -42,13 +57,24 @@ class Worker:
     @property
     def device(self) -> torch.device:
         """The device of this worker: its own GPU, or the CPU."""
-        return pick_device(self.place.device, self.place.local_rank)
+        return device_of(self.place)
 
 
 def call_worker(worker: Worker, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call a worker's method. A BurnishError rises as it is; anything else as a WorkerError that names the place."""
     try:
         return getattr(worker, method)(*args, **kwargs)
+    except BurnishError:
+        raise
+    except Exception as error:
+        raise failed(type(worker), method, worker.place, error) from error
+
+
+async def call_worker_async(worker: Worker, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """As `call_worker`, for a method that may be a coroutine function."""
+    try:
+        outcome = getattr(worker, method)(*args, **kwargs)
+        return await outcome if inspect.isawaitable(outcome) else outcome
     except BurnishError:
         raise
     except Exception as error:

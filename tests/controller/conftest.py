@@ -1,9 +1,12 @@
 """Worker classes and group factories for the controller's tests.
 
-`make_group(cls, *args, world_size=…)` is the fixture all group tests use. A new executor joins by one more factory in
-FACTORIES; the tests stay as they are. Worker classes live in this file's fixtures so that a remote process could
-receive them by value.
+`make_group(cls, *args, world_size=…)` is the fixture all group tests use; it runs them on every executor of FACTORIES.
+Ray is started once, with four worker processes that all tests use anew (`ray_groups` is for tests that need processes
+of their own). The processes receive worker classes by value: they do not import test files.
 """
+
+import asyncio
+import sys
 
 import pytest
 import torch
@@ -11,7 +14,7 @@ import torch
 from burnish.controller.decorator import Execute, register
 from burnish.controller.dispatch import Call, Dispatch, DispatchPair, Split
 from burnish.controller.group import ClassWithInitArgs, WorkerGroup
-from burnish.controller.local import Finished
+from burnish.controller.local import Finished, LocalPeer
 from burnish.controller.pool import ResourcePool
 from burnish.controller.worker import Worker, call_worker
 from burnish.errors import DataError
@@ -33,17 +36,71 @@ class SeveralInProcess(WorkerGroup):
     def available_devices(cls, device="auto"):
         return None
 
-    def submit(self, method, calls):
+    def submit(self, method, calls, answering=None):
         pairs = zip(self.workers, calls, strict=False)  # Execute.RANK_ZERO has fewer calls than workers
-        return Finished(lambda: [call_worker(worker, method, call.args, call.kwargs) for worker, call in pairs])
+        return Finished(
+            lambda: [call_worker(worker, method, call.args, call.kwargs) for worker, call in pairs][:answering]
+        )
+
+    def peers(self):
+        return [LocalPeer(worker) for worker in self.workers]
+
+    def shutdown(self):
+        pass
 
 
-FACTORIES = {"in_process": SeveralInProcess}
+FACTORIES = ["in_process", pytest.param("ray", marks=pytest.mark.ray)]
+PROCESSES = 4
+
+
+@pytest.fixture(scope="session")
+def ray_groups(tmp_path_factory):
+    """The RayWorkerGroup of a Ray that runs as long as the tests."""
+    pytest.importorskip("ray")
+    from burnish.config.cluster import RayInitConfig
+    from burnish.controller.ray import connect
+
+    logs = tmp_path_factory.mktemp("logs")
+    groups = connect(RayInitConfig(), processes=PROCESSES, logs=logs, deadline_s=60, start_deadline_s=120)
+    yield groups
+    groups.disconnect()
+
+
+@pytest.fixture(scope="session")
+def ray_on_running_hosts(ray_groups):
+    """A RayWorkerGroup whose `spawn` uses processes that run already; they are in no process group."""
+    from burnish.controller.ray import Hosts
+
+    running = Hosts.start(ray_groups.cluster, ResourcePool([PROCESSES], "running", "cpu"))
+
+    class OnRunningHosts(ray_groups):
+        @classmethod
+        def spawn(cls, pool, workers):
+            for process, place in zip(running.processes, pool.places(), strict=False):
+                process.place = place
+            return cls.on(Hosts(pool.name, running.processes[: pool.world_size], cls.cluster), workers)
+
+    return OnRunningHosts
+
+
+@pytest.fixture
+def by_value(request):
+    """Send classes and functions of the test's file and of this one by value."""
+    cloudpickle = pytest.importorskip("ray.cloudpickle")
+    modules = {sys.modules[__name__], request.module}
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    yield
+    for module in modules:
+        cloudpickle.unregister_pickle_by_value(module)
 
 
 @pytest.fixture(params=FACTORIES)
 def group_class(request):
-    return FACTORIES[request.param]
+    if request.param == "in_process":
+        return SeveralInProcess
+    request.getfixturevalue("by_value")
+    return request.getfixturevalue("ray_on_running_hosts")
 
 
 @pytest.fixture
@@ -95,6 +152,12 @@ class Counter(Worker):
     def each(self, value, scale=1):
         return self.rank, value * scale
 
+    @register(dispatch_mode=Dispatch.TOGETHER)
+    def share(self, data, wrong=None):
+        if self.rank == wrong:
+            raise DataError(f"rank {self.rank} cannot")
+        return self.rank, data.batch["x"][self.rank :: self.world_size].tolist()
+
     @register(dispatch_mode=Dispatch.DP_COMPUTE)
     def tensors(self, tensor):
         return tensor.sum() + self.rank
@@ -141,6 +204,13 @@ class Counter(Worker):
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
     def engine_step(self):
         return "only the engine calls me"
+
+    @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
+    async def wait(self, seconds, result):
+        await asyncio.sleep(seconds)
+        if isinstance(result, Exception):
+            raise result
+        return self.rank, result
 
     @register(dispatch_mode=DispatchPair(reversed_entries, reversed_back))
     def custom(self, value):

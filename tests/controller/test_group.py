@@ -1,5 +1,7 @@
 """Calls through a worker group, on every executor there is (conftest.FACTORIES): split, run, join."""
 
+import asyncio
+
 import pytest
 import torch
 
@@ -44,6 +46,17 @@ def test_all_to_all_gives_each_worker_its_own(make_group, counter_class, world_s
     values = [10 * rank for rank in range(world_size)]
     assert group.each(values) == list(enumerate(values))
     assert group.each(values, scale=(3,) * world_size) == [(rank, 3 * value) for rank, value in enumerate(values)]
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+def test_together_gives_all_workers_the_whole_and_rank_zero_answers(make_group, counter_class, rows, world_size):
+    group = make_group(counter_class, world_size=world_size)
+    assert group.share(rows(5)) == (0, list(range(0, 5, world_size)))
+
+
+def test_a_failure_of_a_worker_that_does_not_answer_is_told(make_group, counter_class, rows):
+    with pytest.raises(DataError, match=r"^rank 1 cannot$"):
+        make_group(counter_class).share(rows(5), wrong=1)
 
 
 @pytest.mark.parametrize(("wrong", "got"), [([1], "1 entries"), (7, "int"), ("ab", "str")])
@@ -165,7 +178,7 @@ def test_metrics_become_lists_by_key(make_group, counter_class, rows):
 
 
 def test_a_rollout_method_has_no_group_call(make_group, counter_class):
-    with pytest.raises(WorkerError, match=r"Counter.engine_step is called by the rollout engine"):
+    with pytest.raises(WorkerError, match=r"Counter.engine_step is called directly on one worker, by another"):
         make_group(counter_class).engine_step()
 
 
@@ -178,6 +191,38 @@ def test_non_blocking_gives_a_future(make_group, counter_class):
     future = group.later("x")
     assert future.get() == [(0, "x"), (1, "x")]
     assert future.get(timeout=1.0) == [(0, "x"), (1, "x")]
+
+
+def test_any_method_can_be_started(make_group, counter_class, rows):
+    group = make_group(counter_class)
+    futures = [group.each.start([n, n]) for n in range(5)]
+    assert [future.get() for future in futures] == [[(0, n), (1, n)] for n in range(5)]
+    assert group.first_only.start(7).get() == (0, 7)
+    assert group.double.start(rows(3)).get().batch["y"].tolist() == [0, 2, 4]
+    failing = group.breaks.start("typed")
+    with pytest.raises(DataError):
+        failing.get()
+
+
+def test_peers_are_called_one_by_one(make_group, counter_class):
+    async def ask(peers):
+        return await asyncio.gather(*[peer.call("wait", 0.01, result="x") for peer in peers])
+
+    peers = make_group(counter_class, world_size=3).peers()
+    assert [peer.rank for peer in peers] == [0, 1, 2]
+    assert asyncio.run(ask(peers)) == [(0, "x"), (1, "x"), (2, "x")]
+    assert asyncio.run(peers[1].call("engine_step")) == "only the engine calls me"
+
+
+def test_failures_of_peers_are_typed(make_group, counter_class):
+    peer = make_group(counter_class).peers()[1]
+    with pytest.raises(DataError, match=r"^bad row$"):
+        asyncio.run(peer.call("wait", 0, DataError("bad row")))
+    with pytest.raises(WorkerError, match=r"Counter.wait failed on rank 1 of 2: OSError: no such file"):
+        asyncio.run(peer.call("wait", 0, OSError("no such file")))
+    for method in ("zero", "private"):
+        with pytest.raises(WorkerError, match=f"Counter.{method} is not for peers to call; register it with"):
+            asyncio.run(peer.call(method, 1))
 
 
 def test_a_failure_of_a_non_blocking_call_waits_for_get(make_group, counter_class):

@@ -69,6 +69,11 @@ def test_non_blocking(group):
             future.get()
 
 
+def test_shutdown_leaves_this_process_alone(group):
+    group.shutdown()
+    assert group.zero(1) == (0, 4)
+
+
 def test_a_worker_made_by_hand(counter_class):
     worker = counter_class()
     assert (worker.rank, worker.world_size, worker.device.type) == (0, 1, pick_device("auto").type)
@@ -85,6 +90,8 @@ def test_the_device_of_a_worker(monkeypatch):
     places = ResourcePool([2, 2]).places()
     assert ClassWithInitArgs(Plain).make(places[3]).device == torch.device("cuda", 1)
     assert LocalWorkerGroup.available_devices("auto") == [8]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)  # as a process that was given one GPU of its node
+    assert ClassWithInitArgs(Plain).make(places[3]).device == torch.device("cuda", 0)
     assert LocalWorkerGroup.available_devices("cpu") is None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert ClassWithInitArgs(Plain).make(places[3]).device == torch.device("cpu")

@@ -60,3 +60,10 @@ def test_more_devices_than_there_are(manager):
     assert "lower trainer.n_gpus_per_node" in str(e.value)
     with pytest.raises(ConfigError, match=r"pool 'train' needs 4 devices on one node, but no node has more than 2"):
         manager.check_devices([2] * 5)
+
+
+def test_agent_loops_alone_need_no_device():
+    pools = {"train": [2], "agents": [8]}
+    manager = ResourcePoolManager(pools, {Role.ActorRolloutRef: "train", Role.AgentLoop: "agents"})
+    manager.check_devices([2])
+    assert [pool.name for pool in manager.model_pools()] == ["train"]

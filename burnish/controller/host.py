@@ -1,0 +1,203 @@
+"""Host: what runs in a worker process. It holds the workers of all roles of its place and computes for them.
+
+The executor (ray/) makes it an actor and says how arguments are fetched from shared memory. Jobs of the controller
+run one after another, in the order they were given out, on the thread `compute`; calls of peers run on the event loop,
+many at once. The loop itself never computes, so that it can always say where the process is.
+"""
+
+import asyncio
+import logging
+import pickle
+import threading
+import time
+import traceback
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed
+
+from burnish.controller.columns import flat, pack, unpack
+from burnish.controller.failures import Carried, carry, restore
+from burnish.controller.group import ClassWithInitArgs, check_direct
+from burnish.controller.process import Address, Surroundings, Warnings, share_cores, stack_of, stacks, tail
+from burnish.controller.telling import NO_CALL, Whereabouts
+from burnish.controller.worker import Place, Worker, call_worker, call_worker_async, device_of
+from burnish.errors import BurnishError, WorkerError
+
+
+class Reply(NamedTuple):
+    """What a Host sends back: the packed result or the failure, and what it logged."""
+
+    skeleton: bytes = b""
+    memory: Sequence[Any] = ()  # of its tensors: arrays, or what `Host.keep` gave for them
+    failure: Carried | None = None
+    records: Sequence[dict[str, Any]] = ()
+
+    def value(self, what: str = "a call", tell: Callable[[int, torch.Tensor], None] | None = None) -> Any:
+        """The result of `what`, or the failure raised; `tell` as in `unpack`."""
+        if self.failure is not None:
+            raise restore(self.failure)
+        try:
+            return unpack(self.skeleton, self.memory, tell)
+        except Exception as error:
+            raise WorkerError(f"the result of {what} cannot be read here: {type(error).__name__}: {error}") from error
+
+
+class Direct(NamedTuple):
+    """A call of a peer that runs: what, since when, and the coroutine that it is."""
+
+    what: str
+    since: float
+    call: Coroutine[Any, Any, Any]
+
+
+class Host:
+    """One worker process; see the module's docstring. An executor's subclass says how it is reached."""
+
+    pickler: ClassVar[type[pickle.Pickler]] = pickle.Pickler
+
+    def __init__(self, surroundings: Surroundings, address: Address):
+        self._surroundings, self._address = surroundings, address
+        self._workers: dict[str, Worker] = {}
+        self._compute = ThreadPoolExecutor(1, "compute", initializer=self._begin)
+        self._thread: threading.Thread | None = None  # that of `compute`, once it runs
+        self._direct: dict[int, Direct] = {}
+        self._turns, self._turn = asyncio.Condition(), 0
+        self._doing = ""
+        self._warnings = Warnings()
+        self._store: torch.distributed.TCPStore | None = None
+
+    async def fetch(self, parts: Sequence[Any]) -> list[Any]:
+        """The parts of a message that were sent by reference, in their places."""
+        return list(parts)
+
+    def keep(self, memory: np.ndarray) -> Any:
+        """What an answer carries of a tensor's memory: itself, or where it is."""
+        return memory
+
+    async def address(self) -> Address:
+        """Where this process is."""
+        return self._address
+
+    async def run(self, number: int, what: str, job: str, parts: list[Any], answers: bool) -> Reply:
+        """Run a job (below) when it is the turn of this number.
+
+        parts    the job's packed arguments, some by reference
+        answers  whether its result is wanted
+        """
+        async with self._turns:
+            await self._turns.wait_for(lambda: self._turn == number)
+            try:
+                running = self._compute.submit(self._answer, what, job, await self.fetch(parts), answers)
+            finally:
+                self._turn += 1
+                self._turns.notify_all()
+        return await asyncio.wrap_future(running)
+
+    async def direct(self, role: str, method: str, skeleton: bytes, memory: list[np.ndarray]) -> Reply:
+        """Call a worker's method for a peer."""
+        try:
+            worker = self._workers[role]
+            check_direct(type(worker), method)
+            what = f"{type(worker).__name__}.{method}"
+            args, kwargs = self._unpacked(what, [skeleton, *memory])
+            with self._noted(what, call_worker_async(worker, method, args, kwargs)) as call:
+                return self._packed(what, await call)
+        except BurnishError as error:
+            return _failing(error)
+
+    @contextmanager
+    def _noted(self, what: str, call: Coroutine[Any, Any, Any]) -> Iterator[Coroutine[Any, Any, Any]]:
+        self._direct[id(call)] = Direct(what, time.monotonic(), call)
+        try:
+            yield call
+        finally:
+            del self._direct[id(call)]
+
+    async def whereabouts(self) -> Whereabouts:
+        """What the thread `compute` is doing, and which calls of peers run. The stacks of all threads go to the log."""
+        lines = tail(self._address) or ""  # before the log ends with stacks
+        calls, now = sorted(self._direct.values(), key=lambda call: call.since), time.monotonic()
+        if self._doing or not calls:
+            stack = stacks(self._thread or threading.current_thread())
+        else:  # it waits for another task or another thread
+            stack = stack_of(calls[0].call) + stacks(None)
+        return Whereabouts(self._doing or NO_CALL, stack, lines, tuple((one.what, now - one.since) for one in calls))
+
+    def _begin(self) -> None:
+        self._thread = threading.current_thread()
+
+    def _answer(self, what: str, job: str, parts: list[Any], answers: bool) -> Reply:
+        self._doing = what
+        try:
+            result = getattr(self, job)(*self._unpacked(what, parts))
+            answer = self._packed(what, result if answers else None)
+            answer = answer._replace(memory=[self.keep(memory) for memory in answer.memory])
+        except BurnishError as error:
+            answer = _failing(error)
+        except SystemExit as error:  # would end this thread, and with it all later jobs
+            answer = _failing(WorkerError(f"{what} left by sys.exit({error.code!r})"))
+        finally:
+            self._doing = ""
+        return answer._replace(records=self._warnings.take())
+
+    def _unpacked(self, what: str, parts: list[Any]) -> Any:
+        skeleton, *memory = parts
+        try:
+            return unpack(skeleton, memory)
+        except Exception as error:
+            raise WorkerError(
+                f"the arguments of {what} cannot be read in the worker process: {type(error).__name__}: {error}"
+            ) from error
+
+    def _packed(self, what: str, result: Any) -> Reply:
+        try:
+            skeleton, tensors = pack(result, self.pickler)
+        except Exception as error:
+            raise WorkerError(
+                f"the result of {what}, a {type(result).__name__}, cannot be sent: {type(error).__name__}: {error}"
+            ) from error
+        return Reply(skeleton, [flat(tensor) for tensor in tensors])
+
+    # --- jobs: on the thread `compute` ---
+
+    def open_store(self) -> tuple[str, int]:
+        """Rank 0: where the others meet it. The system chooses a free port, which is held from here on."""
+        self._store = torch.distributed.TCPStore(self._address.ip, 0, is_master=True, wait_for_workers=False)
+        return self._address.ip, self._store.port
+
+    def join(self, place: Place, meeting: tuple[str, int] | None) -> None:
+        """Take a place: its device, its share of the cores, and with the others the process group of the pool."""
+        device = device_of(place)
+        share_cores(self._surroundings, place.local_world_size)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        root = logging.getLogger()
+        if place.rank == 0 and self._warnings not in root.handlers:
+            root.addHandler(self._warnings)
+        if meeting is None:
+            return
+        timeout = timedelta(seconds=place.timeout_s)
+        store = self._store or torch.distributed.TCPStore(*meeting, is_master=False, timeout=timeout)
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        torch.distributed.init_process_group(
+            backend, store=store, rank=place.rank, world_size=place.world_size, timeout=timeout
+        )
+
+    def make(self, role: str, made: ClassWithInitArgs, place: Place) -> None:
+        """Make the worker of a role."""
+        self._workers[role] = made.make(place)
+
+    def call(self, role: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a method of the worker of a role."""
+        return call_worker(self._workers[role], method, args, kwargs)
+
+
+def _failing(error: BurnishError) -> Reply:
+    traceback.print_exception(error)  # into the log: a deliberate error crosses without its traceback
+    return Reply(failure=carry(error))

@@ -1,0 +1,178 @@
+"""RayFuture: the outcome of one call on the processes of a pool, and what is told when there is none."""
+
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import ray
+from ray.exceptions import (
+    GetTimeoutError,
+    ObjectLostError,
+    ObjectStoreFullError,
+    OutOfDiskError,
+    RayError,
+    RaySystemError,
+    RayTaskError,
+)
+
+from burnish.controller.failures import Weight
+from burnish.controller.process import say_again
+from burnish.controller.ray.nodes import last_lines
+from burnish.controller.telling import late, no_room, reason
+from burnish.errors import BurnishError, DeadlineError, WorkerDied, WorkerError, WorkersLate
+
+if TYPE_CHECKING:
+    from burnish.controller.ray.hosts import Hosts, Process
+
+GRACE = 2.0  # seconds that others have after the first failure
+BROKEN_GRACE = 15.0  # the same where a collective lost a worker, whose death may be told late
+LOOK = 0.2  # seconds between looks for failures while answers come in
+
+E = TypeVar("E", bound=BurnishError)
+
+
+class RayFuture:
+    """The outcome of a job; `get` gives the results by rank, or raises the most telling failure.
+
+    The deadline (`trainer.worker_timeout`) counts from when the job was given out, whenever `get` is called. Jobs of
+    the same processes (colocated roles that are started together) run one after another: a job's time begins when the
+    one before it is known to have ended, and each one of which that is not known yet adds a deadline of its own.
+    """
+
+    def __init__(self, hosts: "Hosts", what: str, waiting: dict[Any, tuple["Process", int]], answering: int | None):
+        self._hosts, self._what, self._waiting, self._answering = hosts, what, waiting, answering
+        self._given = time.monotonic()
+        self._values: dict[int, Any] = {}
+        self._failures: list[tuple[Weight, int, BurnishError]] = []
+        self._dead: dict[int, Process] = {}  # by rank
+        self._failed: BurnishError | None = None
+
+    def get(self, timeout: float | None = None) -> list[Any]:
+        if self._failed is None and self._waiting:
+            self._failed = self._wait(timeout)
+        if self._failed is not None:
+            raise self._failed
+        return [self._values[rank] for rank in sorted(self._values)][: self._answering]
+
+    def _due(self) -> float:
+        """The deadline, as a moment."""
+        times = [
+            max(self._given, process.free_since) + max(1, number - process.done + 1) * self._hosts.cluster.deadline_s
+            for process, number in self._waiting.values()
+        ]
+        return max(times, default=self._given)
+
+    def _wait(self, timeout: float | None) -> BurnishError | None:
+        own = None if timeout is None else time.monotonic() + timeout
+        grace_from: float | None = None
+        left = LOOK
+        while self._waiting and left > 0:
+            end = self._due() if own is None else min(self._due(), own)
+            if self._failures:
+                grace_from = grace_from or time.monotonic()
+                only_broken = all(weight is Weight.BROKEN for weight, _, _ in self._failures)
+                end = min(end, grace_from + (BROKEN_GRACE if only_broken else GRACE))
+            left = end - time.monotonic()  # where nothing is left, there is still one look
+            try:
+                ready = self._look(max(0.0, min(left, LOOK)))
+            except RayError as error:
+                return self._cut_off(error)
+            for ref in ready:
+                self._take(ref, max(left, LOOK))
+        if self._failures:
+            return self._most_telling()
+        if not self._waiting:
+            return None
+        if own is not None and own < self._due():
+            raise DeadlineError(f"{self._what} has not finished within {timeout:g} s; it goes on")
+        return self._late()
+
+    def _look(self, seconds: float) -> list[Any]:
+        """The answers that are there."""
+        if not ray.is_initialized():  # `ray.wait` would start one
+            raise RaySystemError("this process is not connected to Ray any more")
+        ready, _ = ray.wait(list(self._waiting), num_returns=len(self._waiting), timeout=seconds)
+        return ready
+
+    def _cut_off(self, error: RayError) -> BurnishError:
+        why = self._hosts.ended or f"Ray does not answer: {reason(str(error))}"
+        self._hosts.end(why)
+        return _from(WorkerDied(f"{self._what} cannot finish: {why}"), error)
+
+    def _take(self, ref: Any, seconds: float) -> None:
+        """Note what a process answered, or that it cannot answer any more. A result that is not here in time stays
+        among those that are waited for."""
+        process, number = self._waiting[ref]
+        rank, reply = process.place.rank, None
+        try:
+            reply = ray.get(ref, timeout=seconds)
+            self._values[rank] = self._hosts.value_of(self._what, reply, seconds)
+        except GetTimeoutError:
+            return
+        except BurnishError as error:
+            weight = reply.failure.weight if reply is not None and reply.failure else Weight.TYPED
+            self._failures.append((weight, rank, error))
+        except RayError as error:
+            weight, failure = self._lost(process, error)
+            self._failures.append((weight, rank, _from(failure, error)))
+        if reply is not None:
+            say_again(reply.records)
+        del self._waiting[ref]
+        if process.done <= number:
+            process.done, process.free_since = number + 1, time.monotonic()
+
+    def _lost(self, process: "Process", error: RayError) -> tuple[Weight, BurnishError]:
+        cause = error.cause if isinstance(error, RayTaskError) else error
+        if isinstance(cause, ObjectStoreFullError | OutOfDiskError):
+            where = no_room(process.address.hostname, str(cause))
+            result = f"{self._what}: the result of rank {process.place.rank} does not fit into {where}"
+            return Weight.TYPED, WorkerError(result)
+        if isinstance(cause, ObjectLostError):  # it belonged to a process that is gone
+            return Weight.DIED, WorkerDied(
+                f"{self._what} on {self._hosts.named(process)} lacks what a process that is gone had given: "
+                f"{reason(str(cause))}"
+            )
+        if isinstance(error, RayTaskError):
+            return Weight.UNTYPED, WorkerError(f"{self._what} failed on {self._hosts.named(process)}: {cause}")
+        if self._hosts.ended:
+            return Weight.DIED, WorkerDied(f"{self._what} cannot finish: {self._hosts.ended}")
+        self._dead[process.place.rank] = process
+        died = f"{self._hosts.named(process)}, died while it ran {self._what}: {reason(str(error))}"
+        return Weight.DIED, WorkerDied(died)
+
+    def _most_telling(self) -> BurnishError:
+        """The failure to raise; the processes are ended where they are of no use any more."""
+        weight, rank, error = min(self._failures, key=lambda failure: failure[:2])
+        why = str(error)
+        if weight is Weight.DIED and rank in self._dead:
+            others = sorted(set(self._dead) - {rank})
+            also = f"\nso did ranks {', '.join(map(str, others))}" if others else ""
+            error = _from(WorkerDied(why + also + last_lines(self._dead[rank].address)), error)
+        if weight is Weight.BROKEN:
+            why = self._broken(rank, error)
+            error = _from(WorkerDied(why), error)
+        left_behind = self._waiting and self._answering is not None
+        if left_behind or self._dead or any(one is Weight.BROKEN for one, _, _ in self._failures):
+            self._hosts.end(why)  # not where a worker only tells of the death of one that it had called
+        return error
+
+    def _broken(self, rank: int, error: BurnishError) -> str:
+        """A collective lost a worker of whose death Ray does not know: name those that do not answer."""
+        waiting = [process for process, _ in self._waiting.values()]
+        found = self._hosts.whereabouts(waiting)
+        silent = [self._hosts.named(process) for process in waiting if not found[id(process)]]
+        if not silent:
+            return f"{self._what}: rank {rank} lost its connection to the others: {error}"
+        return f"{'; '.join(silent)}: does not answer any more, and rank {rank} lost its connection: {error}"
+
+    def _late(self) -> WorkersLate:
+        """Say who is late and where it is, and end the processes."""
+        processes, others = self._hosts.late([process for process, _ in self._waiting.values()])
+        seconds = self._hosts.cluster.deadline_s
+        what = f"{self._what} has not finished within {seconds:g} s (trainer.worker_timeout)"
+        self._hosts.end(what)
+        return WorkersLate(late(what, len(self._hosts.processes), processes, others))
+
+
+def _from(error: E, cause: BaseException) -> E:
+    error.__cause__ = cause
+    return error

@@ -1,0 +1,55 @@
+"""RayPeer: one worker of a pool, as workers of other processes and the controller call it directly."""
+
+import asyncio
+from functools import lru_cache
+from typing import Any
+
+import ray
+from ray.cloudpickle import CloudPickler
+from ray.exceptions import RayActorError, RayError
+
+from burnish.controller.columns import flat, pack
+from burnish.controller.host import Reply
+from burnish.controller.process import Address
+from burnish.controller.ray import nodes
+from burnish.controller.telling import Whereabouts, quoted, reason
+from burnish.errors import DeadlineError, WorkerDied, WorkerError
+
+
+class RayPeer:
+    """A worker of another process, called from anywhere in the cluster."""
+
+    def __init__(self, role: str, rank: int, where: str, actor: Any, address: Address, deadline_s: float):
+        self.rank, self.name = rank, f"{role}, {where}"
+        self._role, self._actor, self._address, self._deadline_s = role, actor, address, deadline_s
+
+    async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        skeleton, tensors = pack((args, kwargs), CloudPickler)
+        ref = self._actor.direct.remote(self._role, method, skeleton, [flat(tensor) for tensor in tensors])
+        try:
+            reply: Reply = await asyncio.wait_for(ref, self._deadline_s)
+        except TimeoutError as error:
+            ray.cancel(ref)
+            late = f"{method} of {self.name} has not finished within {self._deadline_s:g} s (trainer.worker_timeout)"
+            raise DeadlineError(f"{late}; {await self._whereabouts()}") from error
+        except asyncio.CancelledError:
+            ray.cancel(ref)
+            raise
+        except RayActorError as error:
+            died = f"{self.name}, died while it ran {method}: {reason(str(error))}"
+            raise WorkerDied(died + await asyncio.to_thread(_last_lines, self._address)) from error
+        except RayError as error:
+            raise WorkerError(f"{method} failed on {self.name}: {reason(str(error))}") from error
+        return reply.value(f"{method} of {self.name}")
+
+    async def _whereabouts(self) -> str:
+        try:
+            there: Whereabouts = await asyncio.wait_for(self._actor.whereabouts.remote(), nodes.DUMP)
+        except (TimeoutError, RayError):
+            return "it does not answer: stopped, or stuck"
+        return f"it {there}{quoted('where', there.stack)}"
+
+
+@lru_cache(maxsize=64)  # of a process that is gone, many calls tell the same
+def _last_lines(address: Address) -> str:
+    return nodes.last_lines(address)
