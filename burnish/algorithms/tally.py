@@ -7,7 +7,7 @@ until `merge` adds the micro-batches up and reads the numbers once. A statistic 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -160,6 +160,15 @@ def merge(parts: Iterable[Mapping[str, Tally]]) -> dict[str, float]:
         for name, metric in part.items():
             merged[name] = merged[name] + metric if name in merged else metric  # type: ignore[operator]
     return {name: metric.value for name, metric in _read(merged).items()}
+
+
+def on_cpu(metrics: Mapping[str, Tally]) -> Metrics:
+    """The same tallies with their tensors in host memory, to be sent to other processes."""
+    moved: Metrics = {}
+    for name, metric in metrics.items():
+        tensors: dict[str, Any] = {field: part.cpu() for field, part in vars(metric).items() if torch.is_tensor(part)}
+        moved[name] = replace(metric, **tensors)
+    return moved
 
 
 def _read(metrics: Metrics) -> Metrics:

@@ -1,15 +1,18 @@
 """Cuts of a batch: into mini-batches (one optimiser step each) and micro-batches (one forward pass each).
 
 Consumes group ids or sequence lengths and hands on index arrays into the batch. A mini-batch holds whole groups and
-is part of the algorithm; a micro-batch is only about memory and speed and never changes a result.
+is part of the algorithm; a micro-batch is only about memory and speed and never changes a result, and neither is how
+`passes` deals the rows of a batch to several processes.
 """
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from burnish.engine.balance import micro_batches
+from burnish.engine.balance import balanced_partitions, micro_batches, workload
+from burnish.engine.mesh import Mesh
 
 
 def mini_batches(
@@ -60,3 +63,37 @@ class MicroBatch:
             return [np.array(part, dtype=np.int64) for part in micro_batches(sizes, self.max_tokens)]
         most = self.max_sequences or max(len(lengths), 1)
         return [np.arange(i, min(i + most, len(lengths))) for i in range(0, len(lengths), most)]
+
+
+class Pass(NamedTuple):
+    """One forward pass: its rows, and whether they count. Rows that do not only keep step with other processes."""
+
+    rows: np.ndarray
+    counts: bool = True
+
+
+def passes(lengths: Sequence[int], micro: MicroBatch, mesh: Mesh | None = None) -> list[Pass]:
+    """The passes of this process over a batch that all processes of the mesh have whole.
+
+    Each row counts in one process, or in all that share its sequence. Weights are gathered in step, so all processes
+    make as many passes: one that has none left repeats the shortest row of the batch, which then counts for nothing.
+    """
+    if mesh is None:
+        return [Pass(rows) for rows in micro.cut(lengths)]
+    if micro.max_tokens is not None:  # of one process, which has a slice of each sequence
+        micro = MicroBatch(max_tokens=micro.max_tokens * mesh.ulysses_size)
+    sizes = np.asarray(lengths, dtype=np.int64)
+    cuts = [[share[part] for part in micro.cut(sizes[share])] for share in deal(lengths, mesh.data_size, mesh.even)]
+    own, most = cuts[mesh.data_rank], max(map(len, cuts))
+    idle = [Pass(np.array([int(sizes.argmin())]), counts=False) for _ in range(most - len(own))]
+    return [*map(Pass, own), *idle]
+
+
+def deal(lengths: Sequence[int], parts: int, even: bool) -> list[np.ndarray]:
+    """The rows of each of `parts` processes: of even cost, or neighbours of even number; empty where rows are fewer."""
+    count = min(parts, len(lengths))
+    if even and count:
+        shares = [np.array(part, dtype=np.int64) for part in balanced_partitions([*map(workload, lengths)], count)]
+    else:
+        shares = np.array_split(np.arange(len(lengths)), max(count, 1))
+    return shares + [np.array([], dtype=np.int64)] * (parts - len(shares))

@@ -5,11 +5,14 @@ hands on (B, R) float32 tensors aligned with the response: the figure for token 
 The output layer runs over response places only and in chunks that are recomputed in the backward pass
 (`ops/linear_log_probs.py`), so memory does not grow with vocabulary × tokens. A reward model reads whole conversations
 and gives one figure for each.
+
+Where processes share sequences (`models/ulysses.py`), each computes the figures of its own part of them; what is handed
+on is whole in all of them, and leads gradients back to the part that is here.
 """
 
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,15 +20,20 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from burnish.config.model import ModelConfig
+from burnish.engine.mesh import Mesh
 from burnish.engine.packing import Packed, pack_rows
-from burnish.errors import ModelError
+from burnish.engine.sharding import run
+from burnish.errors import ConfigError, ModelError
 from burnish.models.backbones import FusedBackbone, PaddedBackbone, backbone_for
+from burnish.models.ulysses import KEY, Ulysses
 from burnish.ops.linear_log_probs import check_arguments, linear_log_probs
+from burnish.ops.varlen_attention import Sequences
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 log = logging.getLogger(__name__)
+Line = tuple[Tensor, Tensor, Sequences]  # ids and positions (T,), and where the sequences lie
 
 # The outputs of `ops/linear_log_probs.py` in plain words, from log-probabilities (n, V) and tokens (n,): for output
 # layers that are no plain matrix, and for who asks for it (`use_fused_kernels=False`).
@@ -41,12 +49,16 @@ SOFTCAP, FACTORS, DIVISOR = "final_logit_softcapping", ("logit_scale", "lm_head_
 
 
 class Forward:
-    """How one module is run. `config` says whether packed (`use_remove_padding`) and fused (`use_fused_kernels`)."""
+    """How one module is run. `config` says whether packed (`use_remove_padding`) and fused (`use_fused_kernels`).
 
-    def __init__(self, module: "PreTrainedModel", config: ModelConfig | None = None):
+    Make it before the module is sharded over a `mesh`: layers then run one by one, as FSDP2 gathers their weights.
+    """
+
+    def __init__(self, module: "PreTrainedModel", config: ModelConfig | None = None, *, mesh: Mesh | None = None):
         config = config or ModelConfig()
         self.module = module
-        self.backbone, unpacked = backbone_for(module, config)
+        self.ulysses = Ulysses(mesh.ulysses) if mesh is not None and mesh.ulysses is not None else None
+        self.backbone, unpacked = backbone_for(module, config, by_layers=mesh is not None, ulysses=self.ulysses)
         if unpacked:
             log.warning("%s is run with padding: %s", type(module).__name__, unpacked)
         self.is_packed = not isinstance(self.backbone, PaddedBackbone)
@@ -59,15 +71,25 @@ class Forward:
     ) -> dict[str, Tensor]:
         """The named `outputs` of each response token under softmax(logits / temperature): (B, R), 0 elsewhere."""
         check_arguments(outputs, temperature)
-        states, head = self._states(packed), self.module.get_output_embeddings()
+        return run(self.module, self._log_probs, packed, temperature, outputs)
+
+    def _log_probs(self, packed: Packed, temperature: float, outputs: Sequence[str]) -> dict[str, Tensor]:
+        head, targets = self.module.get_output_embeddings(), packed.targets
         fused = self.fuses_head and type(head) is nn.Linear
         compute = self._fused_log_probs if fused else self._plain_log_probs
-        results = compute(states, head, packed.targets, temperature, outputs)
+
+        def of_states(states: Tensor, which: slice) -> dict[str, Tensor]:
+            return compute(states, head, targets[which], temperature, outputs)
+
+        results = self._figures(_line(packed), packed.source, of_states)
         return {name: packed.scatter(results[name]) for name in outputs}
 
     def values(self, packed: Packed) -> Tensor:
         """The critic's figure before each response token, (B, R)."""
-        return packed.scatter(_head_of(self.module)(self._states(packed))[:, 0].float())
+        return run(self.module, self._values, packed)
+
+    def _values(self, packed: Packed) -> Tensor:
+        return packed.scatter(self._head_figures(_line(packed), packed.source))
 
     def scores(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """The reward model's figure for each conversation, (B,), from right-padded ids and mask (B, L).
@@ -75,10 +97,16 @@ class Forward:
         A classifier of sequences reads at the last token that is not its padding token; one that has no such token,
         and a classifier of tokens, at the last of all.
         """
+        return run(self.module, self._scores, input_ids, attention_mask)
+
+    def _scores(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         padding = self.module.config.get_text_config().pad_token_id
         if padding is not None and padding < 0:  # some configurations say -1 for none
             padding = None
         if not self.is_packed or not hasattr(self.module, "score"):
+            if self.ulysses is not None:
+                kind = type(self.module).__name__
+                raise ConfigError(f"{KEY}={self.ulysses.size}: {kind} scores padded conversations; set it to 1")
             return _padded_scores(self.module, input_ids, attention_mask, padding)
         ids, positions, sequences = pack_rows(input_ids, attention_mask)
         ends = sequences.starts[1:].long() - 1  # (B,)
@@ -86,13 +114,25 @@ class Forward:
             places = torch.arange(input_ids.shape[1], device=ids.device)
             last = torch.where((attention_mask != 0) & (input_ids != padding), places, 0).amax(-1)  # (B,)
             ends = sequences.starts[:-1].long() + last
-        states = self.backbone(ids, positions, sequences)
-        scores: Tensor = _head_of(self.module)(states[ends])[:, 0].float()
-        return scores
+        return self._head_figures((ids, positions, sequences), ends)
 
-    def _states(self, packed: Packed) -> Tensor:
-        """What predicts each response token, (N, C)."""
-        return self.backbone(packed.input_ids, packed.positions, packed.sequences)[packed.source]
+    def _head_figures(self, line: Line, places: Tensor) -> Tensor:
+        """What a classifier's head says at `places` (N,) of a line."""
+        head = _head_of(self.module)
+        return self._figures(line, places, lambda states, _: {"figure": head(states)[:, 0].float()})["figure"]
+
+    def _figures(
+        self, line: Line, places: Tensor, of_states: Callable[[Tensor, slice], Mapping[str, Tensor]]
+    ) -> Mapping[str, Tensor]:
+        """Figures (N,) at `places` of a line, in rising order: what `of_states` makes of the states (n, C) there.
+
+        Where processes share the line, it is asked for this one's part of the places, and told which these are.
+        """
+        own, here = slice(None), places
+        if self.ulysses is not None:
+            own, here = self.ulysses.own(places, len(line[0]))
+        figures = of_states(self.backbone(*line)[here], own)
+        return figures if self.ulysses is None else self.ulysses.whole(figures, own, len(places))
 
     def _fused_log_probs(
         self, states: Tensor, head: nn.Linear, targets: Tensor, temperature: float, outputs: Sequence[str]
@@ -125,6 +165,10 @@ class Forward:
             ]
             results = torch.cat(parts, dim=-1)
         return dict(zip(outputs, results, strict=True))
+
+
+def _line(packed: Packed) -> Line:
+    return packed.input_ids, packed.positions, packed.sequences
 
 
 def _logit_settings(module: "PreTrainedModel") -> tuple[float, float | None]:

@@ -1,6 +1,6 @@
 """Host memory for what a GPU need not hold all the time: activations, optimiser state, and the weights of a module.
 
-    activation_offload(module)   what a forward pass saves for its backward pass waits in host memory
+    activation_offload(module, device)   what a forward pass saves for its backward pass waits in host memory
     HostState(tensors, device)   float32 masters and moments are on the device for the optimiser's step alone
     HostModule(module)           the weights of a model that computes now and then are on the device while it does
 
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
+
+from burnish.engine.sharding import local
 
 if TYPE_CHECKING:
     from burnish.config.fsdp import FSDPConfig
@@ -36,19 +38,22 @@ class Offload:
     optimizer: bool = False
 
     @classmethod
-    def of(cls, model: "ModelConfig", fsdp: "FSDPConfig | None" = None) -> "Offload":
-        """As the keys of a model say; a model without `fsdp_config` keeps its optimiser on the device."""
-        return cls(model.enable_activation_offload, fsdp is not None and fsdp.optimizer_offload)
+    def of(cls, model: "ModelConfig", fsdp: "FSDPConfig | None" = None, *, is_sharded: bool = False) -> "Offload":
+        """As the keys of a model say; a model without `fsdp_config` keeps its optimiser on the device.
+
+        With FSDP2's own offload the optimiser steps in host memory, where masters and moments are anyway.
+        """
+        steps_on_host = is_sharded and fsdp is not None and fsdp.offload_policy
+        return cls(model.enable_activation_offload, fsdp is not None and fsdp.optimizer_offload and not steps_on_host)
 
 
 @contextmanager
-def activation_offload(module: nn.Module) -> Iterator[None]:
-    """Around a forward and backward pass of `module`: what the one saves for the other waits in host memory.
+def activation_offload(module: nn.Module, device: torch.device) -> Iterator[None]:
+    """Around a forward and backward pass of `module` on `device`: what the one saves for the other waits on the host.
 
     Copies run beside the computation. Weights stay where they are, and so does whatever is small. With gradient
     checkpointing only the inputs of layers are saved, so only those are moved.
     """
-    device = next(module.parameters()).device
     if device.type != SCARCE:
         yield
         return
@@ -293,7 +298,7 @@ class HostModule:
     def _storages(self) -> dict[int, tuple[torch.UntypedStorage, bool]]:
         found: dict[int, tuple[torch.UntypedStorage, bool]] = {}
         for tensor in (*self.module.parameters(), *self.module.buffers()):
-            storage = tensor.untyped_storage()
+            storage = local(tensor).untyped_storage()
             if self.parks and storage.device.type == SCARCE and storage.nbytes():
                 was_trained = found.get(storage._cdata, (storage, False))[1]
                 found[storage._cdata] = (storage, was_trained or tensor.requires_grad)

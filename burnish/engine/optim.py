@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from burnish.errors import ConfigError
@@ -50,12 +51,19 @@ def learning_rate(config: "OptimConfig", total_steps: int) -> Callable[[int], fl
     return at
 
 
-def clip_gradients(gradients: Iterable[Tensor], limit: float | None) -> Tensor:
-    """Scale gradients so that their norm is at most `limit` (None or 0: leave them); returns the norm before."""
+def clip_gradients(gradients: Iterable[Tensor], limit: float | None, shards: dist.ProcessGroup | None = None) -> Tensor:
+    """Scale gradients so that their norm is at most `limit` (None or 0: leave them); returns the norm before.
+
+    Where each process of `shards` has slices of them, it is the norm of the whole.
+    """
     gradients = list(gradients)
     if not gradients:
         return torch.zeros(())
     norm = torch.nn.utils.get_total_norm(gradients)
+    if shards is not None:
+        squares = norm.double() ** 2
+        dist.all_reduce(squares, group=shards)
+        norm = squares.sqrt().to(norm.dtype)
     if limit:
         scale = torch.clamp(limit / (norm + 1e-6), max=1.0)
         torch._foreach_mul_(gradients, scale)

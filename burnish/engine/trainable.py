@@ -4,6 +4,9 @@ Consumes batches and functions over their micro-batches: `infer` collects what a
 `forward_backward` the gradients of the sum of losses, which `optim_step` then takes one step on. The first two cut the
 batch into micro-batches, which is done nowhere else. `save` and `load` keep all that the next update depends on, so
 training goes on bit for bit after a restart.
+
+With a mesh, the processes of it call all of this together, with the same batch: each works on its share of the rows and
+has a slice of the weights (`engine/sharding.py`), and what comes back is the same in all of them.
 """
 
 import math
@@ -12,18 +15,21 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from burnish.algorithms.tally import Metrics, merge, part_of_sum
+from burnish.algorithms.tally import Metrics, merge, on_cpu, part_of_sum
 from burnish.config.actor import PARTS
 from burnish.config.fsdp import FSDPConfig
 from burnish.config.model import ModelConfig
 from burnish.engine import state
-from burnish.engine.batching import MicroBatch
+from burnish.engine.batching import MicroBatch, passes
 from burnish.engine.forward import Forward
+from burnish.engine.mesh import Mesh
 from burnish.engine.offload import HostState, Offload, activation_offload, update_state
 from burnish.engine.optim import clip_gradients, learning_rate, make_optimizer
+from burnish.engine.sharding import local, reshard, shard, slices_of
 from burnish.protocol import DataProto
 
 if TYPE_CHECKING:
@@ -40,14 +46,43 @@ def infer(
     batch: DataProto,
     micro: MicroBatch,
     device: torch.device | str = "cpu",
+    mesh: Mesh | None = None,
 ) -> dict[str, Tensor]:
     """Run `function` over micro-batches without gradients; its (b, …) tensors come back on the CPU, in batch order."""
+    return infer_rows(module, lambda rows: function(batch[rows].to(device)), _lengths(batch), micro, mesh)
+
+
+def infer_rows(
+    module: "PreTrainedModel",
+    function: Callable[[np.ndarray], Mapping[str, Tensor]],
+    lengths: Sequence[int],
+    micro: MicroBatch,
+    mesh: Mesh | None = None,
+) -> dict[str, Tensor]:
+    """`infer` of rows that are known by their lengths: `function` takes their numbers. No rows, no tensors."""
     module.eval()
-    cut = micro.cut(_lengths(batch))
+    whole: dict[str, Tensor] = {}
     with torch.no_grad():
-        parts = [function(batch[rows].to(device)) for rows in cut]
-    order = torch.cat([torch.from_numpy(rows) for rows in cut]).argsort()
-    return {name: torch.cat([part[name].cpu() for part in parts])[order] for name in parts[0]}
+        for rows, counts in passes(lengths, micro, mesh):
+            for name, part in function(rows).items():
+                if name not in whole:
+                    whole[name] = torch.zeros(len(lengths), *part.shape[1:], dtype=part.dtype)
+                if counts and (mesh is None or mesh.speaks):
+                    whole[name][rows] = part.cpu()
+    if mesh is None:
+        return whole
+    reshard(module)  # what was gathered last would else stay beside the slices, and be used when these have changed
+    return {name: mesh.add_up(tensor) for name, tensor in whole.items()}
+
+
+def frozen(
+    module: "PreTrainedModel", model: ModelConfig, fsdp: FSDPConfig | None = None, mesh: Mesh | None = None
+) -> Forward:
+    """How a module that is not trained is run: spread over the mesh where there is one, in the type it comes in."""
+    forward = Forward(module.requires_grad_(False).eval(), model, mesh=mesh)
+    if mesh is not None:
+        shard(module, mesh, fsdp or FSDPConfig(), module.dtype)
+    return forward
 
 
 class Trainable:
@@ -63,19 +98,28 @@ class Trainable:
         device: torch.device | str = "cpu",
         model: ModelConfig | None = None,
         fsdp: FSDPConfig | None = None,
+        mesh: Mesh | None = None,
     ):
-        """`model` says how the module is run, it and `fsdp` what waits in host memory; None: as the defaults say."""
+        """`model` says how the module is run, it and `fsdp` what waits in host memory; None: as the defaults say.
+
+        With a `mesh` the module is sharded as `fsdp` says, from wherever it is to `device`.
+        """
         model = model or ModelConfig()
-        self.offload = Offload.of(model, fsdp)
-        self.module = nn.Module.to(module, device)  # moves in place; HF types its own wrapper of `to` wrongly
-        self.device = torch.device(device)
-        self.forward = Forward(self.module, model)
+        self.offload = Offload.of(model, fsdp, is_sharded=mesh is not None)
+        self.device, self.mesh = torch.device(device), mesh
+        self.module = module if mesh else nn.Module.to(module, device)  # in place; HF types its own `to` wrongly
+        self.forward = Forward(self.module, model, mesh=mesh)
+        if mesh is not None:
+            shard(self.module, mesh, fsdp or FSDPConfig(), module.dtype)
         self.grad_clip = grad_clip
         self.step = 0
         self.learning_rate = learning_rate(optim, total_steps)
         self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        # What the optimiser steps on: float32 throughout; a float32 parameter is its own master.
+        self.slices = slices_of(self.parameters, mesh)
+        # What the optimiser steps on: float32 throughout. A float32 parameter is its own master, and so is its slice.
         self.masters = {n: p if p.dtype == torch.float32 else _master(p) for n, p in self.parameters.items()}
+        if mesh is not None:
+            self.masters = {name: nn.Parameter(local(p)) for name, p in self.parameters.items()}
         self.optimizer = make_optimizer(self.masters.values(), optim)
         self.gradients: dict[str, Tensor] = {}  # float32, of the mini-batch that is being worked on
         self.host_state = HostState(self._update_state, self.device)
@@ -84,7 +128,7 @@ class Trainable:
     def infer(
         self, function: Callable[[DataProto], Mapping[str, Tensor]], batch: DataProto, micro: MicroBatch
     ) -> dict[str, Tensor]:
-        return infer(self.module, function, batch, micro, self.device)
+        return infer(self.module, function, batch, micro, self.device, self.mesh)
 
     def forward_backward(self, batch: DataProto, loss_fn: Loss, micro: MicroBatch) -> dict[str, float]:
         """The gradients of a mini-batch, in `gradients`. `loss_fn` gives a micro-batch's share of the loss.
@@ -95,12 +139,16 @@ class Trainable:
         self.module.train()
         self._forget_gradients()
         parts: list[Metrics] = []
-        for rows in micro.cut(_lengths(batch)):
-            with activation_offload(self.module) if self.offload.activations else nullcontext():
+        for rows, counts in passes(_lengths(batch), micro, self.mesh):
+            with activation_offload(self.module, self.device) if self.offload.activations else nullcontext():
                 loss, metrics = loss_fn(batch[rows].to(self.device))
-                loss.backward()
+                (loss if counts else loss * 0).backward()
             self._collect_gradients()
-            parts.append({**metrics, "loss": part_of_sum(loss)})
+            if counts:
+                parts.append({**metrics, "loss": part_of_sum(loss)})
+        if self.mesh is not None:
+            mine = [on_cpu(part) for part in parts] if self.mesh.speaks else []
+            parts = [part for of_one in self.mesh.gather(mine) for part in of_one]
         return merge(parts)
 
     def optim_step(self, loss: float, schedule: int | None = None) -> dict[str, float]:
@@ -110,7 +158,7 @@ class Trainable:
         Returns `grad_norm`, `lr` and `bad_step`: 1 where loss or gradient was NaN or infinite; such a step is not
         applied. It still counts in the schedule.
         """
-        norm = float(clip_gradients(self.gradients.values(), self.grad_clip))
+        norm = float(clip_gradients(self.gradients.values(), self.grad_clip, self.mesh.shards if self.mesh else None))
         lr = self.learning_rate(self.step if schedule is None else schedule)
         bad = not (math.isfinite(loss) and math.isfinite(norm))
         if not bad:
@@ -139,7 +187,9 @@ class Trainable:
         state.load(self, Path(folder), contents)
 
     def write_compute_weights(self) -> None:
-        """Round the masters into the module's own weights, in place."""
+        """Round the masters into the module's own weights, in place; slices are those weights themselves."""
+        if self.mesh is not None:
+            return
         with torch.no_grad():
             own = [name for name, parameter in self.parameters.items() if self.masters[name] is not parameter]
             if own:
@@ -152,7 +202,7 @@ class Trainable:
             if parameter.grad is None:
                 continue
             if parameter.dtype == torch.float32:  # its own master: autograd adds up by itself
-                self.gradients[name] = parameter.grad
+                self.gradients[name] = local(parameter.grad)
                 continue
             if name in self.gradients:
                 sums.append(self.gradients[name])
@@ -171,7 +221,8 @@ class Trainable:
     def _update_state(self) -> Iterator[Tensor]:
         """What waits in host memory between updates."""
         if self.offload.optimizer:
-            yield from update_state(self.parameters, self.masters, self.optimizer)
+            masters = {} if self.mesh else self.masters  # slices are the weights themselves, and stay
+            yield from update_state(self.parameters, masters, self.optimizer)
 
 
 def _master(parameter: nn.Parameter) -> nn.Parameter:

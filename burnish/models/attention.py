@@ -3,7 +3,8 @@
 A module whose implementation is `burnish_sdpa` (or another in PLAIN) attends as that implementation does, until a
 forward call brings one of two contexts. Then the call's tokens are one packed line of many sequences:
 
-    packed   `Sequences`, for training: each token attends to the tokens of its own sequence in the line
+    packed   `Sequences`, for training: each token attends to the tokens of its own sequence in the line; with `ulysses`
+             the call has a slice of the line, and other processes have the rest
     paged    `PagedPass`, for rollout: keys and values go into the layer's pool, and each token attends to what its own
              sequence has there
 
@@ -25,6 +26,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from burnish.errors import NotAvailable
+from burnish.models.ulysses import Ulysses, heads_problem
 from burnish.ops.paged_attention import LayerKV, Paged, paged_attention, store
 from burnish.ops.varlen_attention import Sequences, varlen_attention
 
@@ -63,6 +65,7 @@ class Trial:
     """A forward pass that only looks: what each layer hands to the attention function."""
 
     windows: list[int | None]  # by layer, as the model's cache knows them
+    processes: int = 1  # that share each line
     layers: list[tuple[int, LayerShape]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -76,13 +79,16 @@ def layers_of(module: "PreTrainedModel") -> list[LayerShape]:
     return shapes
 
 
-def packing_problem(module: "PreTrainedModel") -> str | None:
-    """Why a module takes no packed lines in training; None: it does from now on. What it computes otherwise stays."""
-    shapes = _try_line(module)
+def packing_problem(module: "PreTrainedModel", processes: int = 1) -> str | None:
+    """Why a module takes no packed lines in training, or none that several processes share; None: it does from now on.
+
+    What it computes otherwise stays.
+    """
+    shapes = _try_line(module, processes)
     return shapes if isinstance(shapes, str) else None
 
 
-def _try_line(module: "PreTrainedModel") -> list[LayerShape] | str:
+def _try_line(module: "PreTrainedModel", processes: int = 1) -> list[LayerShape] | str:
     """What each layer hands to the attention function, seen in a pass of two tokens; or why it cannot take lines."""
     if problem := _kind_problem(module) or _attention_problem(module):
         return problem
@@ -90,7 +96,7 @@ def _try_line(module: "PreTrainedModel") -> list[LayerShape] | str:
     if not config._attn_implementation.startswith(PREFIX):
         module.set_attn_implementation(PREFIX + config._attn_implementation)
     cache = DynamicCache(config=config)
-    trial = Trial([getattr(layer, "sliding_window", None) for layer in cache.layers])
+    trial = Trial([getattr(layer, "sliding_window", None) for layer in cache.layers], processes)
     ids = torch.zeros(1, 2, dtype=torch.long, device=next(module.parameters()).device)
     with torch.no_grad():
         module(**line_inputs(ids[0], torch.arange(2, device=ids.device)), paged=trial)
@@ -161,6 +167,7 @@ def _attention(plain: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         attention_mask: Tensor | None,
         packed: Sequences | None = None,
         paged: PagedPass | Trial | None = None,
+        ulysses: Ulysses | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         if packed is None and paged is None:
@@ -176,7 +183,8 @@ def _attention(plain: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         }
         if paged is None:
             assert packed is not None
-            return varlen_attention(queries, keys, values, packed, **scores)[None], None
+            attention = varlen_attention if ulysses is None else ulysses.attention
+            return attention(queries, keys, values, packed, **scores)[None], None
         kv = paged.kv[module.layer_idx]  # type: ignore[call-overload]
         store(kv, paged.where.slots, keys, values)
         return paged_attention(queries, kv, paged.where, **scores)[None], None  # (1, T, H, D)
@@ -207,6 +215,8 @@ def _note(
         )
     if arguments.get("is_causal", True) is False or not getattr(module, "is_causal", True):
         trial.problems.append("its attention is not causal")
+    if problem := heads_problem(query.shape[1], trial.processes):
+        trial.problems.append(problem)
     trial.problems.extend(f"it has {kind}" for name, kind in EXTRAS.items() if arguments.get(name) is not None)
     repeated = value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
     return repeated.transpose(1, 2).contiguous()  # (1, T, H, D): any figures of the right shape

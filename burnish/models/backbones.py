@@ -3,10 +3,11 @@
 `FusedBackbone` (fused_training.py) does the arithmetic of Llama-shaped models with fewer, larger operations on the
 module's own parameters. `PackedBackbone` calls the module itself with a packed line, which any decoder that
 `models/attention.py` can hand lines to takes. `PaddedBackbone` gives every sequence a row of its own, padded on the
-right: for the rest, and for who asks for it. All three have the same call; `backbone_for` picks.
+right: for the rest, and for who asks for it. All three have the same call; `backbone_for` picks. Where several
+processes share each line (`models/ulysses.py`), `PackedBackbone` hands on the states of this process's slice.
 """
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from burnish.errors import ConfigError
 from burnish.models import llama
 from burnish.models.attention import line_inputs, packing_problem
 from burnish.models.fused_training import FusedBackbone
+from burnish.models.ulysses import KEY, Ulysses
 from burnish.ops.varlen_attention import Sequences
 
 if TYPE_CHECKING:
@@ -24,17 +26,22 @@ if TYPE_CHECKING:
 
 class Backbone(Protocol):
     def __call__(self, ids: Tensor, positions: Tensor, sequences: Sequences) -> Tensor:
-        """Hidden states (T, C) of a packed line: ids and positions (T,)."""
+        """Hidden states (T, C) of a packed line: ids and positions (T,). Those of a slice where lines are shared."""
 
 
 class PackedBackbone:
-    """The module's own forward over the line."""
+    """The module's own forward over the line, or over this process's slice of it."""
 
-    def __init__(self, backbone: "PreTrainedModel"):
-        self.backbone = backbone
+    def __init__(self, backbone: "PreTrainedModel", ulysses: Ulysses | None = None):
+        self.backbone, self.ulysses = backbone, ulysses
 
     def __call__(self, ids: Tensor, positions: Tensor, sequences: Sequences) -> Tensor:
-        states: Tensor = self.backbone(**line_inputs(ids, positions), packed=sequences).last_hidden_state[0]
+        context: dict[str, Any] = {}
+        if self.ulysses is not None:
+            ids, positions, sequences = self.ulysses.slice_of(ids, positions, sequences)
+            context["ulysses"] = self.ulysses
+        hidden = self.backbone(**line_inputs(ids, positions), packed=sequences, **context).last_hidden_state
+        states: Tensor = hidden[0]
         return states
 
 
@@ -57,15 +64,25 @@ class PaddedBackbone:
         return states
 
 
-def backbone_for(module: "PreTrainedModel", config: ModelConfig) -> tuple[Backbone, str | None]:
-    """The way through `module` that the keys ask for and the model takes, and why it is not packed where it is not."""
+def backbone_for(
+    module: "PreTrainedModel", config: ModelConfig, *, by_layers: bool = False, ulysses: Ulysses | None = None
+) -> tuple[Backbone, str | None]:
+    """The way through `module` that the keys ask for and the model takes, and why it is not packed where it is not.
+
+    With `by_layers` each layer is called by itself, because its weights are whole only then. Processes can share lines
+    alone (`ulysses`, which needs `by_layers`), so a model that takes none is a ConfigError.
+    """
     backbone = module.get_decoder()
     _train_every_embedding(module)
     unfused = llama.problem(backbone)
     if not config.use_remove_padding:
         unfused = "fused kernels take packed sequences, use_remove_padding=True"
+    if by_layers:
+        unfused = "they read the weights of all layers, and these are sharded over several processes"
     if config.use_fused_kernels is True and unfused:
         raise ConfigError(f"model.use_fused_kernels=True: {unfused}; leave the key out to have them where they fit")
+    if ulysses is not None:
+        return _shared(module, config, ulysses), None
     if config.use_fused_kernels is not False and unfused is None:
         return FusedBackbone(backbone), None
     if not config.use_remove_padding:
@@ -73,6 +90,16 @@ def backbone_for(module: "PreTrainedModel", config: ModelConfig) -> tuple[Backbo
     if problem := packing_problem(backbone):
         return PaddedBackbone(backbone), problem
     return PackedBackbone(backbone), None
+
+
+def _shared(module: "PreTrainedModel", config: ModelConfig, ulysses: Ulysses) -> PackedBackbone:
+    """The way of processes that share each line."""
+    asked = f"{KEY}={ulysses.size}"
+    if not config.use_remove_padding:
+        raise ConfigError(f"{asked} needs model.use_remove_padding=True: processes share lines of unpadded sequences")
+    if problem := packing_problem(module.get_decoder(), ulysses.size):
+        raise ConfigError(f"{asked} for {type(module).__name__}: {problem}; 1 fits every model")
+    return PackedBackbone(module.get_decoder(), ulysses)
 
 
 def _train_every_embedding(module: "PreTrainedModel") -> None:

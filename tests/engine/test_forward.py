@@ -72,7 +72,7 @@ def test_golden(case, fused, monkeypatch):
     input_ids = nn.functional.pad(tokens, (1, 0))  # a prompt of one token
     packed = pack({"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids), "responses": tokens})
     model = RecordedModel(logits)
-    monkeypatch.setattr(forward, "backbone_for", lambda module, config: (lambda *line: model.states, None))
+    monkeypatch.setattr(forward, "backbone_for", lambda module, config, **how: (lambda *line: model.states, None))
     run = Forward(model, ModelConfig(use_fused_kernels="auto" if fused else False))
     result = run.log_probs(packed, outputs=("log_prob", "entropy"))
     wanted = {"log_prob": expected.get("log_probs"), "entropy": expected.get("entropy", expected.get("token_entropy"))}

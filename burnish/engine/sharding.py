@@ -1,0 +1,224 @@
+"""A module whose weights are spread over the processes of a mesh, by FSDP2.
+
+`shard` takes a module as it was loaded. From then on each parameter is a `DTensor` of which this process holds a slice
+of its rows, in float32 where it is trained: that slice is the master which the optimiser steps on. A layer's weights
+are gathered, in the type that is computed in, while the layer runs. FSDP2 does that in hooks of `forward`; passes of
+burnish call parts of a module directly, so they go through `run`, which has the hooks of the whole around it.
+
+`slices_of` tells which rows of every parameter are here, `whole_buckets` brings parameters together again, some at a
+time, and `checksums` tells whether what was brought together is what the slices hold.
+"""
+
+import itertools
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
+from torch.distributed.tensor import DTensor
+
+from burnish.config.fsdp import FSDPConfig
+from burnish.engine.mesh import Mesh
+from burnish.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+T = TypeVar("T")
+ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name since torch 2.13
+HOOKED = "run_hooked"  # the method of a sharded module that has FSDP2's hooks around it
+CHUNK = 2**22  # elements of a checksum at a time
+FACTOR = 0x2545F4914F6CDD1D  # odd, so that every place has a factor of its own
+BUCKET_BYTES = 256 * 2**20  # of whole weights that exist at a time beside the model
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Rows `start` to `stop` of a parameter of this `shape`; of one without dimensions, all of it."""
+
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+
+
+def shard(module: "PreTrainedModel", mesh: Mesh, fsdp: FSDPConfig, compute: torch.dtype) -> None:
+    """Spread the weights of `module` over the mesh, layer by layer; it computes in `compute`, sums in float32.
+
+    Gradients are added up over processes, never averaged: losses are divided by counts of the whole mini-batch.
+    """
+    _check_types(module, compute)
+    keeps: OffloadPolicy = OffloadPolicy()
+    if fsdp.offload_policy:
+        keeps = CPUOffloadPolicy(pin_memory=mesh.devices.device_type == "cuda")
+    policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    layers = list(_layers(module))
+    for layer in layers:
+        _widen(layer)
+        fully_shard(
+            layer,
+            mesh=mesh.devices,
+            reshard_after_forward=fsdp.reshard_after_forward,
+            mp_policy=policy,
+            offload_policy=keeps,
+        )
+    _widen(module)
+    fully_shard(module, mesh=mesh.devices, mp_policy=policy, offload_policy=keeps)
+    parts = [part for part in module.modules() if isinstance(part, FSDPModule)]
+    for part in parts:
+        part.set_gradient_divide_factor(1.0)
+        part.set_force_sum_reduction_for_comms(True)  # gloo has no other; the factor of 1 costs nothing
+    if fsdp.forward_prefetch:
+        for layer, following in itertools.pairwise(layers):
+            layer.set_modules_to_forward_prefetch([following])  # type: ignore[operator]
+    setattr(module, HOOKED, types.MethodType(lambda _module, function, *args: function(*args), module))
+    register_fsdp_forward_method(module, HOOKED)
+
+
+def run(module: nn.Module, function: Callable[..., T], *args: Any) -> T:
+    """Call a function that computes with parts of `module`; its weights are whole meanwhile, and what comes out leads
+    gradients back to their shards. A module that is not sharded needs nothing."""
+    if not isinstance(module, FSDPModule):
+        return function(*args)
+    hooked: Callable[..., T] = getattr(module, HOOKED)
+    return hooked(function, *args)
+
+
+def reshard(module: nn.Module) -> None:
+    """Let go of whole weights that a pass without gradients left behind: each parameter is a slice again."""
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            part.reshard()
+
+
+def computes_in(module: nn.Module) -> torch.dtype:
+    """The type that a sharded module's weights are gathered in."""
+    state: Any = fully_shard.state(module)  # type: ignore[attr-defined]
+    dtype: torch.dtype = state._mp_policy.param_dtype
+    return dtype
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The slice of a parameter that is here, in its own memory; a plain tensor is itself."""
+    return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor
+
+
+def slices_of(parameters: Mapping[str, Tensor], mesh: Mesh | None) -> dict[str, Slice]:
+    """Which rows of each parameter this process holds."""
+    return {name: _slice(parameter, mesh) for name, parameter in parameters.items()}
+
+
+def whole_buckets(
+    tensors: Mapping[str, Tensor],
+    slices: Mapping[str, Slice],
+    mesh: Mesh,
+    *,
+    dtype: torch.dtype | None = None,
+    size: int = BUCKET_BYTES,
+) -> Iterator[dict[str, Tensor]]:
+    """Whole tensors from the slices (of float32 or another type) that processes hold, about `size` bytes at a time.
+
+    All processes go through it together. `dtype` is the type that slices are rounded to before they travel.
+    """
+    for names in _buckets({name: slices[name].shape for name in tensors}, size, dtype or torch.float32):
+        yield {name: _whole(tensors[name], slices[name], mesh, dtype) for name in names}
+
+
+def checksums(
+    tensors: Mapping[str, Tensor], slices: Mapping[str, Slice], mesh: Mesh | None, dtype: torch.dtype | None = None
+) -> Tensor:
+    """A number (n,) for each whole tensor, from its bits and their places, as values of `dtype`.
+
+    Each process adds up what it holds itself, so nothing is gathered. The same bits at the same places give the same
+    number however they are cut; a slice that is missing, old or out of place gives another.
+    """
+    sums = [_checksum(tensor.detach().to(dtype or tensor.dtype), slices[name]) for name, tensor in tensors.items()]
+    total = torch.stack(sums).cpu() if sums else torch.zeros(0, dtype=torch.int64)
+    if mesh is None:
+        return total
+    return mesh.add_up(total if mesh.writes else torch.zeros_like(total))
+
+
+def _checksum(tensor: Tensor, held: Slice) -> Tensor:
+    bits = tensor.contiguous().view({4: torch.int32, 2: torch.int16}[tensor.element_size()]).flatten()
+    row = torch.Size(held.shape[1:]).numel()
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    for start in range(0, bits.numel(), CHUNK):
+        part = bits[start : start + CHUNK].long()
+        places = torch.arange(len(part), device=part.device) + (held.start * row + start)
+        total += (part * (places * FACTOR + 1)).sum()  # modulo 2**64
+    return total
+
+
+def _buckets(shapes: Mapping[str, tuple[int, ...]], size: int, dtype: torch.dtype) -> Iterable[list[str]]:
+    bucket: list[str] = []
+    filled = 0
+    for name, shape in shapes.items():
+        wide = torch.Size(shape).numel() * dtype.itemsize
+        if bucket and filled + wide > size:
+            yield bucket
+            bucket, filled = [], 0
+        bucket.append(name)
+        filled += wide
+    if bucket:
+        yield bucket
+
+
+def _whole(tensor: Tensor, held: Slice, mesh: Mesh, dtype: torch.dtype | None) -> Tensor:
+    """One tensor from its slices. Every process sends as many rows as the largest slice has; what is too much goes."""
+    mine = tensor.detach().to(dtype or tensor.dtype)
+    if not held.shape:
+        return mine
+    count = dist.get_world_size(mesh.shards)
+    rows = -(-held.shape[0] // count)  # of all slices but the last ones
+    padded = mine.new_zeros((rows, *held.shape[1:]))
+    padded[: held.stop - held.start] = mine
+    gathered = mine.new_empty((rows * count, *held.shape[1:]))
+    ALL_GATHER(gathered, padded, group=mesh.shards)
+    return gathered[: held.shape[0]]
+
+
+def _slice(parameter: Tensor, mesh: Mesh | None) -> Slice:
+    shape = tuple(parameter.shape)
+    if mesh is None or not shape:
+        return Slice(0, shape[0] if shape else 0, shape)
+    rows = -(-shape[0] // dist.get_world_size(mesh.shards))  # FSDP2 cuts as torch.chunk does
+    start = min(rows * dist.get_rank(mesh.shards), shape[0])
+    return Slice(start, min(start + rows, shape[0]), shape)
+
+
+def _check_types(module: "PreTrainedModel", compute: torch.dtype) -> None:
+    """Some models of transformers keep weights in float32 beside others (`_keep_in_fp32_modules`); FSDP2 has one type
+    for all that it gathers. Buffers it leaves as they are."""
+    own = [name for name, p in module.named_parameters() if p.is_floating_point() and p.dtype != compute]
+    if own:
+        dtype = str(compute).removeprefix("torch.")
+        raise ConfigError(
+            f"{type(module).__name__} in {dtype} keeps {len(own)} of its weights in another type, such as {own[0]} in "
+            f"{str(module.get_parameter(own[0]).dtype).removeprefix('torch.')}, and several processes would compute "
+            f"with them in {dtype}. Set its model.dtype=float32, or run it in one process"
+        )
+
+
+def _widen(module: nn.Module) -> None:
+    """Float32 for what is trained; layer by layer, so that all of it in float32 is never here."""
+    for parameter in module.parameters():
+        if parameter.requires_grad and not isinstance(parameter, DTensor):
+            parameter.data = parameter.data.float()
+
+
+def _layers(module: "PreTrainedModel") -> Iterator[nn.Module]:
+    """The repeated layers: those of the longest list of modules that is in no other list, such as one of experts."""
+    lists = {name: part for name, part in module.named_modules() if isinstance(part, nn.ModuleList) and len(part) > 0}
+    outer = [part for name, part in lists.items() if not any(name.startswith(f"{other}.") for other in lists)]
+    yield from max(outer, key=len, default=())

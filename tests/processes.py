@@ -1,0 +1,74 @@
+"""Several processes on this machine that find each other by gloo, and call functions of the tests together.
+
+Made once for a module of tests: starting them costs seconds, a call milliseconds. A function is given by its name in a
+module, so it stands at the top of a test file; what it takes and gives back is pickled.
+"""
+
+import multiprocessing
+import pickle
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+TIMEOUT = timedelta(seconds=60)  # of a collective that somebody does not join
+PRELOADED = ["torch", "torch.distributed.fsdp", "transformers", "burnish.engine.trainable", "burnish.models.loading"]
+
+
+class Processes:
+    def __init__(self, count: int, folder: Path):
+        self.folder, self.calls = folder, 0
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)  # so that imports are paid for once
+        self.pipes, self.processes = [], []
+        for _ in range(count):
+            here, there = context.Pipe()
+            process = context.Process(target=_serve, args=(there,), daemon=True)
+            process.start()
+            there.close()
+            self.pipes.append(here)
+            self.processes.append(process)
+
+    def call(self, world: int, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """What the first `world` processes return, by rank, each of them in a process group of these alone."""
+        self.calls += 1
+        store = f"file://{self.folder / f'store-{self.calls}'}"
+        pipes = self.pipes[:world]
+        for rank, pipe in enumerate(pipes):
+            pipe.send_bytes(pickle.dumps((function, args, rank, world, store)))
+        answers = [pickle.loads(pipe.recv_bytes()) for pipe in pipes]  # noqa: S301 - our own processes
+        if failed := [f"process {rank}: {told}" for rank, (is_good, told) in enumerate(answers) if not is_good]:
+            raise AssertionError("\n".join(failed))
+        return [result for _, result in answers]
+
+    def close(self) -> None:
+        for pipe in self.pipes:
+            pipe.close()  # which ends the process
+        for process in self.processes:
+            process.join(10)
+            if process.is_alive():
+                process.kill()
+
+
+def _serve(pipe: Connection) -> None:
+    """Answer calls until the other end is closed."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    while True:
+        try:
+            function, args, rank, world, store = pickle.loads(pipe.recv_bytes())  # noqa: S301 - the test's
+        except EOFError:
+            return
+        try:
+            dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world, timeout=TIMEOUT)
+            try:
+                answer = True, function(*args)
+            finally:
+                dist.destroy_process_group()
+        except Exception:  # noqa: BLE001 - told to the test, which raises it
+            answer = False, traceback.format_exc()
+        pipe.send_bytes(pickle.dumps(answer))
