@@ -8,6 +8,8 @@ optim.py      optimiser, learning-rate schedule, gradient clipping
 trainable.py  `Trainable`: a module with its optimiser: infer, forward_backward, optim_step, save, load
 offload.py    activations, optimiser state and weights that wait in host memory
 state.py      the files a `Trainable` leaves and how they are checked on the way back
+shards.py     tensors in one file, or in several of which each holds some rows; reads any rows of them
+hf_files.py   the Hugging Face folder or the adapter among these files
 dump.py       an update that was NaN or infinite, written for `burnish replay`
 diagnosis.py  where such a figure comes from: weights, gradients, modules, tokens
 seeding.py    the seed, and deterministic algorithms where they are asked for

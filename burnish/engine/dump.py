@@ -26,6 +26,7 @@ from safetensors.torch import load_file, save_file
 
 from burnish import __version__
 from burnish.config.key import keys_of, read
+from burnish.engine.state import Snapshot, capture
 from burnish.errors import CheckpointError
 from burnish.protocol import DataProto
 
@@ -93,17 +94,30 @@ class BadSteps:
     def write(
         self, update: Update, batch: DataProto, trainable: "Trainable", tokenizer: "PreTrainedTokenizerBase"
     ) -> None:
-        """Dump an update that was not applied. Where that cannot be done the run goes on, and a warning says why."""
-        final = update.folder(self.run_folder)
+        """Dump an update that was not applied. Where that cannot be done the run goes on, and a warning says why.
+
+        The processes of a mesh call it together, and the first of them writes.
+        """
+        final, mesh = update.folder(self.run_folder), trainable.mesh
         there = [path for path in final.parent.glob("step_*") if path != final]
-        if len(there) >= KEPT:
+        wanted = len(there) < KEPT
+        writes = mesh is None or mesh.rank == 0
+        if not wanted and writes:
             log.warning("%s is not dumped: the run has %d dumps already, and keeps no more", final.name, len(there))
+        if not (wanted if mesh is None else mesh.gather(wanted)[0]):
             return
+        model = capture(trainable, ["hf_model"], copy=False)
+        if writes:
+            self._write(final, update, batch, model, tokenizer)
+
+    def _write(
+        self, final: Path, update: Update, batch: DataProto, model: Snapshot, tokenizer: "PreTrainedTokenizerBase"
+    ) -> None:
         writing = final.with_name(f".{final.name}.writing")
         try:
             shutil.rmtree(writing, ignore_errors=True)
             writing.mkdir(parents=True)
-            self._fill(writing, update, batch, trainable, tokenizer)
+            self._fill(writing, update, batch, model, tokenizer)
             shutil.rmtree(final, ignore_errors=True)  # a resumed run that comes to the same update again
             writing.rename(final)
         except (OSError, SafetensorError) as error:  # safetensors wraps the system's error in its own
@@ -115,7 +129,7 @@ class BadSteps:
         folder: Path,
         update: Update,
         batch: DataProto,
-        trainable: "Trainable",
+        model: Snapshot,
         tokenizer: "PreTrainedTokenizerBase",
     ) -> None:
         facts = {
@@ -128,7 +142,7 @@ class BadSteps:
         }
         (folder / UPDATE).write_text(json.dumps(facts, indent=1))
         _write_batch(folder, batch)
-        trainable.save(folder / MODEL, ["hf_model"])
+        model.write(folder / MODEL)
         tokenizer.save_pretrained(folder / MODEL)
 
 

@@ -7,39 +7,48 @@
     engine.json                         format, parts, optimiser, number of its moments, settings of the adapter, and
                                         for `extra` the number of updates
 
+Several processes that share a model write one such folder together: each its own rows of masters and moments, as
+masters-00001-of-00004.safetensors, …, and the first of them all the rest, for which weights are brought together
+bucket by bucket. Any number of processes reads it back, each the rows that it needs (`engine/shards.py`).
+
 Everything is safetensors or JSON; nothing is unpickled. `load` checks all of it before it changes anything: names,
-shapes and types, that nothing is missing, and that the random state is one.
+shapes and types, that nothing is missing, and that the random state is one; of several processes none goes on where one
+found damage. `capture` and `load` are called by all processes of a mesh together; `Snapshot.write` by each for itself.
 """
 
+import hashlib
+import itertools
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers.utils import logging as hf_logging
 
 from burnish.config.actor import PARTS
+from burnish.engine.hf_files import Copies, Write, in_place, model_writer
+from burnish.engine.mesh import Mesh
+from burnish.engine.sharding import checksums, reshard
+from burnish.engine.shards import StoredTensors, head
 from burnish.errors import CheckpointError
-from burnish.models.lora import adapter_settings, adapter_writer, has_adapter
+from burnish.models.folder import ENGINE, MASTERS, OPTIMIZER, RNG, SHARDED, shard_names
+from burnish.models.lora import adapter_settings
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from burnish.engine.trainable import Trainable
 
 log = logging.getLogger(__name__)
 
-MASTERS, OPTIMIZER, RNG, ENGINE = "masters.safetensors", "optimizer.safetensors", "rng.safetensors", "engine.json"
-FORMAT = 2
+FORMAT = 2  # of one process
+FORMAT_OF_SEVERAL = 3  # with the number of `shards`, and the `save` that all of them say they are of
 STEP = "step"  # torch's own count of a parameter's updates, among its moments
 SHOWN = 200  # characters of a setting in a message
 ANEW = {
@@ -47,103 +56,167 @@ ANEW = {
     "extra": "the random state and the number of updates start anew",
 }
 
-Write = Callable[[Path], object]  # fills a folder
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a save writes: of the model as it is, or copied, so that training may go on before `write` is called."""
+    """What a save writes: of the model as it is, or copied, so that training may go on before `write` is called.
 
-    write_model: Write
+    Of several processes, what this one writes; that may be nothing.
+    """
+
+    write_model: Write | None
     files: dict[str, dict[str, Tensor]]
-    facts: dict[str, Any]
+    facts: dict[str, Any] | None
+    heads: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.write_model(folder)
+        if self.write_model is not None:
+            self.write_model(folder)
         for name, tensors in self.files.items():
-            save_file(tensors, folder / name)
-        (folder / ENGINE).write_text(json.dumps(self.facts, indent=1))
+            save_file(tensors, folder / name, metadata=self.heads.get(name))
+        if self.facts is not None:
+            (folder / ENGINE).write_text(json.dumps(self.facts, indent=1))
 
 
 def capture(trainable: "Trainable", contents: Sequence[str] = PARTS, *, copy: bool) -> Snapshot:
     """The parts `contents` of the state as it is now; with `copy` in host memory of their own."""
-    hosted = _Copies() if copy else _in_place
-    files = {}
-    if "model" in contents:
-        files[MASTERS] = {name: hosted(master) for name, master in trainable.masters.items()}
-    if "optimizer" in contents:
-        state = trainable.optimizer.state
-        files[OPTIMIZER] = {
-            f"{kind}.{name}": hosted(value)
-            for name, master in trainable.masters.items()
-            for kind, value in state.get(master, {}).items()
-        }
+    hosted, mesh = Copies() if copy else in_place, trainable.mesh
+    facts = _facts(trainable, contents)
+    if mesh is not None and not mesh.writes:  # what it has, others write
+        return Snapshot(None, {}, None)
+    files, heads = _tensors(trainable, contents, hosted, facts)
+    write_model = model_writer(trainable, hosted, copy=copy)
+    if mesh is not None and mesh.rank:
+        return Snapshot(None, files, None, heads)
     if "extra" in contents:
         files[RNG] = _random_state(trainable.device)
-    facts = {
-        "format": FORMAT,
-        "parts": [part for part in PARTS if part in contents],
-        "step": trainable.step,
-        "optimizer": type(trainable.optimizer).__name__,
-        "moments": len(files.get(OPTIMIZER, {})),
-        "adapter": adapter_settings(trainable.module),
-    }
-    return Snapshot(_model_writer(trainable.module, hosted, copy=copy), files, facts)
+    return Snapshot(write_model, files, facts, heads)
 
 
 def load(trainable: "Trainable", folder: Path, contents: Sequence[str] = PARTS) -> None:
     """Bring the parts `contents` back, weights always; nothing changes unless all of it fits. Says what starts anew."""
-    facts = _read_facts(folder)
-    _check_parts(trainable, folder, facts, contents)
-    _check_adapter(trainable, folder, facts)
-    masters = _read_tensors(folder / MASTERS)
-    _check_masters(trainable, masters, folder)
-    moments = _read_tensors(folder / OPTIMIZER) if "optimizer" in contents else {}
-    if "optimizer" in contents:
-        _check_moments(trainable, moments, folder, facts)
-    random_state = _read_random_state(folder / RNG, trainable.device) if "extra" in contents else {}
-    with torch.no_grad():
-        for name, master in trainable.masters.items():
-            master.copy_(masters.pop(name))
-    trainable.write_compute_weights()
-    _restore_moments(trainable, moments)
-    if "extra" in contents:
-        trainable.step = facts["step"]
-        _restore_random_state(random_state, trainable.device)
+    found = _agreed(trainable.mesh, lambda: _check(trainable, folder, contents))
+    _agreed(trainable.mesh, lambda: _restore(trainable, found))
     for part, what in ANEW.items():
         if part not in contents:
             log.warning("%s is read without its part %s (checkpoint.load_contents): %s", folder, part, what)
 
 
-class _Copies:
-    """Host copies of tensors. Of one that comes twice (tied weights, a weight that is its own master) there is one."""
+@dataclass(frozen=True)
+class _Found:
+    """A checkpoint that fits, as far as it is to be read."""
 
-    def __init__(self) -> None:
-        self._made: dict[tuple[Any, ...], Tensor] = {}
-
-    def __call__(self, tensor: Tensor) -> Tensor:
-        place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-        if place not in self._made or not tensor.data_ptr():
-            self._made[place] = tensor.detach().to("cpu", copy=True).contiguous()
-        return self._made[place]
+    masters: StoredTensors
+    moments: StoredTensors | None
+    random_state: dict[str, Tensor]
+    step: int | None
 
 
-def _in_place(tensor: Tensor) -> Tensor:
-    return tensor.detach().cpu().contiguous()
+def _check(trainable: "Trainable", folder: Path, contents: Sequence[str]) -> _Found:
+    facts = _read_facts(folder)
+    _check_parts(trainable, folder, facts, contents)
+    _check_adapter(trainable, folder, facts)
+    shards, save = facts.get("shards", 1), facts.get("save")
+    masters = StoredTensors(folder, MASTERS, shards, save)
+    _check_masters(trainable, masters, folder)
+    moments = None
+    if "optimizer" in contents:
+        moments = StoredTensors(folder, OPTIMIZER, shards, save)
+        _check_moments(trainable, moments, facts)
+    extra = "extra" in contents
+    random_state = _read_random_state(folder / RNG, trainable.device) if extra else {}
+    return _Found(masters, moments, random_state, facts["step"] if extra else None)
 
 
-def _model_writer(module: "PreTrainedModel", hosted: Callable[[Tensor], Tensor], *, copy: bool) -> Write:
-    """Writes the Hugging Face folder, or the adapter's."""
-    if has_adapter(module):
-        return adapter_writer(module, hosted)
-    weights = {name: hosted(tensor) for name, tensor in module.state_dict().items()} if copy else None
-    return partial(_save_pretrained, module, weights)
+def _restore(trainable: "Trainable", found: _Found) -> None:
+    reshard(trainable.module)  # else the next pass would go on with whole weights of before
+    with torch.no_grad():
+        for name, master in trainable.masters.items():
+            found.masters.read(name, trainable.slices[name], master)
+    trainable.write_compute_weights()
+    trainable.optimizer.state.clear()
+    if found.moments is not None:
+        _restore_moments(trainable, found.moments)
+    trainable.host_state.to_host()
+    if found.step is not None:
+        trainable.step = found.step
+        _restore_random_state(found.random_state, trainable.device)
 
 
-def _save_pretrained(module: "PreTrainedModel", weights: dict[str, Tensor] | None, folder: Path) -> None:
-    with _no_progress_bar():
-        module.save_pretrained(folder, state_dict=weights)
+def _agreed(mesh: Mesh | None, work: Callable[[], T]) -> T:
+    """What `work` returns; of several processes none goes on where it failed in one, and all raise the same."""
+    if mesh is None:
+        return work()
+    problem: Exception | None = None
+    try:
+        result = work()
+    except Exception as error:  # noqa: BLE001 - raised below, once the others know
+        problem = error
+    words = str(problem) if isinstance(problem, CheckpointError) else f"{type(problem).__name__}: {problem}"
+    told = mesh.gather(None if problem is None else (words, socket.gethostname()))
+    failed = [(rank, *what) for rank, what in enumerate(told) if what is not None]
+    if not failed:
+        return result
+    rank, words, host = failed[0]
+    where = "" if len({what and what[0] for what in told}) == 1 else f" (so process {rank} of {len(told)}, on {host})"
+    raise CheckpointError(f"{words}{where}") from problem
+
+
+def _facts(trainable: "Trainable", contents: Sequence[str]) -> dict[str, Any]:
+    mesh = trainable.mesh
+    facts = {
+        "format": FORMAT,
+        "parts": [part for part in PARTS if part in contents],
+        "step": trainable.step,
+        "optimizer": type(trainable.optimizer).__name__,
+        "moments": len(_moments(trainable)) if "optimizer" in contents else 0,
+        "adapter": adapter_settings(trainable.module),
+    }
+    shards = 1 if mesh is None or not SHARDED.keys() & set(contents) else dist.get_world_size(mesh.shards)
+    if shards > 1:
+        facts |= {"format": FORMAT_OF_SEVERAL, "shards": shards, "save": _identity(trainable)}
+    return facts
+
+
+def _tensors(
+    trainable: "Trainable", contents: Sequence[str], hosted: Callable[[Tensor], Tensor], facts: dict[str, Any]
+) -> tuple[dict[str, dict[str, Tensor]], dict[str, dict[str, str]]]:
+    """Masters and moments, as far as this process writes them: by file, and the heads of these files."""
+    whole, held = {}, dict(trainable.slices)
+    if "model" in contents:
+        whole[MASTERS] = {name: hosted(master) for name, master in trainable.masters.items()}
+    if "optimizer" in contents:
+        whole[OPTIMIZER] = {key: hosted(tensor) for key, (_, tensor) in _moments(trainable).items()}
+        held |= {key: trainable.slices[name] for key, (name, _) in _moments(trainable).items()}
+    if "shards" not in facts:
+        return whole, {}
+    assert trainable.mesh is not None
+    rank = trainable.mesh.rank
+    files = {}
+    for name, tensors in whole.items():
+        file = next(itertools.islice(shard_names(name, facts["shards"]), rank, None))
+        # what has no dimensions is the same everywhere
+        files[file] = {key: t for key, t in tensors.items() if (t.numel() if t.dim() else rank == 0)}
+    return files, {file: head(tensors, held, facts["save"]) for file, tensors in files.items()}
+
+
+def _moments(trainable: "Trainable") -> dict[str, tuple[str, Tensor]]:
+    """The optimiser's tensors as kind.parameter, each with its parameter's name."""
+    state = trainable.optimizer.state
+    return {
+        f"{kind}.{name}": (name, value)
+        for name, master in trainable.masters.items()
+        for kind, value in state.get(master, {}).items()
+    }
+
+
+def _identity(trainable: "Trainable") -> str:
+    """Tells checkpoints apart by what is in them: the same weights after as many updates have the same."""
+    sums = checksums(trainable.masters, trainable.slices, trainable.mesh)
+    return hashlib.blake2b(f"{trainable.step} {sums.tolist()}".encode(), digest_size=8).hexdigest()
 
 
 def _check_parts(trainable: "Trainable", folder: Path, facts: dict[str, Any], contents: Sequence[str]) -> None:
@@ -181,52 +254,60 @@ def _check_adapter(trainable: "Trainable", folder: Path, facts: dict[str, Any]) 
             )
 
 
-def _check_masters(trainable: "Trainable", theirs: dict[str, Tensor], folder: Path) -> None:
-    for name, master in trainable.masters.items():
-        if name not in theirs:
+def _check_masters(trainable: "Trainable", theirs: StoredTensors, folder: Path) -> None:
+    shapes = theirs.shapes
+    for name, held in trainable.slices.items():
+        if name not in shapes:
             raise _other_model(folder, f"it has no parameter {name}")
-        if theirs[name].shape != master.shape:
-            raise _other_model(folder, f"{name} is {tuple(theirs[name].shape)} there, {tuple(master.shape)} here")
-        _check_type(folder / MASTERS, name, theirs[name])
-    if extra := sorted(set(theirs) - set(trainable.masters)):
+        if shapes[name] != held.shape:
+            raise _other_model(folder, f"{name} is {shapes[name]} there, {held.shape} here")
+        _check_type(theirs, name)
+    if extra := sorted(set(shapes) - set(trainable.slices)):
         raise _other_model(folder, f"this model has no parameter {extra[0]}")
 
 
-def _check_moments(trainable: "Trainable", moments: dict[str, Tensor], folder: Path, facts: dict[str, Any]) -> None:
+def _check_moments(trainable: "Trainable", moments: StoredTensors, facts: dict[str, Any]) -> None:
     kinds: dict[str, set[str]] = {}
-    for key, tensor in moments.items():
+    shapes = moments.shapes
+    for key, shape in shapes.items():
         kind, _, name = key.partition(".")
-        master = trainable.masters.get(name)
-        if master is None or tensor.shape != (() if kind == STEP else master.shape):
-            raise CheckpointError(f"{folder / OPTIMIZER} is damaged: {key} belongs to no parameter of its model")
-        _check_type(folder / OPTIMIZER, key, tensor)
+        held = trainable.slices.get(name)
+        if held is None or shape != (() if kind == STEP else held.shape):
+            raise CheckpointError(f"{moments.path} is damaged: {key} belongs to no parameter of its model")
+        _check_type(moments, key)
         kinds.setdefault(name, set()).add(kind)
     for name, found in kinds.items():
         if missing := set.union(*kinds.values()) - found:
-            raise CheckpointError(f"{folder / OPTIMIZER} is damaged: it has no {min(missing)} of {name}")
-    if len(moments) != facts.get("moments"):  # all kinds of a parameter's moments, or all moments of a kind
+            raise CheckpointError(f"{moments.path} is damaged: it has no {min(missing)} of {name}")
+    if len(shapes) != facts.get("moments"):  # all kinds of a parameter's moments, or all moments of a kind
         raise CheckpointError(
-            f"{folder / OPTIMIZER} is damaged: it has {len(moments)} tensors, and {facts.get('moments')} were written "
+            f"{moments.path} is damaged: it has {len(shapes)} tensors, and {facts.get('moments')} were written "
             f"({ENGINE})"
         )
 
 
-def _check_type(file: Path, name: str, tensor: Tensor) -> None:
-    if tensor.dtype != torch.float32:
-        raise CheckpointError(f"{file} is damaged: {name} is of type {tensor.dtype}, not torch.float32")
+def _check_type(stored: StoredTensors, name: str) -> None:
+    if (dtype := stored.dtype(name)) != torch.float32:
+        raise CheckpointError(f"{stored.path} is damaged: {name} is of type {dtype}, not torch.float32")
 
 
-def _restore_moments(trainable: "Trainable", moments: dict[str, Tensor]) -> None:
+def _restore_moments(trainable: "Trainable", moments: StoredTensors) -> None:
     groups = {id(master): group for group in trainable.optimizer.param_groups for master in group["params"]}
-    trainable.optimizer.state.clear()
-    for key, tensor in moments.items():
+    for key in moments.shapes:
         kind, _, name = key.partition(".")
-        master = trainable.masters[name]
-        device = master.device  # of masters that wait in host memory, the moments do so too
-        if kind == STEP:  # a fused optimiser counts its steps on the device, any other one on the CPU
+        master, held = trainable.masters[name], trainable.slices[name]
+        device = master.device
+        if kind == STEP:  # a fused optimiser counts its steps where it steps, any other one on the CPU
             on_device = groups[id(master)].get("fused") or groups[id(master)].get("capturable")
-            device = trainable.device if on_device else torch.device("cpu")
-        trainable.optimizer.state[master][kind] = tensor.to(device)
+            device = _steps_on(trainable, master) if on_device else torch.device("cpu")
+        tensor = torch.empty(() if kind == STEP else master.shape, device=device)
+        moments.read(key, held, tensor)
+        trainable.optimizer.state[master][kind] = tensor
+
+
+def _steps_on(trainable: "Trainable", master: Tensor) -> torch.device:
+    """Where the optimiser steps on a master: slices stay where they are, others may wait in host memory until then."""
+    return master.device if trainable.mesh is not None else trainable.device
 
 
 def _other_model(folder: Path, difference: str) -> CheckpointError:
@@ -244,16 +325,21 @@ def _read_facts(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder} is not a training checkpoint: {ENGINE} is missing") from error
     except (OSError, ValueError) as error:
         raise CheckpointError(f"cannot read {path}: {error}") from error
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+    if not isinstance(facts, dict) or facts.get("format") not in (FORMAT, FORMAT_OF_SEVERAL):
         raise CheckpointError(
-            f"{path} is not of a format this version reads (format {FORMAT}). Start another run from its weights: name "
-            "the folder as the model's path, in a run folder of its own (trainer.default_local_dir)"
+            f"{path} is not of a format this version reads (format {FORMAT} or {FORMAT_OF_SEVERAL}). Start another run "
+            "from its weights: name the folder as the model's path, in a run folder of its own "
+            "(trainer.default_local_dir)"
         )
     kinds = {"parts": list, "step": int, "optimizer": str}
+    if facts["format"] == FORMAT_OF_SEVERAL:
+        kinds |= {"shards": int, "save": str}
     if wrong := [name for name, kind in kinds.items() if not isinstance(facts.get(name), kind)]:
         raise CheckpointError(f"{path} is damaged: it does not say {wrong[0]}")
     if isinstance(facts["step"], bool) or facts["step"] < 0:
         raise CheckpointError(f"{path} is damaged: step={facts['step']} is no number of updates")
+    if facts["format"] == FORMAT_OF_SEVERAL and facts["shards"] < 2:
+        raise CheckpointError(f"{path} is damaged: shards={facts['shards']} is no number of several files")
     return facts
 
 
@@ -264,18 +350,6 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"checkpoint {path.parent} is incomplete: {path.name} is missing") from error
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"checkpoint file {path} is truncated or damaged: {error}") from error
-
-
-@contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    """transformers draws a bar for each model it writes, which tears the console's live table."""
-    was_on = hf_logging.is_progress_bar_enabled()
-    hf_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if was_on:
-            hf_logging.enable_progress_bar()
 
 
 def _random_state(device: torch.device) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,11 @@ LEFT_BY_A_RUN = ("recipe.yaml", "metrics.jsonl")
 ADAPTER_CONFIG = "adapter_config.json"
 WEIGHTS = "*.safetensors, pytorch_model*.bin"
 INDEX = "model.safetensors.index.json"
-TRAINING_STATE = (
-    "masters.safetensors",
-    "optimizer.safetensors",
-    "rng.safetensors",
-)  # beside the weights in a checkpoint (engine/state.py)
+MASTERS, OPTIMIZER, RNG, ENGINE = "masters.safetensors", "optimizer.safetensors", "rng.safetensors", "engine.json"
+SHARDED = {"model": MASTERS, "optimizer": OPTIMIZER}  # parts of a training state that each process writes its share of
+TRAINING_STATE = re.compile(  # beside the weights in a checkpoint (engine/state.py)
+    r"(masters|optimizer|rng)(-\d{5}-of-\d{5})?\.safetensors"
+)
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -90,7 +91,8 @@ def check_whole(checkpoint: Path, instead: str, *, part: Path | None = None) -> 
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         files = {}
     if part:
-        files = {p: size for p, size in files.items() if p.is_relative_to(part) and p.name not in TRAINING_STATE}
+        inside = {path: size for path, size in files.items() if path.is_relative_to(part)}
+        files = {path: size for path, size in inside.items() if not TRAINING_STATE.fullmatch(path.name)}
     if not files:
         raise CheckpointError(
             f"{checkpoint} is not a complete checkpoint: {MANIFEST} is missing or damaged. Copy it again, or {instead}"
@@ -103,6 +105,13 @@ def check_whole(checkpoint: Path, instead: str, *, part: Path | None = None) -> 
                 f"checkpoint {checkpoint} is truncated: {path.relative_to(checkpoint)} {state}. Copy it again, or "
                 f"{instead}"
             )
+
+
+def shard_names(name: str, count: int) -> Iterator[str]:
+    """The files that `count` processes write their shares of `name` to; a process that is alone writes `name`."""
+    stem, _, end = name.partition(".")
+    for number in range(1, count + 1):
+        yield name if count == 1 else f"{stem}-{number:05}-of-{count:05}.{end}"
 
 
 def _is_inside(name: str) -> bool:
@@ -149,7 +158,7 @@ def safetensors_files(folder: Path) -> list[Path]:
     """The model's weights: the files that its index names, or all but a checkpoint's training state."""
     index = folder / INDEX
     if not index.is_file():
-        return sorted(file for file in folder.glob("*.safetensors") if file.name not in TRAINING_STATE)
+        return sorted(file for file in folder.glob("*.safetensors") if not TRAINING_STATE.fullmatch(file.name))
     try:
         names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
         return [folder / name for name in sorted(set(names))]

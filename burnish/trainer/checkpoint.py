@@ -2,8 +2,9 @@
 
 `CheckpointStore.save(step, write)` lets the caller fill a temporary folder, adds a manifest of every file and its
 size, syncs it to disk and renames it to `global_step_N`; only then the pointer `latest_checkpointed_iteration.txt`
-is replaced and old folders are pruned. A process killed at any instant therefore leaves the previous checkpoint
-whole. `save_behind` does the same in a thread, one save at a time; `finished` tells how it ended.
+is replaced and old folders are pruned. A process killed at any instant, also one of several that fill the folder
+together, therefore leaves the previous checkpoint whole. `save_behind` does the same in a thread, one save at a time;
+`finished` tells how it ended.
 
 Reading starts with `verify`, so that a truncated copy is named before any weight is loaded. What is inside (weights,
 optimiser state, trainer state) belongs to whoever writes it; nothing here unpickles.
@@ -21,12 +22,13 @@ from safetensors import SafetensorError
 
 from burnish.errors import CheckpointError, ConfigError, WorkerError
 from burnish.models.adapters import ADAPTER_WEIGHTS
-from burnish.models.folder import LATEST, MANIFEST, STEP_FOLDER, check_whole
+from burnish.models.folder import ENGINE, LATEST, MANIFEST, SHARDED, STEP_FOLDER, check_whole, shard_names
 from burnish.trainer.background import Background
 
 log = logging.getLogger(__name__)
 
 WRITING, REPLACED = ".writing", ".replaced"
+PROBE = ".probe"
 SAVE_DEADLINE_S = 1800.0  # for files that are written behind training
 
 
@@ -50,6 +52,8 @@ class CheckpointStore:
             self._sweep()
             temporary.mkdir()
             write(temporary)
+            _ask_again(temporary)
+            _check_shards(temporary)
             _apply_umask(temporary, self._umask)
             _write_manifest(temporary, step)
             _sync_tree(temporary)
@@ -186,8 +190,35 @@ def link_model_files(folder: Path, source: str) -> None:
         is_model = path.name.startswith("model") and path.suffix in (".safetensors", ".json")
         is_adapter = path.name == ADAPTER_WEIGHTS
         is_text = path.suffix in (".json", ".jinja", ".txt", ".model")
-        if path.is_file() and (is_model or is_adapter or is_text) and path.name != "engine.json":
+        if path.is_file() and (is_model or is_adapter or is_text) and path.name != ENGINE:
             (folder / path.name).symlink_to(Path(source) / path.name)
+
+
+def _ask_again(folder: Path) -> None:
+    """Have a network file system list what other machines wrote into a folder and those below.
+
+    NFS answers from what it remembers of a folder, for up to a minute, until this machine changes something in it.
+    """
+    probe = folder / PROBE
+    probe.touch()
+    probe.unlink()
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            _ask_again(path)
+
+
+def _check_shards(folder: Path) -> None:
+    """CheckpointError unless what each process of several wrote of a model is there."""
+    for engine in folder.rglob(ENGINE):
+        facts = json.loads(engine.read_text())
+        kinds = [name for part, name in SHARDED.items() if part in facts["parts"]]
+        for name in (shard for kind in kinds for shard in shard_names(kind, facts.get("shards", 1))):
+            if not engine.with_name(name).is_file():
+                raise CheckpointError(
+                    f"{engine.with_name(name)} was written by another process, but not to this machine's storage, so "
+                    "the checkpoint is not complete. Set trainer.default_local_dir to a folder on storage that all "
+                    "machines of the run share"
+                )
 
 
 def _write_manifest(folder: Path, step: int) -> None:

@@ -3,15 +3,21 @@
 It holds the model with its tokenizer, and the parts of its training state that `checkpoint.save_contents` names.
 `capture` copies all of it into host memory at once; `save`, then called from any thread, writes that copy while
 training goes on. Without a capture before it, `save` writes the model as it is.
+
+Several processes that share a model call all of it together, with the same folder, which all of them must see: each
+writes its own files, and the first those that there is one of.
 """
 
+import os
+import socket
 import tempfile
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from burnish.config.actor import PARTS, CheckpointConfig
-from burnish.engine.state import Snapshot, Write
+from burnish.engine.hf_files import Write
+from burnish.engine.state import Snapshot
 from burnish.engine.trainable import Trainable
 from burnish.errors import CheckpointError
 
@@ -33,30 +39,49 @@ class ModelFolder:
     def capture(self) -> None:
         """Copy what the next `save` writes."""
         self._captured = self.trainable.capture(self.save_contents)
-        _ = self._write_tokenizer  # made here: a tokenizer is not to be used by two threads at a time
-
-    @property
-    def has_copy(self) -> bool:
-        """Whether the next `save` writes what was captured, and so does not read the model."""
-        return self._captured is not None
+        if self._writes_tokenizer:
+            _ = self._write_tokenizer  # made here: a tokenizer is not to be used by two threads at a time
 
     def save(self, folder: Path) -> None:
         """Write what was captured, or else the model as it is."""
         captured, self._captured = self._captured, None
+        if not folder.parent.is_dir():
+            raise CheckpointError(
+                f"cannot write {folder}: {folder.parent}, which the run has made, is not there on "
+                f"{socket.gethostname()}. Set trainer.default_local_dir to a folder on storage that all machines of "
+                "the run share"
+            )
         if captured is None:
             self.trainable.save(folder, self.save_contents)
         else:
             captured.write(folder)
-        self._write_tokenizer(folder)
+        if self._writes_tokenizer:
+            self._write_tokenizer(folder)
+        if self.trainable.mesh is not None:
+            _sync_files(folder)
 
     def load(self, folder: Path) -> None:
         """Go on from a folder that `save` wrote; a CheckpointError says what does not fit."""
         self.trainable.load(folder, self.load_contents)
 
+    @property
+    def _writes_tokenizer(self) -> bool:
+        return self.trainable.mesh is None or self.trainable.mesh.rank == 0
+
     @cached_property
     def _write_tokenizer(self) -> Write:
         """Tokenizers do not change while a model trains, so their files are made once."""
         return written_now(self.tokenizer.save_pretrained)
+
+
+def _sync_files(folder: Path) -> None:
+    """Bring what this machine has written to the disk: the controller, on another one, can only do so for its own."""
+    for path in (*(path for path in folder.rglob("*") if path.is_file()), folder):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def written_now(write: Write) -> Write:

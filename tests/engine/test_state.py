@@ -231,6 +231,18 @@ def test_pickles_are_refused_and_never_loaded(make, step, tmp_path, name):
     assert all(m.equal(before[name]) for name, m in trainable.masters.items())
 
 
+def test_what_was_read_lies_in_no_file(make, step, tmp_path):
+    """A file may be written over or removed while its moments are in use."""
+    trainable, other = make(), make()
+    step(trainable)
+    trainable.save(tmp_path)
+    other.load(tmp_path)
+    for path in tmp_path.iterdir():
+        path.write_bytes(bytes(path.stat().st_size))
+    assert step(other) == step(trainable)
+    assert all(m.equal(other.masters[name]) for name, m in trainable.masters.items())
+
+
 def test_damaged_moments_are_named_and_change_nothing(unchanged, tmp_path):
     file = tmp_path / "optimizer.safetensors"
     whole = load_file(file)

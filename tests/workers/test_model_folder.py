@@ -6,10 +6,13 @@ import tempfile
 
 import pytest
 
+from burnish.config.model import ModelConfig
+from burnish.config.optim import OptimConfig
+from burnish.engine.trainable import Trainable
 from burnish.errors import CheckpointError
-from burnish.models.loading import load_tokenizer
+from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.trainer.checkpoint import disk_errors
-from burnish.workers.model_folder import written_now
+from burnish.workers.model_folder import ModelFolder, written_now
 
 
 def test_files_can_be_written_again_anywhere(tmp_path):
@@ -53,6 +56,16 @@ def test_without_any_temporary_folder_those_tried_are_named(tmp_path, monkeypatc
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "gone")])
     with pytest.raises(CheckpointError, match=r"No usable temporary directory found in .*gone.*TMPDIR"):
         written_now(full)
+
+
+def test_a_folder_that_this_machine_does_not_see_is_named(tmp_path, tiny_model):
+    module = load_causal_lm(tiny_model, ModelConfig())
+    folder = ModelFolder(Trainable(module, OptimConfig(), total_steps=1), load_tokenizer(tiny_model))
+    with pytest.raises(CheckpointError, match=r"/gone, which the run has made, is not there on .*default_local_dir"):
+        folder.save(tmp_path / "gone" / "actor")
+    assert not list(tmp_path.iterdir())
+    folder.save(tmp_path / "actor")
+    assert (tmp_path / "actor" / "tokenizer.json").is_file() and (tmp_path / "actor" / "engine.json").is_file()
 
 
 def test_an_error_of_another_kind_is_raised_as_it_is():
