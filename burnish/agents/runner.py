@@ -28,7 +28,7 @@ from burnish.agents.server import ServerManager
 from burnish.agents.user_loops import SECTION, user_loops
 from burnish.config import PPOConfig
 from burnish.data.chat import ChatRenderer, to_messages
-from burnish.errors import AgentError, DeadlineError, ToolFailure, UserError
+from burnish.errors import AgentError, DeadlineError, ToolFailure, UserError, WorkerError
 from burnish.rollout.base import Completion, EventLoop, RolloutEngine, Sampling
 
 GREEDY = "greedy"  # the column of rows that are answered greedily whatever the call's sampling is
@@ -139,8 +139,8 @@ class TrajectoryRunner:
             output = self._finished(returned, server.completions)
         except ToolFailure as failure:
             output = self._failed(failure)
-        except UserError:
-            raise  # says itself what to mend
+        except (UserError, WorkerError, DeadlineError):
+            raise  # say themselves what to mend, or that the process of an engine is gone or hangs
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise  # by the runner

@@ -15,7 +15,7 @@ import asyncio
 import difflib
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
@@ -162,8 +162,13 @@ class RolloutEngine(ABC):
         return None
 
     @abstractmethod
-    def publish(self, weights: Mapping[str, Any] | None, version: int) -> None:
-        """Take over new weights (None where the engine reads the trainer's own memory) under this version number."""
+    def publish(self, weights: Iterable[Mapping[str, Any]] | None, version: int) -> None:
+        """Take over new weights under this version number.
+
+        They come in buckets, each some named tensors, so that never all of them are held twice: a bucket is asked for
+        when the one before is taken over and let go. None: the engine reads the trainer's own memory. Where it fails
+        on the way, in the buckets themselves or here, `generate` is refused until a publish succeeds.
+        """
 
     @abstractmethod
     def sleep(self) -> None:

@@ -14,11 +14,10 @@ batches of their own that take turns. Models with a sliding window admit as befo
 """
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from burnish.config.rollout import RolloutConfig
 from burnish.rollout.base import RolloutStats
@@ -139,12 +138,6 @@ class HFEngine(InProcessEngine):
             self._fail([request for batch in batches for request in batch.rows], error)
             first.rows = []
         return first
-
-    def publish(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
-        """`weights` is None, or named tensors; those that are not the module's own memory are copied into it."""
-        self._refuse_while_running("weights cannot change")
-        self._take_over(weights)
-        self.version = version
 
     def sleep(self) -> None:
         """Nothing is held between batches, so nothing is freed; `generate` is refused until `wake`."""

@@ -9,7 +9,7 @@ on how fast anything was.
 import asyncio
 import logging
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -40,6 +40,7 @@ class InProcessEngine(RolloutEngine):
         self.version = 0
         self._eos_ids = _eos_ids(module, tokenizer)
         self._asleep = False
+        self._is_whole = True  # no publish has left the weights half old, half new
         self._active: dict[str, Request] = {}  # whose callers wait
         self._arrived = 0  # requests so far
         self._driver: asyncio.Task[None] | None = None
@@ -68,6 +69,11 @@ class InProcessEngine(RolloutEngine):
             raise NotAvailable(f"images in a rollout request (request {request_id})")
         if self._asleep:
             raise RolloutError(f"request {request_id}: the engine sleeps; call wake() before generating")
+        if not self._is_whole:
+            raise RolloutError(
+                f"request {request_id}: the last publish failed, which may have left some weights old and some new; "
+                "publish again before generating"
+            )
         self._ensure_driver()
         if request_id in self._active and not self._active[request_id].done:
             raise RolloutError(f"request {request_id} is already running; request ids must differ")
@@ -141,22 +147,42 @@ class InProcessEngine(RolloutEngine):
         if any(not request.done for request in self._active.values()):
             raise RolloutError(f"{what} while requests are running; abort them first")
 
-    def _take_over(self, weights: Mapping[str, Tensor] | None) -> None:
-        """Copy named tensors that are not the module's own memory into it, and see that they arrived."""
+    def publish(self, weights: Iterable[Mapping[str, Tensor]] | None, version: int) -> None:
+        """`weights` is None, or buckets of named tensors; those not the module's own memory are copied into it."""
+        self._prepare_publish()
+        if weights is not None:
+            self._is_whole = False
+            self._take_over(weights)
+        self._prove_publish()
+        self._is_whole, self.version = True, version
+
+    def _prepare_publish(self) -> None:
+        """Refuse, or forget what belongs to the weights so far."""
+        self._refuse_while_running("weights cannot change")
+
+    def _prove_publish(self) -> None:
+        """RolloutError where what generates is not what was published."""
+
+    def _take_over(self, buckets: Iterable[Mapping[str, Tensor]]) -> None:
+        """Copy bucket after bucket into the module; who makes them proves that all arrived (workers/replica.py)."""
         own = self.module.state_dict(keep_vars=True)
-        for name, tensor in (weights or {}).items():  # all of them, before the first is copied
+        filled: dict[int, str] = {}  # memory that was written to → by which name
+        for bucket in buckets:
+            self._check_fit(bucket, own)
+            with torch.no_grad():
+                _copy(bucket, own, filled)
+            del bucket  # before the next one is made
+        if not filled:
+            raise RolloutError("no weight was published; None says that the engine reads the trainer's own memory")
+
+    def _check_fit(self, bucket: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+        """All of a bucket, before the first of it is copied."""
+        for name, tensor in bucket.items():
             if name not in own:
                 raise RolloutError(f"published weight {name!r} is not part of {type(self.module).__name__}")
             if tensor.shape != own[name].shape:
                 shapes = f"{tuple(tensor.shape)}, and the module's is {tuple(own[name].shape)}"
                 raise RolloutError(f"published weight {name!r} is {shapes}; publish weights of the same model")
-        with torch.no_grad():
-            for name, tensor in (weights or {}).items():
-                if own[name].data_ptr() != tensor.data_ptr():
-                    own[name].copy_(tensor)
-        for name, tensor in (weights or {}).items():  # after all of them: tied names share their memory
-            if not torch.equal(own[name], tensor.to(own[name])):
-                raise RolloutError(f"published weight {name!r} did not arrive: the module's own differs after the copy")
 
     def _fail(self, requests: Sequence[Request], error: Exception) -> None:
         """Every caller of a broken step gets its own error, with the cause."""
@@ -173,6 +199,28 @@ class InProcessEngine(RolloutEngine):
                 failure = RolloutError(f"request {request.request_id}: {type(error).__name__}: {error}")
             failure.__cause__ = error
             request.future.set_exception(failure)
+
+
+def _copy(bucket: Mapping[str, Tensor], own: Mapping[str, Tensor], filled: dict[int, str]) -> None:
+    """Copy what is not there already.
+
+    Tied names share their memory. The first one writes, and the others, which may come in later buckets, must agree.
+    """
+    for name, tensor in bucket.items():
+        place = own[name].data_ptr()
+        first = filled.setdefault(place, name)
+        if first != name and not _same(own[name], tensor.to(own[name])):
+            raise RolloutError(
+                f"published weight {name!r} did not arrive: the module's own differs because it shares its memory with "
+                f"{first!r}"
+            )
+        if first == name and place != tensor.data_ptr():
+            own[name].copy_(tensor)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Equal, where NaN is NaN: weights that are broken did arrive, and what generates with them says so."""
+    return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 @contextmanager

@@ -5,12 +5,10 @@ new value head.
 """
 
 import time
-from contextlib import nullcontext
-from pathlib import Path
+from functools import partial
 
 from burnish.algorithms.aggregate import Counts
-from burnish.config import PPOConfig
-from burnish.controller import Dispatch, Worker, register
+from burnish.controller import Dispatch, register
 from burnish.engine.batching import MicroBatch
 from burnish.engine.dump import BadSteps, Update
 from burnish.engine.offload import HostModule
@@ -19,18 +17,15 @@ from burnish.engine.trainable import Trainable
 from burnish.models.loading import load_tokenizer, load_value_model
 from burnish.protocol import DataProto
 from burnish.workers.model_folder import ModelFolder
+from burnish.workers.model_worker import TrainedModelWorker
 from burnish.workers.objectives import ValueObjective
-from burnish.workers.updates import lengths, passes, update_metrics
+from burnish.workers.updates import lengths, update_metrics, update_rows
 
 
-class CriticWorker(Worker):
+class CriticWorker(TrainedModelWorker):
     """Computes values and learns them from returns."""
 
-    def __init__(self, config: PPOConfig, total_steps: int):
-        self.config = config
-        self.total_steps = total_steps
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @register(dispatch_mode=Dispatch.TOGETHER)
     def init_model(self) -> None:
         model = self.config.critic.model
         self.tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
@@ -42,18 +37,20 @@ class CriticWorker(Worker):
     def load_critic(self) -> None:
         """The model and its optimiser: what an update takes, and all that `burnish replay` loads."""
         critic, model = self.config.critic, self.config.critic.model
-        module = load_value_model(model.path, model, self.device, seed=self.config.trainer.seed)
+        mesh = self.mesh(critic.fsdp_config, critic.ulysses_sequence_parallel_size)
+        loader = partial(load_value_model, model.path, model, seed=self.config.trainer.seed)
         self.critic = Trainable(
-            module,
+            self.load(loader, mesh),
             critic.optim,
             grad_clip=critic.grad_clip,
             total_steps=self.total_steps,
             device=self.device,
             model=model,
             fsdp=critic.fsdp_config,
+            mesh=mesh,
         )
 
-    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+    @register(dispatch_mode=Dispatch.TOGETHER)
     def compute_values(self, data: DataProto) -> DataProto:
         """`values` (B, R): the prediction before each response token."""
         critic = self.config.critic
@@ -66,13 +63,13 @@ class CriticWorker(Worker):
             )
         return DataProto.from_dict(predicted)
 
-    @register(dispatch_mode=Dispatch.DP_COMPUTE_METRIC)
+    @register(dispatch_mode=Dispatch.TOGETHER)
     def update_critic(self, data: DataProto, step: int) -> dict[str, list[float]]:
         """Train on the batch; one value per optimiser step and metric."""
         critic, start = self.config.critic, time.perf_counter()
         count = self.config.data.train_batch_size // critic.ppo_mini_batch_size
         updates: list[dict[str, float]] = []
-        steps = passes(data, count, critic.ppo_epochs, critic.shuffle, seed=self.config.data.seed, step=step)
+        steps = update_rows(data, count, critic.ppo_epochs, critic.shuffle, seed=self.config.data.seed, step=step)
         with self.weights.on_device():
             for number, rows in enumerate(steps):
                 mini = data[rows]
@@ -97,19 +94,3 @@ class CriticWorker(Worker):
         return MicroBatch.choose(
             critic.use_dynamic_bsz, critic.ppo_max_token_len_per_gpu, critic.ppo_micro_batch_size_per_gpu
         )
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def capture_checkpoint(self) -> None:
-        """Copy what `save_checkpoint` is to write, which may then be called while training goes on."""
-        with self.weights.on_device():
-            self.model_folder.capture()
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def save_checkpoint(self, folder: Path) -> None:
-        with nullcontext() if self.model_folder.has_copy else self.weights.on_device():
-            self.model_folder.save(folder)
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def load_checkpoint(self, folder: Path) -> None:
-        with self.weights.on_device():
-            self.model_folder.load(folder)

@@ -10,7 +10,7 @@ Log-probs are taken at temperature 1, whatever the policy samples with: this mod
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -18,32 +18,30 @@ from torch import Tensor
 from burnish.algorithms.aggregate import Counts
 from burnish.algorithms.process_reward import outcome_loss, process_rewards
 from burnish.algorithms.tally import Metrics
-from burnish.config import PPOConfig
-from burnish.controller import Dispatch, Worker, register
+from burnish.config.fsdp import FSDPConfig
+from burnish.controller import Dispatch, register
 from burnish.engine.batching import MicroBatch
 from burnish.engine.dump import BadSteps, Update
 from burnish.engine.forward import Forward
+from burnish.engine.offload import HostModule
 from burnish.engine.packing import pack
-from burnish.engine.trainable import Trainable, infer
+from burnish.engine.trainable import Trainable, frozen, infer
 from burnish.errors import ModelError
 from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.models.lora import adapter_off
 from burnish.protocol import DataProto
 from burnish.workers.model_folder import ModelFolder
-from burnish.workers.updates import lengths, passes, update_metrics
+from burnish.workers.model_worker import TrainedModelWorker
+from burnish.workers.updates import lengths, update_metrics, update_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-class ProcessRewardWorker(Worker):
+class ProcessRewardWorker(TrainedModelWorker):
     """Rewards tokens and learns to from outcomes."""
 
-    def __init__(self, config: PPOConfig, total_steps: int):
-        self.config = config
-        self.total_steps = total_steps
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @register(dispatch_mode=Dispatch.TOGETHER)
     def init_model(self) -> None:
         """Load the model twice: one is trained, the other stays as it is. With LoRA once: its base stays as it is."""
         model = self.config.process_reward.model
@@ -54,24 +52,28 @@ class ProcessRewardWorker(Worker):
         self.load_trained()
         self.dumps = BadSteps(self.config.trainer.default_local_dir, "ppo", self.config)
         self.model_folder = ModelFolder(self.model, self.tokenizer)
+        self.weights = HostModule(self.model.module, parks=False)
         self.start = self.model.forward  # whose adapter is off while it is the start
         if not model.has_lora:
-            self.start = Forward(load_causal_lm(model.path, model, self.device).requires_grad_(False), model)
+            module = self.load(partial(load_causal_lm, model.path, model), self.model.mesh)
+            self.start = frozen(module, model, mesh=self.model.mesh)
 
     def load_trained(self) -> None:
         """The model that is trained and its optimiser: what an update takes, and all that `burnish replay` loads."""
         section, model = self.config.process_reward, self.config.process_reward.model
-        module = load_causal_lm(model.path, model, self.device, seed=self.config.trainer.seed)
+        mesh = self.mesh(FSDPConfig())
+        loader = partial(load_causal_lm, model.path, model, seed=self.config.trainer.seed)
         self.model = Trainable(
-            module,
+            self.load(loader, mesh),
             section.optim,
             grad_clip=section.grad_clip,
             total_steps=self.total_steps,
             device=self.device,
             model=model,
+            mesh=mesh,
         )
 
-    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+    @register(dispatch_mode=Dispatch.TOGETHER)
     def compute_start_log_prob(self, data: DataProto) -> DataProto:
         """`process_ref_log_prob` (B, R) of the model as it was at the start."""
         with adapter_off(self.start.module):
@@ -81,10 +83,11 @@ class ProcessRewardWorker(Worker):
                 data,
                 self.micro_batch,
                 self.device,
+                self.model.mesh,
             )
         return DataProto.from_dict({"process_ref_log_prob": passed["log_prob"]})
 
-    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+    @register(dispatch_mode=Dispatch.TOGETHER)
     def compute_process_reward(self, data: DataProto) -> DataProto:
         """`process_rewards` (B, R) of the model as it is now; reads `process_ref_log_prob`."""
         passed = self.model.infer(lambda part: self.model.forward.log_probs(pack(part.batch)), data, self.micro_batch)
@@ -92,13 +95,13 @@ class ProcessRewardWorker(Worker):
         rewards = process_rewards(passed["log_prob"], start, mask, self.config.process_reward.beta)
         return DataProto.from_dict({"process_rewards": rewards})
 
-    @register(dispatch_mode=Dispatch.DP_COMPUTE_METRIC)
+    @register(dispatch_mode=Dispatch.TOGETHER)
     def update_process_reward(self, data: DataProto, step: int) -> dict[str, list[float]]:
         """Train once over the batch on its `outcomes` (B,); one value per optimiser step and metric."""
         section, start = self.config.process_reward, time.perf_counter()
         count = self.config.data.train_batch_size // section.mini_batch_size
         updates: list[dict[str, float]] = []
-        steps = passes(data, count, 1, False, seed=self.config.data.seed, step=step)
+        steps = update_rows(data, count, 1, False, seed=self.config.data.seed, step=step)
         for number, rows in enumerate(steps):
             mini = data[rows]
             update = self.model.forward_backward(mini, self.objective(mini), self.micro_batch)
@@ -113,20 +116,6 @@ class ProcessRewardWorker(Worker):
         """What is minimised on a mini-batch."""
         counts = Counts.of(mini.batch["response_mask"])
         return OutcomeObjective(self.model.forward, self.config.process_reward.beta, counts)
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def capture_checkpoint(self) -> None:
-        """Copy what `save_checkpoint` is to write, which may then be called while training goes on."""
-        self.model_folder.capture()
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def save_checkpoint(self, folder: Path) -> None:
-        """What was captured, or else the model as it is, whole; the start is `model.path` itself."""
-        self.model_folder.save(folder)
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def load_checkpoint(self, folder: Path) -> None:
-        self.model_folder.load(folder)
 
     @property
     def micro_batch(self) -> MicroBatch:

@@ -5,35 +5,36 @@ in its own token ids, is the business of `conversations.py`; which rows are sent
 that of `trainer/reward_model.py`.
 """
 
+from functools import partial
+
+import numpy as np
 import torch
 
-from burnish.config import PPOConfig
-from burnish.controller import Dispatch, Worker, register
+from burnish.controller import Dispatch, register
 from burnish.engine.batching import MicroBatch
-from burnish.engine.forward import Forward
 from burnish.engine.offload import HostModule
+from burnish.engine.trainable import frozen, infer_rows
 from burnish.models.loading import load_reward_model, naming
 from burnish.protocol import DataProto
 from burnish.workers.conversations import MODEL, Conversations, padded
+from burnish.workers.model_worker import ModelWorker
 
 
-class RewardModelWorker(Worker):
+class RewardModelWorker(ModelWorker):
     """Scores conversations."""
 
-    def __init__(self, config: PPOConfig, total_steps: int):
-        self.config = config
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @register(dispatch_mode=Dispatch.TOGETHER)
     def init_model(self) -> None:
         model = self.config.reward_model.model
         self.conversations = Conversations(self.config)
+        self.together = self.mesh(model.fsdp_config)
         with naming(f"{MODEL}.path"):
-            module = load_reward_model(model.path, model, self.device).requires_grad_(False).eval()
-        self.forward = Forward(module, model)
-        self.weights = HostModule(module, parks=model.fsdp_config.param_offload)
+            module = self.load(partial(load_reward_model, model.path, model), self.together)
         self.conversations.expect(module.get_input_embeddings().weight.shape[0])
+        self.forward = frozen(module, model, model.fsdp_config, self.together)
+        self.weights = HostModule(module, parks=model.fsdp_config.param_offload)
 
-    @register(dispatch_mode=Dispatch.DP_COMPUTE_PROTO)
+    @register(dispatch_mode=Dispatch.TOGETHER)
     def compute_rm_score(self, data: DataProto) -> DataProto:
         """`rm_scores` (B, R): the score on the last token with response_mask 1, 0 elsewhere.
 
@@ -41,14 +42,19 @@ class RewardModelWorker(Worker):
         conversation lost its start.
         """
         conversations = self.conversations.of(data)
-        scores = torch.full((len(data),), torch.nan)  # (B,)
         readable = [row for row, conversation in enumerate(conversations) if conversation.problem is None]
         readable.sort(key=lambda row: len(conversations[row].ids))  # so that a pass pads little
-        with self.weights.on_device(), torch.no_grad():
-            for part in self.micro_batch.cut([len(conversations[row].ids) for row in readable]):
-                rows = [readable[i] for i in part]
-                found = self.forward.scores(*padded([conversations[row].ids for row in rows], self.device))
-                scores[rows] = found.cpu()
+        ids = [conversations[row].ids for row in readable]
+
+        def score(rows: np.ndarray) -> dict[str, torch.Tensor]:
+            return {"score": self.forward.scores(*padded([ids[row] for row in rows], self.device))}
+
+        with self.weights.on_device():
+            lengths = [len(of_row) for of_row in ids]
+            found = infer_rows(self.forward.module, score, lengths, self.micro_batch, self.together)
+        scores = torch.full((len(data),), torch.nan)  # (B,)
+        if readable:
+            scores[readable] = found["score"]
         return DataProto.from_dict(
             {"rm_scores": on_last_token(scores, data.batch["response_mask"])},
             non_tensors={

@@ -1,10 +1,13 @@
 """What the rollout engine and the retriever did for a batch, as metrics: their counters after it, less those before.
 
-Everything here is a sum, so that figures of several rounds of a step, or of several workers, are added up;
-`with_speed` then says how fast that was. An engine that does not count something has no metric of it.
+Everything here is a sum, so that figures of several rounds of a step are added up; `with_speed` then says how fast that
+was. An engine that does not count something has no metric of it.
+
+Replicas count each for itself, and work at the same time. Their counts are added up too, but the seconds are those of
+the one that was busy longest: tokens per second are then those of all replicas together.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 COUNTED = ("generated_tokens", "steps", "prefill_tokens", "shared_tokens", "prefix_hit_tokens", "preemptions")
 REQUESTS, RETRIEVAL_S = "retrieval/requests", "retrieval/request_seconds"
@@ -17,6 +20,13 @@ def engine_metrics(before: Mapping[str, float], after: Mapping[str, float]) -> d
     if "busy_s" in after:
         metrics[ENGINE_S] = after["busy_s"] - before["busy_s"]
     return metrics
+
+
+def replica_metrics(before: Sequence[Mapping[str, float]], after: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """From two `stats()` of each replica, in the same order."""
+    each = [engine_metrics(*counters) for counters in zip(before, after, strict=True)]
+    names = dict.fromkeys(name for metrics in each for name in metrics)
+    return {name: (max if name == ENGINE_S else sum)(metrics.get(name, 0.0) for metrics in each) for name in names}
 
 
 def retrieval_metrics(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:

@@ -13,7 +13,7 @@ log-probs are the engine's own. Besides the tensors, a row gets
     new_prompts      {"agent": the rows that its agent loop proposes to train on}, {} where it proposes none
 
 `joined` makes one batch of several, scored or not. `ROLLOUT_ROWS` is how a call that returns such batches is split over
-several workers, and their batches joined.
+several workers, and their batches joined; `GROUPED_ROLLOUTS` splits it between prompts only, which pads nothing.
 """
 
 import itertools
@@ -26,7 +26,7 @@ import torch.nn.functional as F
 
 from burnish.agents.runner import Trajectory
 from burnish.controller import DispatchPair
-from burnish.controller.dispatch import Split, joined_rows, rows_to_each
+from burnish.controller.dispatch import Call, Split, joined_rows, rows_to_each
 from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import NEW_PROMPTS, TURN_REWARDS, proposed_by
 from burnish.rewards.request import FACTS, facts_of, loop_result
@@ -75,7 +75,25 @@ def join_batches(split: Split, outputs: list[Any]) -> DataProto | None:
     return joined_rows(split, _of_one_width(outputs) if complete else outputs)
 
 
+def groups_to_each(world_size: int, /, prompts: DataProto, *args: Any, **kwargs: Any) -> Split:
+    """`prompts` is cut where no uid has rows on both sides; the parts have about as many prompts, in their order.
+
+    Other arguments go to all as they are, and with them `total`, the rows of all parts. With fewer prompts than
+    workers, the last workers get no call.
+    """
+    uids = prompts.non_tensor_batch["uid"].tolist()
+    last = {uid: row for row, uid in enumerate(uids)}
+    ends = itertools.accumulate((last[uid] for uid in uids), max)  # of all that has begun by each row
+    cuts = [row + 1 for row, end in enumerate(ends) if row == end]  # after each prompt, the last one included
+    count = max(min(world_size, len(cuts)), 1)
+    edges = [0, *(cuts[len(cuts) * part // count - 1] for part in range(1, count)), len(uids)]
+    rest = {**kwargs, "total": len(uids)}
+    parts = [prompts.slice(start, stop) for start, stop in itertools.pairwise(edges)]
+    return Split([Call((part, *args), dict(rest)) for part in parts], rows=len(uids))
+
+
 ROLLOUT_ROWS = DispatchPair(rows_to_each, join_batches)
+GROUPED_ROLLOUTS = DispatchPair(groups_to_each, join_batches)
 
 
 def _of_one_width(batches: Sequence[DataProto]) -> list[DataProto]:

@@ -11,7 +11,9 @@ from burnish.engine.trainable import Trainable
 from burnish.protocol import DataProto
 
 
-def passes(data: DataProto, count: int, epochs: int, shuffle: bool, *, seed: int, step: int) -> Iterator[np.ndarray]:
+def update_rows(
+    data: DataProto, count: int, epochs: int, shuffle: bool, *, seed: int, step: int
+) -> Iterator[np.ndarray]:
     """The rows of each optimiser step: `epochs` times over the batch in `count` mini-batches of whole groups."""
     for epoch in range(epochs):
         yield from mini_batches(
@@ -58,7 +60,9 @@ def update_metrics(
     for update in updates:
         for name, value in update.items():
             metrics.setdefault(name if "/" in name else f"{role}/{name}", []).append(value)
-    utilisation = mfu(sequence_flops(trainable.module, computed, backward=True), seconds, trainable.device)
+    processes = 1 if trainable.mesh is None else trainable.mesh.size
+    flops = sequence_flops(trainable.module, computed, backward=True) / processes
+    utilisation = mfu(flops, seconds, trainable.device)
     if utilisation is not None:
         metrics[f"perf/mfu/{role}"] = [utilisation]
     if trainable.device.type == "cuda":

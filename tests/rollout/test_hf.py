@@ -261,7 +261,7 @@ def test_publish_sets_the_version_and_copies_foreign_weights(tiny_folder, tokeni
     greedy = [([5, 6], Sampling(temperature=0, max_tokens=8, ignore_eos=True))]
     before = generate_all(engine, greedy)[0]
     name, weight = "model.norm.weight", torch.linspace(-30, 30, 32)
-    engine.publish({name: weight}, 7)
+    engine.publish([{name: weight}], 7)
     after = generate_all(engine, greedy)[0]
     assert (before.policy_version, after.policy_version) == (0, 7)
     assert (
@@ -269,7 +269,11 @@ def test_publish_sets_the_version_and_copies_foreign_weights(tiny_folder, tokeni
     )
     assert after.token_ids != before.token_ids
     with pytest.raises(RolloutError, match=r"'model\.other' is not part of Qwen2ForCausalLM"):
-        engine.publish({"model.other": weight}, 8)
+        engine.publish([{"model.other": weight}], 8)
+    with pytest.raises(RolloutError, match="the last publish failed"):
+        generate_all(engine, greedy)
+    engine.publish(({name: weight} for name, weight in module.state_dict().items()), 9)
+    assert generate_all(engine, greedy)[0].policy_version == 9
 
 
 def test_publish_is_refused_while_requests_run(engine):

@@ -15,7 +15,7 @@ from burnish.rewards.managers.naive import NaiveRewardManager
 from burnish.rollout.base import Completion
 from burnish.trainer.credit import Credit
 from burnish.trainer.score import score
-from burnish.workers.trajectories import ROLLOUT_ROWS, joined, to_batch
+from burnish.workers.trajectories import GROUPED_ROLLOUTS, ROLLOUT_ROWS, joined, to_batch
 
 
 def trajectory(uid=0, prompt=2, response=3, result=None, versions=(4,), **output):
@@ -123,6 +123,48 @@ def test_batches_of_several_workers_are_the_batch_of_one(workers, log_probs):
         assert torch.equal(whole.batch[column], expected.batch[column]), column
     for column, values in expected.non_tensor_batch.items():
         assert whole.non_tensor_batch[column].tolist() == values.tolist()
+
+
+@pytest.mark.parametrize(
+    ("uids", "workers", "parts"),
+    [
+        ([0, 0, 1, 1, 2, 2, 3, 3], 2, [[0, 0, 1, 1], [2, 2, 3, 3]]),
+        ([0, 0, 0, 1, 1, 1, 2, 2, 2], 2, [[0, 0, 0], [1, 1, 1, 2, 2, 2]]),
+        ([0, 1, 2, 3, 4], 3, [[0], [1, 2], [3, 4]]),
+        ([4, 4, 3, 3], 5, [[4, 4], [3, 3]]),  # the last three are not asked
+        ([0, 1, 0, 2, 3], 3, [[0, 1, 0], [2], [3]]),  # a prompt whose rows stand apart takes what is between them
+        ([0, 1, 0, 1], 2, [[0, 1, 0, 1]]),
+        ([0], 3, [[0]]),
+        ([], 2, [[]]),
+    ],
+)
+def test_a_batch_is_split_between_prompts(uids, workers, parts):
+    prompts = DataProto.from_dict(non_tensors={"uid": uids, "row": list(range(len(uids)))})
+    split = GROUPED_ROLLOUTS.dispatch(workers, prompts, "sampling", score=True)
+    assert [call.args[0].non_tensor_batch["uid"].tolist() for call in split.calls] == parts
+    assert [row for call in split.calls for row in call.args[0].non_tensor_batch["row"]] == list(range(len(uids)))
+    assert all(call.args[1:] == ("sampling",) for call in split.calls)
+    assert all(call.kwargs == {"score": True, "total": len(uids)} for call in split.calls)
+    assert split.padding == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 9])
+def test_batches_of_whole_groups_are_the_batch_of_one(workers):
+    def generate(prompts, total):
+        assert total == 2 * len(SIZES)
+        rows = prompts.non_tensor_batch["uid"]
+        batch = to_batch([trajectory(uid, *SIZES[uid], versions=(uid,)) for uid in rows], 0)
+        batch.meta_info["metrics"] = {"retrieval/queries": len(rows)}
+        return batch
+
+    prompts = DataProto.from_dict(non_tensors={"uid": [uid for uid in range(len(SIZES)) for _ in range(2)]})
+    split = GROUPED_ROLLOUTS.dispatch(workers, prompts)
+    whole = GROUPED_ROLLOUTS.collect(split, [generate(*call.args, **call.kwargs) for call in split.calls])
+    expected = generate(prompts, len(prompts))
+    for column in expected.batch.keys():  # noqa: SIM118
+        assert torch.equal(whole.batch[column], expected.batch[column]), column
+    assert whole.non_tensor_batch["policy_version"].tolist() == prompts.non_tensor_batch["uid"].tolist()
+    assert sum(whole.meta_info["metrics"]["retrieval/queries"]) == len(prompts)
 
 
 def test_scored_batches_of_different_width_and_columns_are_joined():

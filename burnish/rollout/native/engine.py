@@ -21,13 +21,12 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from burnish.config.rollout import RolloutConfig
 from burnish.errors import ConfigError, RolloutError
@@ -357,20 +356,17 @@ class NativeEngine(InProcessEngine):
 
     # Weights and memory
 
-    def publish(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
-        """`weights` is None, or named tensors; those that are not the module's own memory are copied into it.
-
-        Keys and values of the old weights are forgotten, and the canary shows that the new ones have arrived.
-        """
+    def _prepare_publish(self) -> None:
+        """Keys and values of the old weights are forgotten."""
         self._refuse_broken()
-        self._refuse_while_running("weights cannot change")
+        super()._prepare_publish()
         if self._asleep:
             raise RolloutError("weights cannot be published while the engine sleeps; call wake() first")
         self._land_all()
         self.scheduler.blocks.forget()
-        self._take_over(weights)
+
+    def _prove_publish(self) -> None:
         self._canary.check(self.runner, self.scheduler.blocks)
-        self.version = version
 
     def sleep(self) -> None:
         """Give the KV pool back; `generate` is refused until `wake`."""

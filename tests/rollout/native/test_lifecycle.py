@@ -81,7 +81,7 @@ def test_weights_that_are_not_numbers_are_called_so(native):
     with pytest.raises(RolloutError, match=r"the trained weights give logits that are NaN"):
         engine.publish(None, 1)
     assert engine.version == 0
-    engine.publish({"model.norm.weight": healthy}, 2)
+    engine.publish([{"model.norm.weight": healthy}], 2)
     request = ([5, 6], LONG)
     check_exact(module, [request], engine.run([request]), context=CONTEXT)
 
@@ -277,18 +277,27 @@ def test_sleep_after_an_abort_takes_no_memory_again(native, module):
     check_exact(module, requests, engine.run(requests), context=CONTEXT)
 
 
-def test_tied_names_with_different_tensors_are_refused(native):
+def in_one(weights):
+    return [weights]
+
+
+def one_by_one(weights):
+    return ({name: tensor} for name, tensor in weights.items())
+
+
+@pytest.mark.parametrize("buckets", [in_one, one_by_one])
+def test_tied_names_with_different_tensors_are_refused(native, buckets):
     module = family("qwen2-tied")
     engine = native(module)
     weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     assert {"model.embed_tokens.weight", "lm_head.weight"} <= weights.keys()
-    engine.publish(weights, 1)  # equal ones are welcome
+    engine.publish([weights], 1)  # equal ones are welcome
     for name in ("lm_head.weight", "model.embed_tokens.weight"):
         different = weights | {name: weights[name] * 1.5}
         with pytest.raises(RolloutError, match=r"'(model\.embed_tokens|lm_head)\.weight' did not arrive: "):
-            engine.publish(different, 2)
+            engine.publish(buckets(different), 2)
         assert engine.version == 1
-    engine.publish(weights, 3)
+    engine.publish(one_by_one(weights), 3)
     request = ([5, 6], LONG)
     check_exact(module, [request], engine.run([request]), context=CONTEXT)
 

@@ -1,0 +1,208 @@
+"""The rollout engines of other processes as one: who samples what, and what a trajectory's owner hears of it.
+
+`Replicas` is a `RolloutEngine` for agents: each request goes to one of several replicas, engines with the same weights,
+through a `Peer`. Because the noise of a request is a function of its seed alone, the tokens do not depend on which one
+that is (but for near-ties, see rollout/native/engine.py). `Router` chooses:
+
+- All turns of a trajectory go where its first one went, because keys and values of it are there.
+- All samples of a prompt go to one replica, which reads the prompt once; unless it has more than `SLACK` requests more
+  than the one with the fewest. The samples that come next then follow to that one.
+- Otherwise the replica with the fewest requests. Requests of others count by what a replica told with its last answer.
+  Of equal ones, replica uid % n comes first, and those after it in turn: several routers that know nothing of one
+  another yet agree about a prompt, and prompts in turn go to replicas in turn.
+
+Publishing weights and giving memory back is the business of the group that the replicas belong to.
+
+A request waits for its replica as long as its caller does: the deadline is the caller's. A caller that gives up ends
+the request on the replica too. What a replica raises, or the death of its process, rises at the caller.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from burnish.errors import BurnishError, NotAvailable, RolloutError
+from burnish.rollout.base import Completion, OnToken, RolloutEngine, Sampling
+from burnish.rollout.engine_loop import is_cancelled
+
+SLACK = 32  # requests that a replica may have more than another before samples of one prompt go apart
+ABORT_S = 5.0  # for a replica to hear that a request is not wanted any more
+
+log = logging.getLogger(__name__)
+
+
+class Peer(Protocol):
+    """A worker of another group, as the controller hands it out."""
+
+    name: str
+
+    async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """The result of the worker's method."""
+
+
+class Answer(NamedTuple):
+    """What a replica's `generate` gives."""
+
+    completion: Completion
+    load: int  # other requests that the replica has now, whoever asked
+
+
+class Limits(NamedTuple):
+    """What a replica's `limits` gives; see RolloutEngine."""
+
+    context: int
+    vocabulary: int
+
+
+@dataclass
+class Load:
+    """Requests of one replica: those of this router, and those of others when it last answered."""
+
+    own: int = 0
+    others: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.own + self.others
+
+
+class Router:
+    """Chooses among `count` replicas; pure bookkeeping. `order` is (uid, sample, turn), or () for a lone request."""
+
+    def __init__(self, count: int, slack: int = SLACK):
+        self.loads = [Load() for _ in range(count)]
+        self.slack = slack
+        self._trajectories: dict[tuple[int, ...], int] = {}  # (uid, sample) → its replica
+        self._prompts: dict[int, int] = {}  # uid → the replica of the last sample that began
+
+    def begin(self, order: tuple[int, ...]) -> int:
+        """The replica for a request, which counts there from now on."""
+        trajectory = order[:2]
+        place = self._trajectories.get(trajectory)
+        if place is None:
+            place = self._place(order[0] if order else 0, self._prompts.get(order[0]) if order else None)
+            if order:
+                self._trajectories[trajectory], self._prompts[order[0]] = place, place
+        self.loads[place].own += 1
+        return place
+
+    def end(self, place: int, load: int | None = None) -> None:
+        """A request has ended; `load` is what its replica told, if it did."""
+        self.loads[place].own -= 1
+        if load is not None:
+            self.loads[place].others = max(load - self.loads[place].own, 0)
+
+    def forget(self) -> None:
+        """All trajectories have ended; what replicas told of their load is no longer so."""
+        self._trajectories.clear()
+        self._prompts.clear()
+        for load in self.loads:
+            load.others = 0
+
+    def __len__(self) -> int:
+        """Trajectories that it remembers."""
+        return len(self._trajectories)
+
+    def _place(self, uid: int, home: int | None) -> int:
+        count = len(self.loads)
+        best = min(range(count), key=lambda i: (self.loads[i].total, (i - uid) % count))
+        if home is not None and self.loads[home].total - self.loads[best].total <= self.slack:
+            return home
+        return best
+
+
+class Replicas(RolloutEngine):
+    """See the module's docstring. All its requests belong to one event loop at a time."""
+
+    def __init__(self, peers: Sequence[Peer], context: int, vocabulary: int, slack: int = SLACK):
+        self.peers, self.context, self.vocabulary = list(peers), context, vocabulary
+        self.router = Router(len(self.peers), slack)
+        self._in_flight: dict[str, Peer] = {}  # request → who has it
+        self._aborts: set[asyncio.Task[None]] = set()
+        self._requests = self._aborted = 0
+
+    @classmethod
+    async def over(cls, peers: Sequence[Peer]) -> "Replicas":
+        """Ask the replicas what they can take; all of them must be able to take a request."""
+        limits: list[Limits] = await asyncio.gather(*[peer.call("limits") for peer in peers])
+        return cls(peers, min(limit.context for limit in limits), min(limit.vocabulary for limit in limits))
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        request_id: str,
+        images: Sequence[Any] | None = None,
+        order: tuple[int, ...] = (),
+        on_token: OnToken | None = None,
+    ) -> Completion:
+        if images:
+            raise NotAvailable(f"images in a rollout request (request {request_id})")
+        if on_token is not None:
+            raise NotAvailable(f"tokens one by one from a replica in another process (request {request_id})")
+        if request_id in self._in_flight:
+            raise RolloutError(f"request {request_id} is already running; request ids must differ")
+        if problem := self.prompt_problem(prompt_ids):
+            raise RolloutError(f"request {request_id}: {problem}")
+        place, load = self.router.begin(order), None
+        peer = self._in_flight[request_id] = self.peers[place]
+        self._requests += 1
+        try:
+            completion, load = await self._ask(peer, prompt_ids, sampling, request_id, order)
+            return completion
+        finally:
+            del self._in_flight[request_id]
+            self.router.end(place, load)
+
+    async def _ask(
+        self, peer: Peer, prompt_ids: Sequence[int], sampling: Sampling, request_id: str, order: tuple[int, ...]
+    ) -> Answer:
+        try:
+            answer: Answer = await peer.call("generate", prompt_ids, sampling, request_id, order)
+            return answer
+        except asyncio.CancelledError:
+            if not is_cancelled():
+                raise RolloutError(f"request {request_id}: {peer.name} dropped it") from None
+            # Here and not in a task: the loop may stop as soon as all trajectories have ended.
+            await self._abort(peer, request_id)
+            raise
+        except BurnishError:
+            raise
+        except Exception as error:
+            raise RolloutError(f"request {request_id}: {peer.name}: {type(error).__name__}: {error}") from error
+
+    def abort(self, request_id: str) -> None:
+        if (peer := self._in_flight.get(request_id)) is not None:
+            task = asyncio.get_running_loop().create_task(self._abort(peer, request_id))
+            self._aborts.add(task)
+            task.add_done_callback(self._aborts.discard)
+
+    async def _abort(self, peer: Peer, request_id: str) -> None:
+        self._aborted += 1
+        try:
+            await asyncio.wait_for(peer.call("abort", request_id), ABORT_S)
+        except Exception as error:  # noqa: BLE001 (whoever still wants the request hears of it by the request itself)
+            log.debug("request %s could not be aborted on %s: %s", request_id, peer.name, error)
+
+    def forget(self) -> None:
+        """All trajectories so far have ended: nothing is remembered of them."""
+        self.router.forget()
+
+    def publish(self, weights: Iterable[Mapping[str, Any]] | None, version: int) -> None:
+        raise self._not_here("publish weights")
+
+    def sleep(self) -> None:
+        raise self._not_here("give memory back")
+
+    def wake(self) -> None:
+        raise self._not_here("take memory")
+
+    def stats(self) -> dict[str, float]:
+        """What went through here. What was computed is counted where it was: several routers ask one replica."""
+        return {"requests": self._requests, "aborted": self._aborted, "in_flight": len(self._in_flight)}
+
+    def _not_here(self, what: str) -> RolloutError:
+        return RolloutError(f"replicas {what} when their own worker group is told to, not through one of its clients")

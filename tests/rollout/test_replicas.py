@@ -1,0 +1,259 @@
+"""Several engines as one: who samples what, how that is forgotten, and what a caller hears when it fails."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from burnish.errors import NotAvailable, RolloutError, WorkerError
+from burnish.rollout.base import Completion, RolloutEngine, Sampling
+from burnish.rollout.replicas import Answer, Limits, Replicas, Router
+
+SAMPLING = Sampling(max_tokens=3)
+
+
+# Who samples what
+
+
+def test_prompts_in_turn_go_to_replicas_in_turn():
+    router = Router(3)
+    assert [router.begin((uid, 0, 0)) for uid in range(6)] == [0, 1, 2, 0, 1, 2]
+
+
+def test_all_samples_of_a_prompt_go_to_one_replica():
+    router = Router(4)
+    places = {uid: {router.begin((uid, sample, 0)) for sample in range(8)} for uid in range(8)}
+    assert all(len(place) == 1 for place in places.values())
+    assert [load.own for load in router.loads] == [16] * 4
+
+
+def test_a_prompt_that_would_overload_its_replica_goes_on_at_the_least_loaded():
+    router = Router(2, slack=4)
+    places = [router.begin((0, sample, 0)) for sample in range(12)]
+    assert places == [0] * 5 + [1] * 7  # and stays there, as long as that one is not overloaded
+    assert [router.begin((0, sample, 1)) for sample in (0, 11)] == [0, 1]
+
+
+def test_turns_stay_where_the_trajectory_is_however_busy_that_is():
+    router = Router(2, slack=0)
+    home = router.begin((7, 0, 0))
+    router.end(home)
+    for uid in range(20):
+        router.loads[home].own += 1
+        assert router.begin((7, 0, uid + 1)) == home
+        router.end(home)
+    assert router.begin((7, 1, 0)) != home  # another sample of the same prompt
+
+
+def test_the_least_loaded_counts_what_others_ask_too():
+    router = Router(3)
+    for uid in range(3):
+        assert router.begin((uid, 0, 0)) == uid
+    router.end(0, load=10)
+    router.end(1, load=4)
+    assert [load.total for load in router.loads] == [10, 4, 1]
+    assert router.begin((30, 0, 0)) == 2
+    router.end(2, load=99)
+    assert router.begin((31, 0, 0)) == 1
+
+
+def test_own_requests_are_not_counted_twice():
+    router = Router(2)
+    for sample in range(5):
+        router.begin((0, sample, 0))
+    router.end(0, load=4)  # our own four that are left
+    assert router.loads[0].total == 4
+    router.end(0, load=9)
+    assert router.loads[0].total == 3 + 6
+    router.end(0, None)  # one that failed tells nothing
+    assert router.loads[0].total == 2 + 6
+
+
+def test_routers_that_know_nothing_of_one_another_agree_about_a_prompt():
+    for uid, count in itertools.product(range(7), (1, 2, 5)):
+        routers = [Router(count) for _ in range(3)]
+        assert {router.begin((uid, 0, 0)) for router in routers} == {uid % count}
+    shares = [Router(4) for _ in range(2)]  # each with half of a batch
+    total = [0] * 4
+    for uid in range(16):
+        total[shares[uid // 8].begin((uid, 0, 0))] += 1
+    assert total == [4] * 4
+
+
+def test_what_has_ended_is_forgotten():
+    router = Router(2)
+    for uid, sample in itertools.product(range(50), range(4)):
+        router.end(router.begin((uid, sample, 0)), load=3)
+    assert len(router) == 200
+    router.forget()
+    assert len(router) == 0 and not router._prompts and [load.total for load in router.loads] == [0, 0]
+    for _ in range(100):
+        router.end(router.begin(()))  # belongs to no trajectory
+    assert len(router) == 0 and not router._prompts
+
+
+# What goes through
+
+
+class FakePeer:
+    """Answers with its own name's number; `fails` or waits where told to."""
+
+    def __init__(self, number, context=50, fails=None, waits=False):
+        self.name, self.number, self.context, self.fails = f"replica {number}", number, context, fails
+        self.calls, self.aborted, self.released = [], [], asyncio.Event()
+        if not waits:
+            self.released.set()
+
+    async def call(self, method, *args, **kwargs):
+        if method == "limits":
+            return Limits(self.context, 300)
+        if method == "abort":
+            self.aborted.append(args[0])
+            return None
+        assert method == "generate" and not kwargs
+        self.calls.append(args)
+        await self.released.wait()
+        if self.fails:
+            raise self.fails
+        return Answer(Completion([self.number], [-0.5], "stop", None, 3), 0)
+
+
+def in_time(work):
+    async def bounded():
+        return await asyncio.wait_for(work(), 20)
+
+    return asyncio.run(bounded())
+
+
+def test_a_request_arrives_as_it_is_and_so_does_the_answer():
+    async def main():
+        peers = [FakePeer(0), FakePeer(1, context=40)]
+        replicas = await Replicas.over(peers)
+        assert (replicas.context, replicas.vocabulary) == (40, 300) and isinstance(replicas, RolloutEngine)
+        done = await replicas.generate([7, 8], SAMPLING, request_id="train/1.0.0", order=(1, 0, 0))
+        assert peers[1].calls == [([7, 8], SAMPLING, "train/1.0.0", (1, 0, 0))]
+        assert done == Completion([1], [-0.5], "stop", None, 3)
+        assert replicas.stats() == {"requests": 1, "aborted": 0, "in_flight": 0}
+
+    in_time(main)
+
+
+def test_trajectories_of_several_turns_beside_one_another():
+    async def main():
+        peers = [FakePeer(number) for number in range(3)]
+        replicas = Replicas(peers, 50, 300)
+
+        async def trajectory(uid, sample):
+            return {
+                (await replicas.generate([5], SAMPLING, request_id=f"{uid}.{sample}.{turn}", order=(uid, sample, turn)))
+                .token_ids[0]
+                for turn in range(4)
+            }  # fmt: skip
+
+        found = await asyncio.gather(*[trajectory(uid, sample) for uid in range(6) for sample in range(2)])
+        assert all(len(places) == 1 for places in found) and found[::2] == found[1::2]
+        assert [len(peer.calls) for peer in peers] == [16] * 3
+        replicas.forget()
+        assert len(replicas.router) == 0
+
+    in_time(main)
+
+
+@pytest.mark.parametrize("prompt,said", [([], "empty"), ([5] * 50, "50 tokens"), ([300], "token id 300")])
+def test_what_no_replica_could_take_is_refused_here(prompt, said):
+    async def main():
+        peer = FakePeer(0)
+        with pytest.raises(RolloutError, match=f"request a: .*{said}"):
+            await Replicas([peer], 50, 300).generate(prompt, SAMPLING, request_id="a")
+        assert not peer.calls
+
+    in_time(main)
+
+
+def test_what_cannot_travel_is_refused():
+    async def main():
+        replicas = Replicas([FakePeer(0)], 50, 300)
+        with pytest.raises(NotAvailable, match="one by one"):
+            await replicas.generate([5], SAMPLING, request_id="a", on_token=print)
+        with pytest.raises(NotAvailable, match="images"):
+            await replicas.generate([5], SAMPLING, request_id="a", images=["cat"])
+
+    in_time(main)
+
+
+class Died(WorkerError):
+    pass
+
+
+@pytest.mark.parametrize(
+    "fails,kind,said",
+    [
+        (Died("rank 1 is gone"), Died, "^rank 1 is gone$"),
+        (RolloutError("request a: the engine sleeps"), RolloutError, "^request a: the engine sleeps$"),
+        (KeyError("odd"), RolloutError, "request a: replica 0: KeyError: 'odd'"),
+        (asyncio.CancelledError(), RolloutError, "request a: replica 0 dropped it"),
+    ],
+)
+def test_what_a_replica_raises_rises_at_the_caller(fails, kind, said):
+    async def main():
+        replicas = Replicas([FakePeer(0, fails=fails)], 50, 300)
+        with pytest.raises(kind, match=said):
+            await replicas.generate([5], SAMPLING, request_id="a", order=(0, 0, 0))
+        assert replicas.stats()["in_flight"] == 0 and replicas.router.loads[0].total == 0
+
+    in_time(main)
+
+
+def test_a_caller_that_gives_up_ends_the_request_on_its_replica():
+    async def main():
+        peers = [FakePeer(0, waits=True), FakePeer(1, waits=True)]
+        replicas = Replicas(peers, 50, 300)
+        task = asyncio.create_task(replicas.generate([5], SAMPLING, request_id="a", order=(1, 0, 0)))
+        await asyncio.sleep(0)
+        with pytest.raises(RolloutError, match="request a is already running"):
+            await replicas.generate([5], SAMPLING, request_id="a")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)  # after which the loop may end
+        assert task.cancelled() and (peers[0].aborted, peers[1].aborted) == ([], ["a"])
+        assert replicas.router.loads[1].total == 0 and replicas.stats()["in_flight"] == 0
+
+    in_time(main)
+
+
+def test_giving_up_does_not_wait_for_a_replica_that_hangs(monkeypatch):
+    class Hangs(FakePeer):
+        async def call(self, method, *args, **kwargs):
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr("burnish.rollout.replicas.ABORT_S", 0.05)
+
+    async def main():
+        replicas = Replicas([Hangs(0)], 50, 300)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(replicas.generate([5], SAMPLING, request_id="a"), 0.05)
+
+    in_time(main)
+
+
+def test_abort_is_passed_on():
+    async def main():
+        peer = FakePeer(0, waits=True)
+        replicas = Replicas([peer], 50, 300)
+        task = asyncio.create_task(replicas.generate([5], SAMPLING, request_id="a"))
+        await asyncio.sleep(0)
+        replicas.abort("never there")
+        replicas.abort("a")
+        while not peer.aborted:
+            await asyncio.sleep(0)
+        peer.released.set()
+        await task
+        assert peer.aborted == ["a"] and replicas.stats()["aborted"] == 1
+
+    in_time(main)
+
+
+def test_weights_and_memory_are_the_groups_business():
+    replicas = Replicas([FakePeer(0)], 50, 300)
+    for call in (replicas.sleep, replicas.wake, lambda: replicas.publish(None, 1)):
+        with pytest.raises(RolloutError, match="their own worker group"):
+            call()

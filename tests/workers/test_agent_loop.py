@@ -1,0 +1,280 @@
+"""Agent loops over replicas: the batch of one process, whatever number of workers and replicas made it."""
+
+import asyncio
+import copy
+import inspect
+import pickle
+import threading
+
+import pytest
+import torch
+
+from burnish.config import PPOConfig
+from burnish.config.model import ModelConfig
+from burnish.controller import Dispatch, Place, Role, Worker
+from burnish.controller.decorator import registered_methods
+from burnish.controller.dispatch import find_dispatch
+from burnish.errors import AgentError, DeadlineError, RewardError, RolloutError, WorkerError
+from burnish.models.loading import load_causal_lm, load_tokenizer
+from burnish.protocol import DataProto
+from burnish.rollout.base import Sampling
+from burnish.rollout.engine_loop import EngineLoop
+from burnish.rollout.native.engine import NativeEngine
+from burnish.rollout.replicas import Answer, Limits
+from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
+from burnish.workers.agent_loop import AgentLoopWorker, share_of
+from burnish.workers.rollouts import Rollouts
+from burnish.workers.trajectories import GROUPED_ROLLOUTS
+
+SAMPLING = Sampling(max_tokens=12)
+
+
+class Holder(Worker):
+    """What agents ask of a worker of the policy."""
+
+    def __init__(self, engine):
+        self.engine = engine
+
+    async def generate(self, prompt_ids, sampling, request_id, order):
+        completion = await self.engine.generate(prompt_ids, sampling, request_id=request_id, order=order)
+        return Answer(completion, self.engine.in_flight)
+
+    async def abort(self, request_id):
+        self.engine.abort(request_id)
+
+    async def limits(self):
+        return Limits(self.engine.context, self.engine.vocabulary)
+
+
+class PeerHere:
+    """A worker of this process, reached through bytes as one elsewhere would be."""
+
+    def __init__(self, worker, name):
+        self.worker, self.name, self.calls = worker, name, []
+
+    async def call(self, method, *args, **kwargs):
+        self.calls.append((method, *args))
+        args, kwargs = sent((args, kwargs))
+        return sent(await getattr(self.worker, method)(*args, **kwargs))
+
+
+def sent(thing):
+    return pickle.loads(pickle.dumps(thing))  # noqa: S301 (our own)
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    module = load_causal_lm(str(tiny_model), ModelConfig(), torch.device("cpu"), "float32")
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(5)  # far from uniform
+    return module, load_tokenizer(str(tiny_model), False)
+
+
+def engine_of(module, tokenizer):
+    engine = NativeEngine(module, tokenizer, max_num_seqs=8, max_model_len=128, blocks=80)
+    engine.publish(None, 5)
+    return engine
+
+
+@pytest.fixture
+def config(tiny_model):
+    config = PPOConfig()
+    config.actor_rollout_ref.model.path = str(tiny_model)
+    config.data.max_prompt_length, config.data.max_response_length = 64, 16
+    config.reward.num_workers, config.reward.timeout = 2, 60.0
+    return config
+
+
+@pytest.fixture
+def peers(model):
+    """Two replicas, each with an engine in its own thread."""
+    engines = [EngineLoop(engine_of(copy.deepcopy(model[0]), model[1])) for _ in range(2)]
+    yield [PeerHere(Holder(engine), f"replica {rank}") for rank, engine in enumerate(engines)]
+    for engine in engines:
+        engine.stop()
+
+
+@pytest.fixture
+def agents(config, peers):
+    """`agents(count)`: connected workers, by rank."""
+    made = []
+
+    def make(count):
+        for rank in range(count):
+            worker = AgentLoopWorker(config, 1)
+            worker.place = Place(rank, count, device="cpu")
+            worker.connect(peers)
+            made.append(worker)
+        return made
+
+    yield make
+    for worker in made:
+        worker.close()
+        worker.close()  # again, to no effect
+
+
+def prompts(count=5, n=3):
+    rows = [(uid, sample) for uid in range(count) for sample in range(n)]
+    return DataProto.from_dict(
+        non_tensors={
+            "uid": [uid for uid, _ in rows],
+            "sample": [sample for _, sample in rows],
+            "raw_prompt": [[{"role": "user", "content": f"{uid}+{uid}="}] for uid, _ in rows],
+            "data_source": ["openai/gsm8k"] * len(rows),
+            "reward_model": [{"style": "rule", "ground_truth": "4"}] * len(rows),
+        }
+    )
+
+
+def generated(workers, batch, *args):
+    split = GROUPED_ROLLOUTS.dispatch(len(workers), batch, *args)
+    calls = zip(workers, split.calls, strict=False)
+    return GROUPED_ROLLOUTS.collect(split, [worker.generate_sequences(*c.args, **c.kwargs) for worker, c in calls])
+
+
+def same(one, other):
+    assert set(one.batch.keys()) == set(other.batch.keys())
+    for name in one.batch.keys():  # noqa: SIM118
+        torch.testing.assert_close(one.batch[name], other.batch[name], atol=1e-5, rtol=0)
+    for name, values in one.non_tensor_batch.items():
+        if name == "score_result":  # which also tells how long it took
+            assert [getattr(result, "score", None) for result in values] == [
+                getattr(result, "score", None) for result in other.non_tensor_batch[name]
+            ]
+        else:
+            assert values.tolist() == other.non_tensor_batch[name].tolist(), name
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_any_number_of_workers_and_replicas_makes_the_batch_of_one_process(agents, peers, model, config, count):
+    here = Rollouts(config, model[1], engine_of(*model))
+    expected = here.generate(prompts(), SAMPLING, "train", True)
+    here.close()
+    workers = agents(count)
+    same(generated(workers, prompts(), SAMPLING, "train", True), expected)
+    assert all(len(worker.replicas.router) == 0 for worker in workers)
+    places = {}
+    for number, peer in enumerate(peers):
+        for _, _, _, _, (uid, *_) in [call for call in peer.calls if call[0] == "generate"]:
+            places.setdefault(uid, set()).add(number)
+    assert {len(found) for found in places.values()} == {1} and set.union(*places.values()) == {0, 1}
+
+
+def test_engines_are_counted_on_the_replicas(agents, peers):
+    batch = generated(agents(2), prompts(), SAMPLING, "train", False)
+    assert batch.meta_info["metrics"] == {}
+    counted = sum(peer.worker.engine.stats()["generated_tokens"] for peer in peers)
+    assert counted == int(batch.batch["response_mask"].sum())
+
+
+def test_a_replica_that_is_gone_rises_as_what_it_is(agents, peers):
+    class Gone(WorkerError):
+        pass
+
+    async def call(method, *args):
+        raise Gone("rank 1 of actor_rollout_ref died")
+
+    [worker] = agents(1)
+    peers[1].call = call
+    with pytest.raises(Gone, match="rank 1"):
+        generated([worker], prompts(), SAMPLING, "train", False)
+    # Those of the other replica were cancelled, and it can go on.
+    assert peers[0].worker.engine.in_flight == 0
+    assert any(method == "abort" for method, *_ in peers[0].calls)
+
+
+def test_what_a_replica_refuses_names_the_trajectory(agents, peers):
+    [worker] = agents(1)
+    for peer in peers:
+        peer.worker.engine.sleep()
+    with pytest.raises(AgentError, match=r"uid 0, sample 0: RolloutError: .*wake"):
+        generated([worker], prompts(), SAMPLING, "train", False)
+
+
+def test_a_replica_that_hangs_is_told_after_the_deadline_and_left(agents, peers, config):
+    [worker] = agents(1)
+    worker.rollouts.config.actor_rollout_ref.rollout.timeout = 0.2
+    aborted = []
+
+    async def call(method, *args):
+        if method == "abort":
+            return aborted.append(args[0])
+        return await asyncio.Event().wait()
+
+    for peer in peers:
+        peer.call = call
+    with pytest.raises(DeadlineError, match="3 of 3 trajectories were not done after 0.2 s"):
+        generated([worker], prompts(1), SAMPLING, "train", False)
+    assert sorted(aborted) == [f"train/0.{sample}.0" for sample in range(3)]
+
+
+def test_the_ratio_of_failures_is_one_of_the_whole_batch(agents, config):
+    workers = agents(2)
+    config = workers[0].rollouts.config
+    config.reward.max_failure_ratio = 0.3
+    one = prompts(4, 1)
+    one.non_tensor_batch["reward_model"][0] = {"style": "rule"}  # which cannot be scored: half of the first worker's
+    batch = generated(workers, one, SAMPLING, "train", True)
+    assert [result.error is None for result in batch.non_tensor_batch["score_result"]] == [False, True, True, True]
+    config.reward.max_failure_ratio = 0.2
+    with pytest.raises(RewardError, match="1 failed"):
+        generated(workers, one, SAMPLING, "train", True)
+
+
+def test_before_connect(config):
+    worker = AgentLoopWorker(config, 1)
+    worker.close()
+    with pytest.raises(WorkerError, match="call connect"):
+        worker.generate_sequences(prompts(), SAMPLING, "train", False)
+
+
+def test_connect_again_after_the_replicas_were_made_anew(agents, peers):
+    [worker] = agents(1)
+    before = generated([worker], prompts(2), SAMPLING, "train", False)
+    worker.connect(peers[1:])
+    same(generated([worker], prompts(2), SAMPLING, "train", False), before)
+
+
+def test_processes_that_score_are_shared_out(config):
+    config.reward.num_workers, config.reward_model.sandbox.max_concurrent = 8, 64
+    own = share_of(config, 3)
+    assert (own.reward.num_workers, own.reward_model.sandbox.max_concurrent) == (3, 22)
+    assert (config.reward.num_workers, config.reward_model.sandbox.max_concurrent) == (8, 64)
+    assert share_of(config, 20).reward.num_workers == 1
+
+
+def test_the_policys_worker_has_what_agents_ask_for():
+    methods = registered_methods(ActorRolloutRefWorker)
+    direct = find_dispatch(Dispatch.DIRECT_ROLLOUT_METHOD)
+    for name in ("generate", "abort", "limits"):
+        assert methods[name].pair is direct and inspect.iscoroutinefunction(getattr(ActorRolloutRefWorker, name))
+    assert "engine_stats" in methods and Role("agent_loop") is Role.AgentLoop
+
+
+def test_a_replica_tells_how_many_others_it_serves(peers):
+    worker = peers[0].worker
+
+    async def main():
+        slow = [
+            asyncio.create_task(worker.generate([5], Sampling(max_tokens=60, ignore_eos=True), str(i), (i,)))
+            for i in range(3)
+        ]
+        await asyncio.sleep(0)
+        quick = await worker.generate([5], Sampling(max_tokens=1), "quick", ())
+        loads = [(await task).load for task in asyncio.as_completed(slow)]
+        return quick.load, sorted(loads)
+
+    assert asyncio.run(main()) == (3, [0, 1, 2])
+
+
+def test_stopped_engines_end_their_callers(peers):
+    async def main():
+        task = asyncio.create_task(peers[0].worker.generate([5], Sampling(max_tokens=100, ignore_eos=True), "a", ()))
+        await asyncio.sleep(0)
+        threading.Thread(target=peers[0].worker.engine.stop).start()
+        with pytest.raises(RolloutError, match="has stopped"):
+            await asyncio.wait_for(task, 20)
+
+    asyncio.run(main())
