@@ -24,7 +24,7 @@ FULL := $(VENV)/.full-installed
 PIP = $$($(BIN)/python -c 'import pip' 2>/dev/null && echo "$(BIN)/python -m pip" || echo "$(PYTHON) -m pip --python $(BIN)/python")
 INSTALL = $(PIP) install --disable-pip-version-check -c $(CONSTRAINTS) $(PIP_FLAGS)
 
-.PHONY: help setup quickstart search-quickstart test lint format nano nano-agent bench clean
+.PHONY: help setup quickstart search-quickstart test test-cluster lint format nano nano-agent bench clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -40,6 +40,9 @@ search-quickstart: $(SEARCH) ## a small model learns to search by RL, with a ret
 
 test: $(FULL) ## the tests (ARGS="-m gpu" for those that need a GPU)
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+test-cluster: $(FULL) ## the long trials on Ray: all shapes of a cluster, every failure, two nodes (minutes)
+	$(BIN)/python -m pytest -m cluster $(ARGS)
 
 lint: $(FULL) ## ruff (lint and format) and mypy
 	$(BIN)/ruff check .

@@ -44,12 +44,20 @@ def strategy() -> Any:
     """The key that actor and critic share: how a model is spread over devices."""
     return key(
         "fsdp",
-        "how the model is spread over devices; one process needs none of them",
+        "how the model is spread over devices",
         choices=STRATEGIES,
         later={"megatron": MEGATRON},
         instead="Leave the strategy out",
-        inert="one process holds the whole model; there is nothing to shard",
+        inert="several processes share a model by FSDP2, and one holds it whole",
     )
+
+
+def ulysses(reader: str = ACTOR) -> Any:
+    """The key that actor and critic share: how many processes work on the same sequences."""
+    return key(
+        1, "processes that share each sequence, a slice of its tokens each; divides the pool and the model's heads",
+        reader=reader, low=1,
+    )  # fmt: skip
 
 
 @dataclass
@@ -132,9 +140,7 @@ class ActorConfig:
     )
     policy_loss: PolicyLossConfig = section(PolicyLossConfig)
     grad_clip: float = key(1.0, "largest gradient norm; a larger gradient is scaled down", reader=ACTOR, above=0)
-    ulysses_sequence_parallel_size: int = key(
-        1, "devices that share one long sequence", low=1, later="sequences spread over several devices"
-    )
+    ulysses_sequence_parallel_size: int = ulysses()
     entropy_from_logits_with_chunking: bool = key(False, "compute entropy in pieces", inert=MEMORY_HINT)
     entropy_checkpointing: bool = key(False, "recompute entropy in the backward pass", inert=MEMORY_HINT)
     use_torch_compile: bool = key(

@@ -7,7 +7,8 @@ file or imports what does.
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from burnish.config.ppo import REWARD_MODEL, PPOConfig
+from burnish.config.placement import ulysses_of
+from burnish.config.ppo import ACTOR_MODEL, REWARD_MODEL, PPOConfig
 from burnish.config.supervised import SupervisedConfig
 from burnish.errors import ConfigError, DataError
 
@@ -26,6 +27,13 @@ class ContextFacts(Protocol):
 
     @property
     def context(self) -> int | None: ...
+
+
+class HeadFacts(Protocol):
+    """How many heads a model's attention has."""
+
+    @property
+    def heads(self) -> int: ...
 
 
 def check_files(config: PPOConfig | SupervisedConfig, describe: Callable[[str], FileFacts]) -> int:
@@ -79,6 +87,18 @@ def check_model(config: PPOConfig, key: str, facts: ContextFacts) -> list[str]:
             f"{longest} tokens, but {key}.path={path} has a context of {facts.context}; lower one of them"
         )
     return []
+
+
+def check_heads(config: PPOConfig, key: str, facts: HeadFacts) -> None:
+    """Processes that share the sequences of a model exchange its heads, so each must get as many."""
+    size = ulysses_of(config, key)
+    if facts.heads % size:
+        fitting = [str(other) for other in range(1, facts.heads + 1) if facts.heads % other == 0]
+        section = key.removesuffix("model") + ("actor." if key == ACTOR_MODEL else "")
+        raise ConfigError(
+            f"{section}ulysses_sequence_parallel_size={size}: {key}.path={config.models[key].path} has {facts.heads} "
+            f"attention heads, which do not split into {size} equal parts; choose one of {', '.join(fitting)}"
+        )
 
 
 def _check_reward_model(config: PPOConfig, longest: int, context: int | None) -> list[str]:

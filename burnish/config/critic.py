@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from burnish.config.actor import AGGREGATIONS, MEGATRON, CheckpointConfig, strategy
+from burnish.config.actor import AGGREGATIONS, MEGATRON, CheckpointConfig, strategy, ulysses
 from burnish.config.fsdp import FSDPConfig
 from burnish.config.key import key, section
 from burnish.config.model import ModelConfig
@@ -44,9 +44,7 @@ class CriticConfig:
         choices=AGGREGATIONS,
     )
     grad_clip: float = key(1.0, "largest gradient norm; a larger gradient is scaled down", reader=CRITIC, above=0)
-    ulysses_sequence_parallel_size: int = key(
-        1, "devices that share one long sequence", low=1, later="sequences spread over several devices"
-    )
+    ulysses_sequence_parallel_size: int = ulysses(CRITIC)
     checkpoint: CheckpointConfig = section(
         CheckpointConfig, readers={"async_save": "config/rules/checkpoint.py"}, async_save=None
     )

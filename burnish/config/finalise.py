@@ -14,6 +14,7 @@ from burnish.config.rm import RMConfig
 from burnish.config.rules import batch, evaluation, generation, loss, rows, run, sampling
 from burnish.config.rules.agents import agents, default_loop
 from burnish.config.rules.checkpoint import checkpoint
+from burnish.config.rules.cluster import cluster
 from burnish.config.rules.correction import correction
 from burnish.config.rules.critic import critic
 from burnish.config.rules.engine import engine
@@ -58,6 +59,7 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
     batch.micro_batches(config, given)
     critic(config, given)
     process_reward(config, given)
+    cluster(config, given)
     for name, model in config.models.items():
         lora(model, name, given, trains=name != REWARD_MODEL)
     loss.kl_terms(config, given)

@@ -1,11 +1,12 @@
-"""`*.fsdp_config`: sharding and offload of one model. This version holds each model whole in one process."""
+"""`*.fsdp_config`: sharding and offload of one model. Several processes share it by FSDP2; one holds it whole."""
 
 from dataclasses import dataclass
 
 from burnish.config.key import key
 from burnish.config.model import DTYPE_SPELLINGS, DTYPES
 
-ONE_PROCESS = "one process holds the whole model; there is nothing to shard"
+SHARDING = "engine/sharding.py"
+WORKER = "workers/model_worker.py"
 RULE = "config/rules/offload.py"
 NOT_TRAINED = {"optimizer_offload": RULE}  # readers, of a model without an optimiser
 
@@ -20,13 +21,14 @@ class FSDPConfig:
     )
     offload_policy: bool = key(
         False,
-        "let FSDP2 keep weights in host memory throughout",
-        later="FSDP2's own offload",
-        instead="Use param_offload or optimizer_offload",
+        "let FSDP2 keep weights, gradients and moments in host memory, and update them there",
+        reader=SHARDING,
     )
-    fsdp_size: int = key(-1, "devices that share one copy; -1: all", inert=ONE_PROCESS)
-    reshard_after_forward: bool = key(True, "free gathered weights after the forward pass", inert=ONE_PROCESS)
-    forward_prefetch: bool = key(False, "gather the next layer's weights early", inert=ONE_PROCESS)
+    fsdp_size: int = key(-1, "processes that share one copy of the weights; -1: all", reader=WORKER, low=-1)
+    reshard_after_forward: bool = key(
+        True, "free a layer's gathered weights until the backward pass gathers them again", reader=SHARDING
+    )
+    forward_prefetch: bool = key(False, "gather the next layer's weights early", reader=SHARDING)
     model_dtype: str = key(
         "auto",
         "type of the master weights",

@@ -14,8 +14,19 @@ An estimate, not a promise: it counts what grows with the model and the batch, a
     sampling   keys and values: the native engine's pool has room for `max_num_seqs` sequences of full length, within
                its share of the device; the hf engine keeps those of the sequences that run
 
+Several processes share a model by FSDP2. Of s that hold one copy together, each has
+
+    always     what is trained in float32, itself the master, 4·P/s, with moments 8·P/s; what is not, such as the
+               base of an adapter, w·P/s
+    training   gradients in float32 4·P/s; and gathered, in a type of w bytes, the weights of two layers (three with
+               `forward_prefetch`, all with `reshard_after_forward=false`) and of what is outside the layers, with the
+               gradients of a layer before they are shared out
+    sampling   a replica of the policy for the rollout engine, whole, w·P, also while it trains
+
+and its part of the rows (`placement.py`). Roles on different pools never share a device, so memory is that of a pool.
+
 All but the first take turns, and so do the models, so the peak is what is always there plus the largest turn. With
-`free_cache_engine=false` the pool is always there. What is offloaded to host memory is not always there, but in the
+`free_cache_engine=false` the KV pool is always there. What is offloaded to host memory is not always there, but in the
 turns that use it: masters and moments in the update, weights in every turn of their model. A CPU has no offload.
 
 Sizes come in by the key of the model, as `PPOConfig.models` has them; a model without any has those of the policy.
@@ -27,6 +38,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from burnish.config.fsdp import FSDPConfig
 from burnish.config.model import ModelConfig
 from burnish.config.needs import Needs
 from burnish.config.passes import (
@@ -41,9 +53,11 @@ from burnish.config.passes import (
     passes_of,
     sizes_of,
 )
+from burnish.config.placement import ALONE, Split, fsdp_of, pool_of, split_of
 from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, PROCESS_REWARD_MODEL, REWARD_MODEL, PPOConfig
 
 NOTHING = Needs()
+LAYERS_GATHERED = 2  # of a sharded model: the one at work and the next
 KV_BLOCK = 16  # tokens; `block_size` in rollout/native/engine.py
 OF = {CRITIC_MODEL: "the critic", PROCESS_REWARD_MODEL: "the process reward model", REWARD_MODEL: "the reward model"}
 
@@ -55,6 +69,7 @@ class Turn:
     name: str
     source: Pass | None = None
     brought: int = 0
+    gathered: int = 0
     gradients: int = 0
     logits: int = 0
     activations: int = 0
@@ -62,12 +77,13 @@ class Turn:
 
     @property
     def total(self) -> int:
-        return self.brought + self.gradients + self.logits + self.activations + self.kv_cache
+        moved = self.brought + self.gathered
+        return moved + self.gradients + self.logits + self.activations + self.kv_cache
 
 
 @dataclass(frozen=True)
 class Holding:
-    """Bytes of one model: its weights; masters and moments of what is trained of it; and the gradients."""
+    """Bytes of one model in one process: its weights; masters and moments of what is trained of it; the gradients."""
 
     weights: int
     masters: int
@@ -76,9 +92,13 @@ class Holding:
     gradients: int  # and those of one pass beside them
 
     @classmethod
-    def of(cls, model: ModelConfig, facts: ModelSizes, *, trains: bool = True) -> "Holding":
+    def of(cls, model: ModelConfig, facts: ModelSizes, *, trains: bool = True, split: Split = ALONE) -> "Holding":
         width, adapter = BYTES[model.dtype], adapter_parameters(model, facts)
         count = (adapter or facts.parameters) if trains else 0
+        if split.is_sharded:  # slices of what is trained are float32, and the masters themselves
+            part = -(-count // split.shards) * FLOAT32
+            rest = -(-(facts.parameters + adapter - count) // split.shards) * width
+            return cls(part + rest, masters=0, moments=2 * part, summed=part, gradients=part)
         own = width == FLOAT32  # a float32 parameter is its own master, and autograd sums up its gradient
         return cls(
             weights=(facts.parameters + adapter) * width,
@@ -94,6 +114,9 @@ class Holding:
         return self.masters + self.moments
 
 
+NO_MODEL = Holding(0, 0, 0, 0, 0)
+
+
 @dataclass(frozen=True)
 class Away:
     """Bytes that lie in host memory between uses: weights and update state by model, and the reference."""
@@ -105,16 +128,13 @@ class Away:
     @classmethod
     def of(cls, config: PPOConfig, held: Mapping[str, Holding], reference: int) -> "Away":
         """As the keys say; `reference` is what the reference takes."""
-        policy, critic, judge = config.actor_rollout_ref, config.critic, config.reward_model.model
-        weights = {CRITIC_MODEL: critic.fsdp_config.param_offload, REWARD_MODEL: judge.fsdp_config.param_offload}
-        state = {
-            ACTOR_MODEL: policy.actor.fsdp_config.optimizer_offload,
-            CRITIC_MODEL: critic.fsdp_config.optimizer_offload,
-        }
+        ref = config.actor_rollout_ref.ref.fsdp_config
+        weights = [key for key in held if fsdp_of(config, key).param_offload or fsdp_of(config, key).offload_policy]
+        state = [key for key in held if fsdp_of(config, key).optimizer_offload or fsdp_of(config, key).offload_policy]
         return cls(
-            {key: held[key].weights for key, is_away in weights.items() if is_away and key in held},
-            {key: held[key].state for key, is_away in state.items() if is_away and key in held},
-            reference if policy.ref.fsdp_config.param_offload else 0,
+            {key: held[key].weights for key in weights},
+            {key: held[key].state for key in state},
+            reference if ref.param_offload or ref.offload_policy else 0,
         )
 
     def of_model(self, key: str) -> int:
@@ -124,7 +144,7 @@ class Away:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes by what they hold: what is there throughout, and the turns."""
+    """Bytes of one process, by what they hold: what is there throughout, and the turns."""
 
     weights: int
     masters: int
@@ -136,16 +156,17 @@ class Memory:
     kv_cache: int
     keeps_kv: bool  # also while it trains
     turns: tuple[Turn, ...]
+    replica: int = 0  # the rollout engine's own weights
 
     @property
     def always(self) -> int:
         """What is there during the whole step."""
-        policy = self.weights + self.masters + self.moments + self.reference
+        policy = self.weights + self.masters + self.moments + self.reference + self.replica
         return policy + self.critic + self.process_reward + self.reward_model + self.keeps_kv * self.kv_cache
 
     @property
     def gradients(self) -> int:
-        """Of the model that has most; so are `logits`, `activations` and `brought`, each by itself."""
+        """Of the model that has most; so are `logits`, `activations`, `brought` and `gathered`, each by itself."""
         return max(turn.gradients for turn in self.turns)
 
     @property
@@ -159,6 +180,10 @@ class Memory:
     @property
     def brought(self) -> int:
         return max(turn.brought for turn in self.turns)
+
+    @property
+    def gathered(self) -> int:
+        return max(turn.gathered for turn in self.turns)
 
     @property
     def training(self) -> int:
@@ -184,24 +209,31 @@ def estimate_memory(
     memory_bytes: int | None = None,
     *,
     on_gpu: bool = False,
+    pool: str | None = None,
 ) -> Memory:
-    """The memory of a run whose passes, but for those cut by tokens, hold `micro_batch` sequences of full length.
+    """The memory of a process whose passes, but for those cut by tokens, hold `micro_batch` sequences of full length.
 
     With `micro_batch` None each holds what its own key says. `memory_bytes` is the memory of the device, of which the
-    KV pool takes a share at most; None: not known.
+    KV pool takes a share at most; None: not known. `pool` names the pool of the process; None: the policy's.
     """
     policy, sizes = config.actor_rollout_ref, sizes_of(config, facts)
-    held = {key: Holding.of(model, sizes[key], trains=key != REWARD_MODEL) for key, model in config.models.items()}
-    actor, process = held[ACTOR_MODEL], held.get(PROCESS_REWARD_MODEL)
-    start = process.weights if process and not config.process_reward.model.has_lora else 0
-    reference = actor.weights if config.reads_reference and not policy.model.has_lora else 0
+    here = models_on(config, pool or pool_of(config, ACTOR_MODEL).name)
+    split = {key: split_of(config, key) for key in here}
+    held = {
+        key: Holding.of(config.models[key], sizes[key], trains=key != REWARD_MODEL, split=split[key]) for key in here
+    }
+    frozen = {key: Holding.of(config.models[key], sizes[key], trains=False, split=split[key]).weights for key in here}
+    actor = held.get(ACTOR_MODEL, NO_MODEL)
+    start = 0 if config.process_reward.model.has_lora else frozen.get(PROCESS_REWARD_MODEL, 0)
+    has_reference = config.reads_reference and not policy.model.has_lora
+    reference = frozen.get(ACTOR_MODEL, 0) if has_reference else 0
     away = Away.of(config, held, reference) if on_gpu else Away()
-    kv = _kv_cache(config, sizes[ACTOR_MODEL], needs, memory_bytes)
+    kv = _kv_cache(config, sizes[ACTOR_MODEL], needs, memory_bytes) if ACTOR_MODEL in here else 0
     keeps_kv = has_pool(config) and not policy.rollout.free_cache_engine
-    turns = [*_passes(config, sizes, held, away, micro_batch, on_gpu), *_updates(held, away)]
+    turns = [*_passes(config, sizes, held, away, micro_batch, on_gpu), *_updates(config, held, away, on_gpu)]
     there = {key: holding.weights + holding.state - away.of_model(key) for key, holding in held.items()}
     return Memory(
-        weights=actor.weights,
+        weights=0 if away.weights.get(ACTOR_MODEL) else actor.weights,
         masters=0 if away.state.get(ACTOR_MODEL) else actor.masters,
         moments=0 if away.state.get(ACTOR_MODEL) else actor.moments,
         reference=reference - away.reference,
@@ -210,8 +242,14 @@ def estimate_memory(
         reward_model=there.get(REWARD_MODEL, 0),
         kv_cache=kv,
         keeps_kv=keeps_kv,
-        turns=(*turns, *(() if keeps_kv else (Turn("keys and values", kv_cache=kv),))),
+        turns=(*turns, *(() if keeps_kv or not kv else (Turn("keys and values", kv_cache=kv),))),
+        replica=_replica(config, sizes[ACTOR_MODEL]) if ACTOR_MODEL in here else 0,
     )
+
+
+def models_on(config: PPOConfig, pool: str) -> list[str]:
+    """The keys of the models that a pool holds, in the order of `PPOConfig.models`."""
+    return [key for key in config.models if pool_of(config, key).name == pool]
 
 
 def adapter_parameters(model: ModelConfig, facts: ModelSizes) -> int:
@@ -245,7 +283,8 @@ def has_pool(config: PPOConfig) -> bool:
 def sequences_at_a_time(config: PPOConfig, needs: Needs = NOTHING) -> int:
     """Sequences that the rollout engine generates together: at most the samples and greedy rows of one round."""
     rollout = config.actor_rollout_ref.rollout
-    return min(rollout.max_num_seqs, config.data.gen_batch_size * (rollout.n + needs.greedy_baseline))
+    everywhere = config.data.gen_batch_size * (rollout.n + needs.greedy_baseline)
+    return min(rollout.max_num_seqs, math.ceil(everywhere / pool_of(config, ACTOR_MODEL).processes))
 
 
 def gib(count: float) -> str:
@@ -266,17 +305,42 @@ def _passes(
 ) -> Iterator[Turn]:
     """What each kind of pass adds."""
     for one in passes_of(config):
-        if one.is_used:
+        if one.is_used and one.model in held:
             model, facts, tokens = config.models[one.model], sizes[one.model], one.tokens(config, micro_batch)
+            split, is_reference = split_of(config, one.model), one.size.startswith(REFERENCE_PASS)
+            fsdp = config.actor_rollout_ref.ref.fsdp_config if is_reference else fsdp_of(config, one.model)
+            at_host = on_gpu and fsdp.offload_policy  # FSDP2 brings what it gathers, and takes gradients back
             gives_log_probs = one.model in (ACTOR_MODEL, PROCESS_REWARD_MODEL)  # others give one number per token
             yield Turn(
                 _pass_name(one),
                 one,
-                brought=away.reference if one.size.startswith(REFERENCE_PASS) else away.weights.get(one.model, 0),
-                gradients=held[one.model].gradients if one.trains else 0,
+                brought=0 if at_host else away.reference if is_reference else away.weights.get(one.model, 0),
+                gathered=_gathered(model, facts, fsdp, trains=one.trains) if split.is_sharded else 0,
+                gradients=held[one.model].gradients if one.trains and not at_host else 0,
                 logits=logits(model, facts, tokens, trains=one.trains, on_gpu=on_gpu) if gives_log_probs else 0,
-                activations=activations(model, facts, tokens, trains=one.trains, on_gpu=on_gpu),
+                activations=activations(
+                    model, facts, tokens, trains=one.trains, on_gpu=on_gpu, sharded=split.is_sharded
+                ),
             )
+
+
+def _gathered(model: ModelConfig, facts: ModelSizes, fsdp: FSDPConfig, *, trains: bool) -> int:
+    """Bytes of whole weights, and of whole gradients, that a pass through a sharded model has at a time."""
+    width, attention = BYTES[model.dtype], facts.hidden * facts.head_dim * 2 * (facts.heads + facts.kv_heads)
+    layer = min(attention + 3 * facts.hidden * facts.intermediate, facts.parameters // facts.layers)
+    outside = facts.parameters - facts.layers * layer  # embeddings and output layer, whole from beginning to end
+    keeps_all = trains and not fsdp.reshard_after_forward
+    layers = facts.layers if keeps_all else min(facts.layers, LAYERS_GATHERED + fsdp.forward_prefetch)
+    gradients = (outside + layer) * (width + FLOAT32) if trains and not model.has_lora else 0
+    return (outside + layers * layer) * width + gradients
+
+
+def _replica(config: PPOConfig, facts: ModelSizes) -> int:
+    """Bytes of the rollout engine's own weights; where one process holds the policy, it generates with those."""
+    model = config.actor_rollout_ref.model
+    if not split_of(config, ACTOR_MODEL).is_sharded:
+        return 0
+    return (facts.parameters + adapter_parameters(model, facts)) * BYTES[model.dtype]
 
 
 def _pass_name(one: Pass) -> str:
@@ -287,10 +351,10 @@ def _pass_name(one: Pass) -> str:
     return f"one pass of {OF.get(one.model, 'the policy')}"
 
 
-def _updates(held: Mapping[str, Holding], away: Away) -> Iterator[Turn]:
-    """What the optimiser's step of each trained model adds."""
+def _updates(config: PPOConfig, held: Mapping[str, Holding], away: Away, on_gpu: bool) -> Iterator[Turn]:
+    """What the optimiser's step of each trained model adds; FSDP2's own offload makes it in host memory."""
     for key, holding in held.items():
-        if holding.summed:
+        if holding.summed and not (on_gpu and fsdp_of(config, key).offload_policy):
             name = "the optimiser's step" + (f" of {OF[key]}" if key in OF else "")
             yield Turn(name, brought=away.of_model(key), gradients=holding.summed)
 

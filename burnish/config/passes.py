@@ -14,14 +14,19 @@ The fused pass on a CPU is torch's functions and counts as transformers' layers.
 keeps its input, which in the fused pass is two parts (see `models/fused_training.py`), and one layer at a time is
 computed again. Activations in host memory leave those of two layers on the device: one at work, one on its way. A pass
 without gradients keeps one layer at a time.
+
+All of it is of one process. Several processes deal out the rows, and those that share sequences (Ulysses) have an equal
+part of a pass's tokens each. Models that are sharded run layer by layer, as transformers' own layers do.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from burnish.config.key import read
 from burnish.config.model import ModelConfig
+from burnish.config.placement import split_of
 from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, PROCESS_REWARD_MODEL, REWARD_MODEL, PPOConfig
 
 BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -68,18 +73,19 @@ class Pass:
     model: str
     size: str
     budget: int | None
-    sequences: int  # that there are to pass, at most
+    sequences: int  # that there are to pass in one process, at most
     trains: bool
     is_used: bool = True
 
     def tokens(self, config: PPOConfig, micro_batch: int | None = None) -> int:
         """Tokens at most, where a pass that is not cut by tokens has `micro_batch` sequences; None: what its key says.
 
-        A sequence that is longer than the budget is alone in its pass.
+        A sequence that is longer than the budget is alone in its pass. Processes that share it have a part of it each.
         """
         length = longest(config)
         wanted = self.budget or (micro_batch or read(config, self.size) or 1) * length
-        return max(length, min(wanted, self.sequences * length))
+        whole = max(length, min(wanted, self.sequences * length))
+        return math.ceil(whole / split_of(config, self.model).ulysses)
 
 
 def passes_of(config: PPOConfig) -> list[Pass]:
@@ -91,7 +97,8 @@ def passes_of(config: PPOConfig) -> list[Pass]:
     def one(model: str, prefix: str, by_tokens: bool, tokens: int, prompts: int | None, used: bool = True) -> Pass:
         """`prompts` of an optimiser step; None where nothing is trained."""
         size, budget = f"{prefix}micro_batch_size_per_gpu", tokens if by_tokens else None
-        return Pass(model, size, budget, every if prompts is None else prompts * n, prompts is not None, used)
+        own = math.ceil((every if prompts is None else prompts * n) / split_of(config, model).data)
+        return Pass(model, size, budget, own, prompts is not None, used)
 
     log_prob, ref_log_prob = rollout.log_prob_max_token_len_per_gpu, ref.log_prob_max_token_len_per_gpu
     return [
@@ -120,9 +127,12 @@ def is_recomputed(model: ModelConfig) -> bool:
     return model.enable_gradient_checkpointing is not False
 
 
-def activations(model: ModelConfig, facts: ModelSizes, tokens: int, *, trains: bool, on_gpu: bool) -> int:
+def activations(
+    model: ModelConfig, facts: ModelSizes, tokens: int, *, trains: bool, on_gpu: bool, sharded: bool = False
+) -> int:
     """Bytes that a pass of so many tokens holds for its backward pass, or in one layer where there is none."""
-    is_fused = facts.model_type in FUSED and model.use_fused_kernels is not False and model.use_remove_padding
+    takes = facts.model_type in FUSED and not sharded
+    is_fused = takes and model.use_fused_kernels is not False and model.use_remove_padding
     layer = _layer(facts, is_fused and on_gpu)
     kept = layer * facts.layers
     if not trains:

@@ -3,7 +3,9 @@ micro-batches, and whether activations are kept for the backward pass or compute
 
 Consumes a finalised configuration, the number of training rows, the models' sizes and what the algorithm needs; hands
 on a list of (name, value, how it comes about) that `plan_table` aligns. Where it takes `memory_bytes`, that is the
-memory of the GPU; None: the run is on a CPU and has the memory of this machine.
+memory of the GPU; None: the run is on a CPU and has the memory of this machine, which its processes share.
+
+With several processes, memory and micro-batches are those of one process; each pool is planned by itself.
 """
 
 import math
@@ -20,6 +22,7 @@ from burnish.config.memory import (
     gib,
     has_pool,
     host_memory,
+    models_on,
     sequences_at_a_time,
 )
 from burnish.config.model import ModelConfig
@@ -34,6 +37,7 @@ from burnish.config.passes import (
     passes_of,
     rows_at_a_time,
 )
+from burnish.config.placement import Pool, agent_processes, on_one_machine, pool_of, pools_of, split_of
 from burnish.config.ppo import ACTOR_MODEL, REWARD_MODEL, PPOConfig
 
 USABLE = 0.9  # share of the memory that may be planned with
@@ -56,8 +60,11 @@ def plan_numbers(
     memory_bytes: int | None = None,
 ) -> list[PlanLine]:
     """Everything that follows from the batch sizes; steps need `rows`, memory needs `facts`."""
-    lines = _step(config, needs) + _length(config, rows)
-    return lines if facts is None else lines + _memory(config, facts, needs, memory_bytes)
+    lines = _processes(config) + _step(config, needs) + _length(config, rows)
+    if facts is not None:
+        for pool in pools_of(config):
+            lines += _memory(config, facts, needs, memory_bytes, pool)
+    return lines
 
 
 def total_steps(config: PPOConfig, rows: int) -> int:
@@ -80,11 +87,16 @@ def plan_table(
 
 
 def plan_micro_batch(
-    config: PPOConfig, facts: Mapping[str, ModelSizes], memory_bytes: int, *, on_gpu: bool = False
+    config: PPOConfig,
+    facts: Mapping[str, ModelSizes],
+    memory_bytes: int,
+    *,
+    on_gpu: bool = False,
+    pool: str | None = None,
 ) -> int:
     """Sequences per pass that fit beside what is always there; at least 1, and no more than gains speed."""
-    for size in range(_most(config), 1, -1):
-        memory = estimate_memory(config, facts, size, memory_bytes=memory_bytes, on_gpu=on_gpu)
+    for size in range(_most(config, pool), 1, -1):
+        memory = estimate_memory(config, facts, size, memory_bytes=memory_bytes, on_gpu=on_gpu, pool=pool)
         if _needed(memory) <= memory_bytes * USABLE:
             return size
     return 1
@@ -96,28 +108,40 @@ def plan_micro_batches(
     """Decide on activations where that is left to us, and on every micro-batch size that is null; returns notices.
 
     Activations are kept where passes of the size that gains speed fit with them, and else recomputed, in all models
-    that are trained.
+    of a pool that are trained.
     """
-    room, on_gpu = memory_bytes or host_memory(), memory_bytes is not None
+    return [said for pool in pools_of(config) for said in _plan_pool(config, facts, memory_bytes, pool.name)]
+
+
+def _plan_pool(config: PPOConfig, facts: Mapping[str, ModelSizes], memory_bytes: int | None, pool: str) -> list[str]:
+    """The same for the models of one pool; sizes of passes that this run has none of are filled with the policy's."""
+    room, on_gpu = _room(config, memory_bytes), memory_bytes is not None
     counted = {one.size: one.is_used for one in passes_of(config) if one.budget is None}
-    unset = [name for name in counted if read(config, name) is None]
+    here = [one.size for one in passes_of(config) if one.budget is None and pool_of(config, one.model).name == pool]
+    unset = [name for name in here if read(config, name) is None]
     trained = [key for key in config.models if key != REWARD_MODEL]
-    auto = [key for key in trained if config.models[key].enable_gradient_checkpointing == "auto"]
-    _write(config, unset, _most(config))
+    on_pool = [key for key in models_on(config, pool) if key in trained]
+    auto = [key for key in on_pool if config.models[key].enable_gradient_checkpointing == "auto"]
+    _write(config, unset, _most(config, pool))
     notices = []
     if auto:
         models = [config.models[key] for key in auto]
         for model in models:
             model.enable_gradient_checkpointing = False
-        memory = estimate_memory(config, facts, memory_bytes=room, on_gpu=on_gpu)
+        memory = estimate_memory(config, facts, memory_bytes=room, on_gpu=on_gpu, pool=pool)
         said = _decide(models, memory.activations, _needed(memory), room, on_gpu)
         notices.append(said + _which(auto, len(trained)))
     if not auto or any(is_recomputed(config.models[key]) for key in auto):
-        _write(config, unset, plan_micro_batch(config, facts, room, on_gpu=on_gpu))
+        _write(config, unset, plan_micro_batch(config, facts, room, on_gpu=on_gpu, pool=pool))
     if told := [name for name in unset if counted[name]]:
         planned = f"micro-batches of {read(config, told[0])} sequences, planned for {gib(room)} of memory"
         notices.append(planned + _which(told, sum(counted.values())))
     return notices
+
+
+def _room(config: PPOConfig, memory_bytes: int | None) -> int:
+    """Bytes that one process has: those of its GPU, or its share of the machine."""
+    return memory_bytes or host_memory() // on_one_machine(config)
 
 
 def plan_activations(model: ModelConfig, facts: ModelSizes, tokens: int, memory_bytes: int | None = None) -> list[str]:
@@ -148,10 +172,12 @@ def _decide(models: list[ModelConfig], kept: int, needed: int, room: int, on_gpu
     return f"activations are kept, {gib(kept)} of {gib(room)} of memory"
 
 
-def _most(config: PPOConfig) -> int:
-    """Sequences of a pass that gains all the speed there is."""
+def _most(config: PPOConfig, pool: str | None = None) -> int:
+    """Sequences of a pass that gains all the speed there is, in one process or in those that share them."""
+    model = ACTOR_MODEL if pool is None else models_on(config, pool)[0]
+    split = split_of(config, model)
     per_update = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
-    return max(1, min(per_update, ENOUGH_TOKENS // longest(config)))
+    return max(1, min(math.ceil(per_update / split.data), ENOUGH_TOKENS * split.ulysses // longest(config)))
 
 
 def _needed(memory: Memory) -> int:
@@ -169,6 +195,26 @@ def _which(names: list[str], count: int) -> str:
     return "" if len(names) == count else f" ({', '.join(names)})"
 
 
+def _processes(config: PPOConfig) -> list[PlanLine]:
+    """How many processes there are, and how they share the policy; nothing for one on this machine."""
+    if config.trainer.executor != "ray":
+        return []
+    pools, agents, split = pools_of(config), agent_processes(config), split_of(config, ACTOR_MODEL)
+    lines = [
+        PlanLine(f"processes: {pool.name}", f"{pool.processes:,}", f"{pool.where}: {', '.join(pool.roles)}")
+        for pool in pools
+    ]
+    lines.append(PlanLine("processes for agent loops", f"{sum(agents):,}", "rollout.agent.num_workers, on CPUs"))
+    if split.is_sharded:
+        copies = split.processes // split.shards
+        how = "fsdp_config.fsdp_size; processes that share one copy of the policy"
+        lines.append(PlanLine("shards", f"{split.shards:,}", how + (f", of which there are {copies}" * (copies > 1))))
+    if split.ulysses > 1:
+        how = "actor.ulysses_sequence_parallel_size; processes that share each sequence"
+        lines.append(PlanLine("slices of a sequence", f"{split.ulysses:,}", how))
+    return lines
+
+
 def _step(config: PPOConfig, needs: Needs) -> list[PlanLine]:
     data, actor, n = config.data, config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout.n
     sequences, mini = data.train_batch_size * n, actor.ppo_mini_batch_size * n
@@ -182,7 +228,8 @@ def _step(config: PPOConfig, needs: Needs) -> list[PlanLine]:
         ),
         PlanLine("mini-batches per step", f"{minis:,}", f"{data.train_batch_size} / ppo_mini_batch_size={mini // n}"),
         PlanLine("sequences per mini-batch", f"{mini:,}", f"{mini // n} prompts × {n}"),
-        _micro_batches(config, mini),
+        *_share(config, mini),
+        _micro_batches(config, math.ceil(mini / split_of(config, ACTOR_MODEL).data)),
         PlanLine(
             "optimiser steps per step", f"{minis * actor.ppo_epochs:,}", f"{minis} × ppo_epochs={actor.ppo_epochs}"
         ),
@@ -196,6 +243,17 @@ def _step(config: PPOConfig, needs: Needs) -> list[PlanLine]:
         how = f"{data.train_batch_size} / process_reward.mini_batch_size={size}"
         lines.append(PlanLine("process reward optimiser steps per step", f"{data.train_batch_size // size:,}", how))
     return lines
+
+
+def _share(config: PPOConfig, mini: int) -> list[PlanLine]:
+    """What one process has of a mini-batch, where there are several."""
+    split = split_of(config, ACTOR_MODEL)
+    if not split.is_sharded:
+        return []
+    whose = "process" if split.ulysses == 1 else f"{split.ulysses} processes"
+    how = f"{mini} sequences over {split.data}, "
+    how += "about as long in all" if config.trainer.balance_batch else "as many in each"
+    return [PlanLine(f"sequences per mini-batch and {whose}", f"{math.ceil(mini / split.data):,}", how)]
 
 
 def _sampling(config: PPOConfig, needs: Needs) -> list[PlanLine]:
@@ -237,34 +295,49 @@ def _length(config: PPOConfig, rows: int | None) -> list[PlanLine]:
 
 
 def _memory(
-    config: PPOConfig, facts: Mapping[str, ModelSizes], needs: Needs, memory_bytes: int | None
+    config: PPOConfig, facts: Mapping[str, ModelSizes], needs: Needs, memory_bytes: int | None, pool: Pool
 ) -> list[PlanLine]:
-    policy, room, on_gpu = facts[ACTOR_MODEL], memory_bytes or host_memory(), memory_bytes is not None
-    memory = estimate_memory(config, facts, None, needs, room, on_gpu=on_gpu)
-    model = config.actor_rollout_ref.model
+    policy, room, on_gpu = facts[ACTOR_MODEL], _room(config, memory_bytes), memory_bytes is not None
+    memory = estimate_memory(config, facts, None, needs, room, on_gpu=on_gpu, pool=pool.name)
+    model, split = config.actor_rollout_ref.model, split_of(config, ACTOR_MODEL)
     dtype = model.dtype.replace("auto", "float32")
     gradients = "in float32" if dtype == "float32" else f"in float32, and those of one pass in {dtype}"
+    spread = ""
+    if split.is_sharded:
+        gradients, spread = "in float32, summed over processes", f"; 1/{split.shards} of them"
     at_a_time = PLAIN_ELEMENTS // policy.vocab if model.use_fused_kernels is False else rows_at_a_time(policy, on_gpu)
     adapter = adapter_parameters(model, policy)
-    count = f"{policy.parameters:,} parameters" + (f" and {adapter:,} of the adapter" if adapter else "")
+    own, with_adapter = f"{policy.parameters:,} parameters", f" and {adapter:,} of the adapter" if adapter else ""
+    count = f"{own}{with_adapter} in {dtype}"
+    if split.is_sharded:
+        count = f"{own} in {dtype}{with_adapter} in float32" if adapter else f"{own} in float32"
     trained = "adapter" if adapter else "weights"
     start = "" if config.process_reward.model.has_lora else ", and its start"
+    slices = " (its part of them)" if pool.processes > 1 else ""
     table = [
-        ("weights", memory.weights, f"{count} in {dtype}"),
+        ("weights", memory.weights, f"{count}{spread}"),
         ("masters", memory.masters, f"the {trained} in float32, which the optimiser steps on"),
-        ("Adam's moments", memory.moments, f"two per parameter{' of the adapter' if adapter else ''}, in float32"),
-        ("reference", memory.reference, "a second copy, for the KL term"),
-        ("critic", memory.critic, "weights, masters and moments of its own"),
-        ("process reward model", memory.process_reward, f"weights, masters and moments of its own{start}"),
-        ("reward model", memory.reward_model, "its weights; it is not trained"),
+        (
+            "Adam's moments",
+            memory.moments,
+            f"two per parameter{' of the adapter' if adapter else ''}, in float32{spread}",
+        ),
+        ("rollout replica", memory.replica, f"all weights in {dtype}, for the rollout engine of this process"),
+        ("reference", memory.reference, f"a second copy, for the KL term{slices}"),
+        ("critic", memory.critic, f"weights, masters and moments of its own{slices}"),
+        ("process reward model", memory.process_reward, f"weights, masters and moments of its own{start}{slices}"),
+        ("reward model", memory.reward_model, f"its weights; it is not trained{slices}"),
         ("from host memory", memory.brought, "what is offloaded, while it is in use"),
+        ("gathered", memory.gathered, "whole weights of the layers at work, and what is between them and the slices"),
         ("gradients", memory.gradients, gradients),
         ("logits", memory.logits, f"{policy.vocab:,} per token, of at most {at_a_time:,} tokens at a time"),
         ("activations", memory.activations, _pass(config, memory)),
         _kv(config, needs, memory, room),
     ]
-    lines = [PlanLine(f"memory: {name}", gib(size), how) for name, size, how in table if size]
-    return [*lines, PlanLine("estimated peak memory", gib(memory.peak), _peak(memory))]
+    which = f" of {pool.name}" if len(pools_of(config)) > 1 else ""
+    lines = [PlanLine(f"memory{which}: {name}", gib(size), how) for name, size, how in table if size]
+    each = ", in each process" if pool.processes > 1 else ""
+    return [*lines, PlanLine(f"estimated peak memory{which}", gib(memory.peak), _peak(memory) + each)]
 
 
 def _pass(config: PPOConfig, memory: Memory) -> str:

@@ -53,7 +53,7 @@ class PPOConfig:
     do_search: bool = key(False, "rows without agent_name use search_agent", reader="config/rules/agents.py")
     max_turns: int = key(10, "searches per question", reader="agents/loops/search.py", low=0)
     retriever: RetrieverConfig = section(RetrieverConfig)
-    ray_init: RayInitConfig = section(RayInitConfig, inert="no Ray in this run")
+    ray_init: RayInitConfig = section(RayInitConfig)
     global_profiler: ProfilerConfig = section(ProfilerConfig, later=PROFILING)
     controller_nsight_options: dict[str, Any] = key({}, "options of nsys here", later=PROFILING)
     worker_nsight_options: dict[str, Any] = key({}, "options of nsys in workers", later=PROFILING)
@@ -68,6 +68,11 @@ class PPOConfig:
             REWARD_MODEL: self.reward_model.enable,
         }
         return {name: read(self, name) for name, is_there in places.items() if is_there}
+
+    @property
+    def agents_apart(self) -> bool:
+        """Whether agent loops run in processes of their own, and ask the policy's for tokens."""
+        return self.trainer.executor == "ray"
 
     @property
     def reads_reference(self) -> bool:

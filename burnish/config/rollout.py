@@ -11,6 +11,7 @@ from burnish.config.key import key, section
 from burnish.config.model import DTYPE_SPELLINGS, DTYPES
 
 ACTOR = "workers/actor_rollout_ref.py"
+ROLLOUTS = "workers/rollouts.py"
 EXPERIENCE = "trainer/experience.py"
 IN_PROCESS, NATIVE = "rollout/in_process.py", "rollout/native/engine.py"
 TOOL_LOOP, ENVIRONMENT = "agents/loops/tool.py", "agents/environment.py"
@@ -88,6 +89,18 @@ class AgentConfig:
 
 
 @dataclass
+class TrainingAgentConfig(AgentConfig):
+    """The loop that turns a prompt into a trajectory, and the processes that run it."""
+
+    num_workers: int | None = key(
+        None,
+        "Ray: processes that run agent loops; null: as many as the policy has, at most 8",
+        reader="config/placement.py",
+        low=1,
+    )
+
+
+@dataclass
 class EngineKwargs:
     """Arguments handed to an external engine as they are."""
 
@@ -137,7 +150,7 @@ class BaseRolloutConfig:
     )
     ignore_eos: bool = key(False, "go on past the end-of-sequence token", reader=EXPERIENCE)
     enforce_eager: bool = key(False, "no CUDA graphs", reader=NATIVE)
-    free_cache_engine: bool = key(True, "give the KV pool back while training", reader=ACTOR)
+    free_cache_engine: bool = key(True, "give the KV pool back while training", reader="workers/replica.py")
     load_format: str = key(
         "auto", "where the engine's weights come from", inert="engines generate with the very weights that are loaded"
     )
@@ -154,7 +167,7 @@ class BaseRolloutConfig:
     stop: list[str] = key([], "strings that end a response", reader=EXPERIENCE)
     stop_token_ids: list[int] = key([], "tokens that end a response, besides the model's own", reader=EXPERIENCE)
     timeout: float | None = key(
-        None, "seconds for all trajectories of one batch; null: no limit", reader=ACTOR, above=0
+        None, "seconds for all trajectories of one batch; null: no limit", reader=ROLLOUTS, above=0
     )
     multi_turn: MultiTurnConfig = section(MultiTurnConfig)
     agent: AgentConfig = section(AgentConfig)
@@ -173,10 +186,11 @@ class RolloutConfig(BaseRolloutConfig):
         low=1,
     )
     n_agent: int = key(None, "another name for n; must equal it", reader="config/rules/batch.py", low=1)
-    calculate_log_probs: bool = key(True, "keep the log-probs of sampled tokens", reader=ACTOR)
+    calculate_log_probs: bool = key(True, "keep the log-probs of sampled tokens", reader=ROLLOUTS)
     log_prob_micro_batch_size_per_gpu: int | None = key(
         None, "sequences per forward pass of the old log-probs; null: planned from memory", reader=ACTOR, low=1
     )
     log_prob_use_dynamic_bsz: bool = key(None, "cut by tokens; null: as the actor", reader=ACTOR)
     log_prob_max_token_len_per_gpu: int = key(None, "tokens per micro-batch; null: as the actor", reader=ACTOR, low=1)
+    agent: TrainingAgentConfig = section(TrainingAgentConfig)
     val_kwargs: ValKwargs = section(ValKwargs)

@@ -8,8 +8,10 @@ from burnish.config.key import key, section
 PPO = "trainer/ppo.py"
 SETUP = "trainer/setup.py"
 TRACKER = "tracking/tracker.py"
+WORKER = "workers/model_worker.py"
 TRACKED = ("project_name", "experiment_name", "logger")
 RAY = "several processes (Ray)"
+PLACEMENT = "config/placement.py"
 
 
 @dataclass
@@ -60,12 +62,21 @@ class RunConfig:
 class TrainerConfig(RunConfig):
     """The RL trainer."""
 
-    executor: str = key(
+    nnodes: int = key(1, "machines; more than one: those of ray_init.address", reader=PLACEMENT, low=1)
+    n_gpus_per_node: int | str = key(
         "auto",
-        "one process here, or Ray",
+        "processes per machine, one for each GPU; auto: one, with executor=ray all GPUs of this machine",
+        reader=PLACEMENT,
+        low=1,
+        choices=("auto",),
+    )
+    executor: str = key(
+        "auto", "one process here, or Ray; auto: Ray for several processes", reader=SETUP,
         choices=("auto", "local", "ray"),
-        later={"ray": RAY},
-        inert="one process runs everything",
+    )  # fmt: skip
+    worker_timeout: float = key(1800, "Ray: seconds that one call of the workers may take", reader=SETUP, above=0)
+    max_restarts: int = key(
+        2, "Ray: times in a row that a run whose workers died goes on without a new checkpoint", reader=SETUP, low=0
     )
     async_rollout: AsyncRolloutConfig = section(AsyncRolloutConfig, later="generation that runs ahead of training")
     rollout_dump_freq: int = key(1, "steps between dumps of rollouts; -1: never", reader=PPO, low=-1)
@@ -89,12 +100,17 @@ class TrainerConfig(RunConfig):
         path=True,
     )
     log_val_generations: int = key(0, "validation samples shown per validation", reader=SETUP, low=0)
-    balance_batch: bool = key(
-        True, "even out sequence lengths over processes", inert="there is one process to balance over"
-    )
+    balance_batch: bool = key(True, "deal rows to processes by their cost, not by their number", reader=WORKER)
     profile_steps: list[int] | None = key(None, "steps to profile", later="profiling")
     resource_pools: dict[str, Any] | None = key(
-        None, "devices of each pool and the roles in it", later="several resource pools"
+        None,
+        "processes on each node of each pool, and the roles that are not on the first: "
+        "{main: [2], judge: [1], roles: {reward_model: judge}}; null: one pool",
+        reader=PLACEMENT,
     )
-    esi_redundant_time: float = key(0, "seconds kept back before a machine expires", inert="no cluster in this run")
-    ray_wait_register_center_timeout: int = key(300, "seconds to wait for Ray actors", inert="no Ray in this run")
+    esi_redundant_time: float = key(
+        0, "seconds kept back before a machine expires", inert="checkpoints are written by save_freq alone"
+    )
+    ray_wait_register_center_timeout: int = key(
+        300, "Ray: seconds until all processes must have started", reader=SETUP, low=1
+    )

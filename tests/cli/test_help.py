@@ -113,5 +113,5 @@ def test_a_word_that_is_near_nothing_gets_no_wild_guess(word, capsys):
 
 
 def test_what_cannot_be_used_is_marked(capsys):
-    main(["ppo", "--help", "trainer.nnodes"])
+    main(["ppo", "--help", "trainer.profile_steps"])
     assert "not available yet" in capsys.readouterr().out

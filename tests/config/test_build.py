@@ -179,9 +179,6 @@ def test_open_sections_take_any_key(make):
         ({f"{ROLLOUT}.name": "sglang"}, ["needs the package sglang", "are native and hf", "rollout.name=native"]),
         ({f"{ACTOR}.strategy": "megatron"}, ["training with Megatron-core"]),
         ({f"{ACTOR}.megatron.tensor_model_parallel_size": 2}, ["training with Megatron-core"]),
-        ({"trainer.nnodes": 2}, ["several processes (Ray)", "trainer.nnodes=2"]),
-        ({"trainer.n_gpus_per_node": 8}, ["several processes (Ray)", "trainer.n_gpus_per_node=8"]),
-        ({"trainer.executor": "ray"}, ["several processes (Ray)"]),
         ({f"{ROLLOUT}.tensor_model_parallel_size": 2}, ["a rollout engine over several devices"]),
         ({"data.image_key": "pictures"}, ["images in prompts"]),
         ({"trainer.async_rollout.staleness": 1}, ["generation that runs ahead of training"]),
@@ -221,13 +218,13 @@ def test_keys_without_effect_are_named_once_per_reason(make):
         {
             f"{ROLLOUT}.load_format": "dummy",
             f"{ROLLOUT}.mode": "sync",
-            "trainer.balance_batch": True,
+            f"{ACTOR}.strategy": "fsdp2",
         }
     )
     assert built.notices == [
+        f"no effect: {ACTOR}.strategy (several processes share a model by FSDP2, and one holds it whole)",
         f"no effect: {ROLLOUT}.mode (every engine serves each trajectory by itself)",
         f"no effect: {ROLLOUT}.load_format (engines generate with the very weights that are loaded)",
-        "no effect: trainer.balance_batch (there is one process to balance over)",
     ]
 
 

@@ -50,9 +50,20 @@ def test_what_moves_nothing_is_said(finish, keys, reason):
     assert not told(finish({name: value for name, value in keys.items() if "offload" not in name})[1], "offload")
 
 
-def test_offload_by_fsdp_itself_is_not_there(make):
-    with pytest.raises(Exception, match=r"FSDP2's own offload.*[Uu]se param_offload"):
-        make({f"{REF}.offload_policy": True})
+def test_several_processes_have_a_copy_for_the_engine_so_the_actor_may_move(finish):
+    config, notices = finish({f"{ACTOR}.param_offload": True, "trainer.n_gpus_per_node": 2})
+    assert config.actor_rollout_ref.actor.fsdp_config.param_offload and not told(notices, "offload")
+    with pytest.raises(ConfigError, match=r"param_offload=true: the rollout engine.*or several processes"):
+        finish({f"{ACTOR}.param_offload": True, "trainer.executor": "ray", "trainer.n_gpus_per_node": 1})
+
+
+def test_offload_by_fsdp_itself_needs_fsdp(finish):
+    with pytest.raises(ConfigError, match=r"ref\.fsdp_config\.offload_policy=true.*there is one; use .*param_offload"):
+        finish(KL | {f"{REF}.offload_policy": True})
+    several = KL | {"trainer.n_gpus_per_node": 2, f"{REF}.offload_policy": True}
+    assert not told(finish(several)[1], "offload")
+    (notice,) = told(finish(several | {f"{REF}.param_offload": True})[1], "offload")
+    assert notice == f"no effect: {REF}.param_offload ({REF}.offload_policy keeps all of it in host memory)"
 
 
 def test_on_a_cpu_every_key_is_named(finish):

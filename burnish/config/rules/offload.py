@@ -1,26 +1,18 @@
-"""Host memory: whose weights cannot leave the device, and keys that move nothing in this run."""
+"""Host memory: keys that move nothing in this run. What depends on the number of processes is in `cluster.py`."""
 
 from typing import Any
 
 from burnish.config.key import keys_of, read
 from burnish.config.ppo import PPOConfig
 from burnish.config.rules.given import Given
-from burnish.errors import ConfigError
 
-ACTOR = "actor_rollout_ref.actor.fsdp_config"
 REFERENCE = "actor_rollout_ref.ref.fsdp_config"
 JUDGE = "reward_model.model"
-OFFLOADS = ("param_offload", "optimizer_offload", "enable_activation_offload")
+OFFLOADS = ("param_offload", "optimizer_offload", "offload_policy", "enable_activation_offload")
 
 
 def offload(config: PPOConfig, given: Given) -> None:
-    """Refuse to move the actor's weights; report what is set and moves nothing. Runs after the KL terms are known."""
-    if config.actor_rollout_ref.actor.fsdp_config.param_offload:
-        raise ConfigError(
-            f"{ACTOR}.param_offload=true: the rollout engine generates with the actor's own weights, where they lie; "
-            f"use {ACTOR}.optimizer_offload, "
-            "actor_rollout_ref.model.enable_activation_offload, or LoRA (actor_rollout_ref.model.lora_rank)"
-        )
+    """Report what is set and moves nothing. Runs after the KL terms are known."""
     if config.actor_rollout_ref.model.has_lora:
         whole = "with LoRA the reference is the actor with its adapter off"
         _report(config, given, whole, f"{REFERENCE}.param_offload")

@@ -1,0 +1,459 @@
+"""Processes: which executor runs, what pools there are, what cannot be shared out, and the plan of one process."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from burnish.config import GENERATION, Needs, estimate_memory, load, load_rm, load_sft, plan_micro_batches, plan_numbers
+from burnish.config.checks import check_heads
+from burnish.config.memory import gib
+from burnish.config.placement import Split, agent_processes, describe, pool_of, pools_of, split_of
+from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, REWARD_MODEL
+from burnish.config.rules.cluster import devices
+from burnish.errors import ConfigError, NotAvailable
+from tests.config.test_plan import Sizes, sizes, value
+
+ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
+NODES, PER_NODE, EXECUTOR, POOLS = (
+    f"trainer.{name}" for name in ("nnodes", "n_gpus_per_node", "executor", "resource_pools")
+)
+ADDRESS = "ray_init.address"
+JUDGE = {"reward_model.enable": True, "reward_model.model.path": "rm"}
+TWO_NODES = {NODES: 2, ADDRESS: "head:6379"}
+KL = {f"{ACTOR}.use_kl_loss": True}
+CRITIC = Needs(critic=True)
+
+
+@pytest.fixture(autouse=True)
+def no_cluster_around(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+def told(notices, *words):
+    return [notice for notice in notices if all(word in notice for word in words)]
+
+
+# --- the executor ---
+
+
+def test_one_process_needs_no_ray(finish):
+    config, notices = finish()
+    assert (config.trainer.executor, config.trainer.n_gpus_per_node) == ("local", 1)
+    assert describe(config) == "" and not told(notices, "ray")
+    assert finish({EXECUTOR: "local"})[0].trainer.executor == "local"
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({PER_NODE: 2}, "trainer.nnodes=1 × trainer.n_gpus_per_node=2 is more than one process"),
+        (TWO_NODES, "trainer.nnodes=2 × trainer.n_gpus_per_node=auto is more than one process"),
+        ({POOLS: {"main": [1]}}, "trainer.resource_pools is set"),
+    ],
+)
+def test_more_than_one_process_is_ray(finish, keys, reason):
+    config, notices = finish(keys)
+    assert config.trainer.executor == "ray" and told(notices, f"trainer.executor=ray, because {reason}")
+    with pytest.raises(ConfigError) as error:
+        finish(keys | {EXECUTOR: "local"})
+    assert str(error.value) == f"trainer.executor=local runs one process, but {reason}; leave one of them out"
+
+
+def test_ray_that_is_not_installed_is_told_with_the_command(finish, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else found(name))
+    with pytest.raises(ConfigError, match=r"^trainer\.n_gpus_per_node: .*`pip install 'burnish\[ray\]'`"):
+        finish({PER_NODE: 2})
+    finish()
+
+
+def test_errors_about_processes_come_without_torch():
+    program = (
+        "import sys\nfrom burnish.trainer.main_ppo import main\n"
+        "try: main(['data.train_files=x', 'actor_rollout_ref.model.path=x', 'trainer.nnodes=2'])\n"
+        "except Exception as error: print(type(error).__name__, 'torch' in sys.modules, 'ray' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "ConfigError False False", done.stderr
+
+
+def test_keys_of_ray_are_reported_where_there_is_none(finish):
+    keys = {
+        "trainer.worker_timeout": 5,
+        "trainer.max_restarts": 1,
+        "ray_init.num_cpus": 4,
+        f"{ROLLOUT}.agent.num_workers": 3,
+    }
+    (notice,) = told(finish(keys)[1], "trainer.executor is local")
+    assert all(name in notice for name in keys)
+    assert not told(finish(keys | {PER_NODE: 2})[1], "unused")
+
+
+def test_keys_of_shards_are_reported_where_one_process_holds_all(finish):
+    keys = {
+        f"{ACTOR}.fsdp_config.fsdp_size": 2,
+        f"{REF}.fsdp_config.forward_prefetch": True,
+        "trainer.balance_batch": False,
+    }
+    notices = finish(keys | {f"{ACTOR}.use_kl_loss": True})[1]
+    assert told(notices, "unused", f"{ACTOR}.fsdp_config.fsdp_size", "nothing to shard")
+    assert told(notices, "unused", f"{REF}.fsdp_config.forward_prefetch") and told(
+        notices, "balance_batch", "one process"
+    )
+    assert not told(finish(keys | {PER_NODE: 2})[1], "unused")
+
+
+# --- the number of processes ---
+
+
+def test_auto_is_the_gpus_of_this_machine_with_ray_and_one_without(finish):
+    config, _ = finish({EXECUTOR: "ray"})
+    assert config.trainer.n_gpus_per_node == "auto"
+    (notice,) = devices(config, frozenset(), 8)
+    assert config.trainer.n_gpus_per_node == 8 and "8 processes" in notice and "global_pool 8 (actor" in notice
+    config, _ = finish({EXECUTOR: "ray"})
+    assert "1 process on a Ray of this machine" in devices(config, frozenset(), 0)[0]
+    config, _ = finish()
+    assert devices(config, frozenset(), 8) == [] and config.trainer.n_gpus_per_node == 1
+
+
+def test_what_does_not_divide_is_found_once_auto_is_known(finish):
+    config, _ = finish({EXECUTOR: "ray", f"{ACTOR}.ulysses_sequence_parallel_size": 3})
+    with pytest.raises(ConfigError, match="ulysses_sequence_parallel_size=3: the 8 processes of the pool global_pool"):
+        devices(config, frozenset(), 8)
+
+
+def test_more_processes_than_gpus_is_an_error_and_on_a_cpu_they_share(finish):
+    config, _ = finish({PER_NODE: 4})
+    with pytest.raises(ConfigError, match=r"^trainer\.n_gpus_per_node=4: 4 processes .*this machine has 2.*device=cpu"):
+        devices(config, frozenset(), 2)
+    assert "4 processes" in devices(config, frozenset(), 0)[0]
+    pools, _ = finish({POOLS: {"a": [2], "b": [1], "roles": {"reward_model": "b"}}} | JUDGE)
+    with pytest.raises(ConfigError, match=r"^trainer\.resource_pools=.*3 processes"):
+        devices(pools, frozenset(), 2)
+    away, _ = finish(TWO_NODES | {PER_NODE: 4})
+    assert "8 processes on the Ray at head:6379: global_pool 4 on each of 2 nodes" in devices(away, frozenset(), 1)[0]
+
+
+# --- the cluster ---
+
+
+def test_several_nodes_are_those_of_a_cluster(finish):
+    with pytest.raises(
+        ConfigError, match=r"^trainer\.nnodes=2 needs a Ray cluster.*`ray start --head`.*ray_init\.address"
+    ):
+        finish({NODES: 2})
+    with pytest.raises(ConfigError, match=r"^trainer\.resource_pools with a pool on 2 nodes needs"):
+        finish({POOLS: {"main": [1, 1]}})
+    assert finish(TWO_NODES)[0].ray_init.address == "head:6379"
+
+
+def test_the_cluster_of_the_environment_is_taken(finish, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    config, notices = finish({NODES: 2})
+    assert config.ray_init.address == "10.0.0.1:6379" and told(notices, "ray_init.address=10.0.0.1:6379", "RAY_ADDRESS")
+    assert finish({NODES: 2, ADDRESS: "auto"})[0].ray_init.address == "auto"
+    assert finish()[0].ray_init.address is None, "one process needs none"
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
+    assert finish({PER_NODE: 2})[0].ray_init.address is None, "which is where jobs are sent"
+
+
+def test_a_run_outside_the_cluster_is_refused(finish):
+    with pytest.raises(ConfigError, match=r"ray_init\.address=ray://head:10001: .*machine of the cluster"):
+        finish({PER_NODE: 2, ADDRESS: "ray://head:10001"})
+
+
+def test_a_running_cluster_has_its_own_cpus(finish):
+    with pytest.raises(
+        ConfigError, match=r"ray_init\.num_cpus=4 with ray_init\.address=auto.*leave ray_init\.num_cpus out"
+    ):
+        finish({PER_NODE: 2, ADDRESS: "auto", "ray_init.num_cpus": 4})
+    finish({PER_NODE: 2, "ray_init.num_cpus": 4})
+
+
+# --- pools ---
+
+
+def test_roles_that_are_not_named_run_on_the_first_pool(finish):
+    keys = {POOLS: {"main": [2], "judge": [1], "roles": {"reward_model": "judge"}}}
+    config, _ = finish(keys | JUDGE, CRITIC)
+    assert {pool.name: (pool.on_nodes, pool.roles) for pool in pools_of(config)} == {
+        "main": ((2,), ("actor_rollout_ref", "critic")),
+        "judge": ((1,), ("reward_model",)),
+    }
+    assert pool_of(config, REWARD_MODEL).name == "judge" and pool_of(config, CRITIC_MODEL).name == "main"
+    said = devices(config, frozenset(), 0)[0]
+    assert "3 processes" in said and "judge 1 (reward_model)" in said
+
+
+def test_one_pool_is_named_as_it_always_was(finish):
+    (pool,) = pools_of(finish(TWO_NODES | {PER_NODE: 3})[0])
+    assert (pool.name, pool.on_nodes, pool.where) == ("global_pool", (3, 3), "3 on each of 2 nodes")
+
+
+def test_a_number_is_a_pool_on_one_node(finish):
+    config, _ = finish({POOLS: {"main": 2}})
+    assert pools_of(config)[0].on_nodes == (2,)
+
+
+@pytest.mark.parametrize(
+    ("pools", "words"),
+    [
+        ({"roles": {}}, "has no pool.*as in trainer.resource_pools={main"),
+        ({"main": []}, r"the pool main is \[\]; give the number of processes on each"),
+        ({"main": [0]}, r"the pool main is \[0\]"),
+        ({"main": ["two"]}, r"the pool main is \[two\]"),
+        ({"main": [True]}, r"the pool main is \[true\]"),
+        ({"main": [1], "agents": [1]}, "the pool agents is there already"),
+        ({"main": [1], "roles": ["critic"]}, r"roles=\[critic\]: give a pool for each role"),
+        ({"main": [1], "roles": {"critics": "main"}}, "roles.critics: .*no such role; did you mean critic.*roles are"),
+        ({"main": [1], "roles": {"ref": "main"}}, "roles.ref: actor, rollout and reference are one role, actor_"),
+        ({"main": [1], "roles": {"critic": "mian"}}, "roles.critic=mian: there is no such pool; the pools are main"),
+        ({"main": [1], "spare": [1]}, "no role runs on spare. The roles of this run are actor_rollout_ref; map one"),
+    ],
+)  # fmt: skip
+def test_pools_that_cannot_be_are_told(finish, pools, words):
+    with pytest.raises(ConfigError, match=rf"^trainer\.resource_pools.*{words}"):
+        finish({POOLS: pools})
+
+
+def test_a_role_that_this_run_has_none_of_is_reported(finish):
+    config, notices = finish({POOLS: {"main": [1], "roles": {"critic": "main"}}})
+    assert told(notices, "no effect: trainer.resource_pools.roles of critic (this run has none)")
+    assert config.trainer.resource_pools == {"main": [1], "roles": {}}
+
+
+def test_pools_say_how_many_processes_there_are(finish):
+    (notice,) = told(finish({POOLS: {"main": [2]}, PER_NODE: 8, NODES: 1})[1], "unused")
+    assert notice == f"unused: {NODES}, {PER_NODE} (trainer.resource_pools says how many processes there are)"
+
+
+def test_pools_come_from_the_command_line(load):
+    loaded = load(POOLS + "={main:[2],judge:[1,1],roles:{reward_model:judge}}")
+    assert loaded.config.trainer.resource_pools == {"main": [2], "judge": [1, 1], "roles": {"reward_model": "judge"}}
+
+
+# --- agent loops ---
+
+
+@pytest.mark.parametrize(
+    ("keys", "found"),
+    [
+        ({PER_NODE: 2}, [2]),
+        ({PER_NODE: 64}, [8]),
+        (TWO_NODES | {PER_NODE: 3}, [3, 3]),
+        (TWO_NODES | {PER_NODE: 3, f"{ROLLOUT}.agent.num_workers": 5}, [3, 2]),
+        (TWO_NODES | {PER_NODE: 3, f"{ROLLOUT}.agent.num_workers": 1}, [1]),
+        ({POOLS: {"judge": [1], "main": [2], "roles": {"actor_rollout_ref": "main"}}} | JUDGE, [2]),
+    ],
+)
+def test_agent_loops_are_spread_over_the_nodes_of_the_policy(finish, keys, found):
+    assert agent_processes(finish(keys)[0]) == found
+
+
+# --- how models are shared ---
+
+
+@pytest.mark.parametrize(
+    ("keys", "split"),
+    [
+        ({PER_NODE: 1}, Split(1, 1, 1)),
+        ({PER_NODE: 4}, Split(4, 4, 1)),
+        ({PER_NODE: 4, f"{ACTOR}.fsdp_config.fsdp_size": 2}, Split(4, 2, 1)),
+        ({PER_NODE: 4, f"{ACTOR}.fsdp_config.fsdp_size": 8}, Split(4, 4, 1)),
+        ({PER_NODE: 4, f"{ACTOR}.ulysses_sequence_parallel_size": 2}, Split(4, 4, 2)),
+    ],
+)
+def test_a_pool_shares_a_model_as_the_keys_say(finish, keys, split):
+    found = split_of(finish(keys)[0], ACTOR_MODEL)
+    assert found == split and found.data == split.processes // split.ulysses
+
+
+def test_more_shards_than_processes_are_as_many_as_these(finish):
+    key = f"{ACTOR}.fsdp_config.fsdp_size"
+    assert told(finish({PER_NODE: 4, key: 8})[1], f"{key}=8 is 4 here")
+    assert not told(finish({PER_NODE: 4, key: 4})[1], f"{key}=4")
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "pool"),
+    [
+        ({PER_NODE: 4, f"{ACTOR}.ulysses_sequence_parallel_size": 3}, f"{ACTOR}.ulysses_sequence_parallel_size=3", "4"),
+        ({f"{ACTOR}.ulysses_sequence_parallel_size": 2}, f"{ACTOR}.ulysses_sequence_parallel_size=2", "1"),
+        ({PER_NODE: 6, f"{ACTOR}.fsdp_config.fsdp_size": 4}, f"{ACTOR}.fsdp_config.fsdp_size=4", "6"),
+        (KL | {PER_NODE: 6, f"{REF}.fsdp_config.fsdp_size": 4}, f"{REF}.fsdp_config.fsdp_size=4", "6"),
+        ({PER_NODE: 4, "critic.ulysses_sequence_parallel_size": 3}, "critic.ulysses_sequence_parallel_size=3", "4"),
+        (
+            JUDGE | {POOLS: {"main": [1], "judge": [3], "roles": {"reward_model": "judge"}},
+                     "reward_model.model.fsdp_config.fsdp_size": 2},
+            "reward_model.model.fsdp_config.fsdp_size=2", "3",
+        ),
+    ],
+)  # fmt: skip
+def test_a_pool_that_does_not_split_is_told_with_what_does(finish, keys, key, pool):
+    with pytest.raises(ConfigError) as error:
+        finish(keys, CRITIC)
+    text = str(error.value)
+    assert text.startswith(f"{key}: the {pool} processes of the pool ") and "choose one of 1" in text
+
+
+def test_fsdp_size_is_minus_one_or_a_number(make):
+    with pytest.raises(ConfigError, match="fsdp_size=-2: must be"):
+        make({f"{ACTOR}.fsdp_config.fsdp_size": -2})
+
+
+def test_processes_that_share_sequences_need_them_unpadded(finish):
+    with pytest.raises(ConfigError, match=r"ulysses_sequence_parallel_size=2 with .*use_remove_padding=false"):
+        finish(
+            {
+                PER_NODE: 2,
+                f"{ACTOR}.ulysses_sequence_parallel_size": 2,
+                "actor_rollout_ref.model.use_remove_padding": False,
+            }
+        )
+
+
+def test_fused_passes_need_whole_weights(finish):
+    with pytest.raises(ConfigError, match=r"actor_rollout_ref\.model\.use_fused_kernels=true: .*layer by layer"):
+        finish({PER_NODE: 2, "actor_rollout_ref.model.use_fused_kernels": True})
+    finish({"actor_rollout_ref.model.use_fused_kernels": True})
+
+
+@pytest.mark.parametrize(("section", "model"), [(ACTOR, ACTOR_MODEL), ("critic", CRITIC_MODEL)])
+def test_heads_that_do_not_split_are_told(finish, section, model):
+    config, _ = finish({PER_NODE: 4, f"{section}.ulysses_sequence_parallel_size": 4}, CRITIC)
+    check_heads(config, model, Sizes(heads=8))
+    with pytest.raises(ConfigError, match=rf"^{section}\.ulysses.*=4: {model}\.path=some/model has 6 .*1, 2, 3, 6"):
+        check_heads(config, model, Sizes(heads=6))
+
+
+def test_other_commands_still_run_in_one_process():
+    files = ["data.train_files=x", "model.path=x"]
+    for load_one in (load_sft, load_rm):
+        with pytest.raises(NotAvailable, match=r"several processes \(Ray\)"):
+            load_one([*files, "trainer.n_gpus_per_node=2"])
+    with pytest.raises(NotAvailable, match=r"several processes \(Ray\)"):
+        load(["data.path=x", "trainer.nnodes=2"], GENERATION)
+    loaded = load(["data.path=x", "rollout.agent.num_workers=2"], GENERATION)[0]
+    assert told(loaded.notices, "no effect: rollout.agent.num_workers")
+
+
+# --- the plan ---
+
+BATCH = {"data.train_batch_size": 16, f"{ACTOR}.ppo_mini_batch_size": 4, f"{ROLLOUT}.n": 8}
+BF16 = {"actor_rollout_ref.model.dtype": "bf16"}
+
+
+def test_each_process_holds_its_slices_and_a_whole_replica(finish):
+    config, _ = finish(BATCH | BF16 | {PER_NODE: 4, f"{ACTOR}.use_kl_loss": True}, CRITIC)
+    memory = estimate_memory(config, sizes(), 2)
+    assert (memory.weights, memory.masters, memory.moments) == (1_000_000, 0, 2_000_000), "float32 and its own master"
+    assert memory.replica == 2_000_000 and memory.reference == 500_000, "whole in bfloat16; a quarter in bfloat16"
+    assert memory.critic == 3_000_000 and memory.gradients == 1_000_000
+    assert memory.always == 1_000_000 + 2_000_000 + 2_000_000 + 500_000 + 3_000_000
+    assert estimate_memory(finish(BATCH | {EXECUTOR: "ray", PER_NODE: 1})[0], sizes(), 2).replica == 0, "it shares them"
+
+
+def test_copies_of_the_shards_are_as_large_as_their_groups(finish):
+    config, _ = finish(BATCH | {PER_NODE: 4, f"{ACTOR}.fsdp_config.fsdp_size": 2})
+    assert estimate_memory(config, sizes(), 2).moments == 8_000_000 // 2
+    lines = plan_numbers(config, None, sizes())
+    assert value(lines, "shards") == "2"
+    assert "of which there are 2" in next(line.how for line in lines if line.name == "shards")
+
+
+def test_with_lora_the_base_is_shared_too(finish):
+    config, _ = finish(BATCH | BF16 | {PER_NODE: 2, "actor_rollout_ref.model.lora_rank": 8})
+    adapter = 8 * 4 * (2 * (128 + 128) + 2 * (128 + 64) + 3 * (128 + 512))
+    memory = estimate_memory(config, sizes(), 2)
+    assert memory.weights == (2 * 1_000_000 + 4 * adapter) // 2, "the base stays in bfloat16"
+    assert memory.moments == 8 * adapter // 2
+    assert memory.replica == 2 * (1_000_000 + adapter)
+
+
+def test_what_layers_gather_is_counted_and_grows_without_resharding(finish):
+    layer, outside = 128 * 32 * 2 * 6 + 3 * 128 * 512, 1_000_000 - 4 * (128 * 32 * 2 * 6 + 3 * 128 * 512)
+
+    def gathered(**keys):
+        return estimate_memory(finish(BATCH | BF16 | {PER_NODE: 2} | keys)[0], sizes(), 2).gathered
+
+    gradients = (outside + layer) * (2 + 4)
+    assert gathered() == (outside + 2 * layer) * 2 + gradients
+    assert gathered(**{f"{ACTOR}.fsdp_config.forward_prefetch": True}) == (outside + 3 * layer) * 2 + gradients
+    assert gathered(**{f"{ACTOR}.fsdp_config.reshard_after_forward": False}) == 2 * 1_000_000 + gradients
+    assert estimate_memory(finish(BATCH | BF16)[0], sizes(), 2).gathered == 0
+
+
+def test_fsdps_own_offload_leaves_what_is_gathered(finish):
+    offload = {f"{ACTOR}.fsdp_config.offload_policy": True}
+    config, _ = finish(BATCH | BF16 | {PER_NODE: 2} | offload)
+    memory = estimate_memory(config, sizes(), 2, on_gpu=True)
+    assert (memory.weights, memory.moments, memory.gradients, memory.brought) == (0, 0, 0, 0)
+    assert memory.always == memory.replica == 2_000_000 and memory.gathered > 0
+    assert not [turn for turn in memory.turns if turn.name.startswith("the optimiser")]
+    parked, _ = finish(BATCH | BF16 | {PER_NODE: 2, f"{ACTOR}.fsdp_config.param_offload": True})
+    memory = estimate_memory(parked, sizes(), 2, on_gpu=True)
+    assert memory.weights == 0 and memory.moments == 4_000_000
+    assert {turn.brought for turn in memory.turns if "pass" in turn.name} == {2_000_000}
+
+
+def test_rows_are_dealt_to_processes(finish):
+    config, _ = finish(BATCH | {PER_NODE: 3, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4})
+    lines = plan_numbers(config, 100, None)
+    assert value(lines, "processes: global_pool") == "3" and value(lines, "processes for agent loops") == "3"
+    assert value(lines, "sequences per mini-batch") == "32"
+    assert value(lines, "sequences per mini-batch and process") == "11"
+    assert value(lines, "micro-batches per mini-batch") == "3"  # 11 / 4, rounded up
+    assert value(lines, "steps in total") == "7"
+    assert not [line for line in plan_numbers(finish(BATCH)[0], 100, None) if "process" in line.name]
+
+
+def test_processes_that_share_sequences_have_a_part_of_their_tokens(finish):
+    keys = BATCH | {
+        PER_NODE: 4,
+        f"{ACTOR}.ulysses_sequence_parallel_size": 2,
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4,
+    }
+    config, _ = finish(keys)
+    lines = plan_numbers(config, None, sizes())
+    assert (
+        value(lines, "slices of a sequence") == "2" and value(lines, "sequences per mini-batch and 2 processes") == "16"
+    )
+    whole = estimate_memory(finish(keys | {f"{ACTOR}.ulysses_sequence_parallel_size": 1})[0], sizes(), 4)
+    assert estimate_memory(config, sizes(), 4).activations == whole.activations // 2
+
+
+def test_micro_batches_of_a_process_are_no_larger_than_its_share(finish):
+    config, _ = finish(BATCH | {PER_NODE: 16})
+    plan_micro_batches(config, sizes(), 2**40)
+    assert config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu == 2  # 32 sequences over 16
+
+
+def test_processes_on_a_cpu_share_the_memory_of_the_machine(finish, monkeypatch):
+    monkeypatch.setattr("burnish.config.plan.host_memory", lambda: 2**32)
+    config, _ = finish(BATCH | {PER_NODE: 4})
+    said = plan_micro_batches(config, sizes())
+    assert all("of 1.0 GiB of memory" in one or "for 1.0 GiB of memory" in one for one in said) and len(said) == 2
+
+
+def test_pools_are_planned_by_themselves(finish):
+    keys = JUDGE | {POOLS: {"main": [2], "judge": [1], "roles": {"reward_model": "judge"}}}
+    config, _ = finish(BATCH | keys)
+    facts = sizes() | {REWARD_MODEL: Sizes(parameters=10**9)}
+    assert estimate_memory(config, facts, 2).reward_model == 0
+    judge = estimate_memory(config, facts, 2, pool="judge")
+    assert judge.reward_model == 4 * 10**9 and judge.weights == judge.kv_cache == judge.replica == 0
+    said = plan_micro_batches(config, facts, 2**33)
+    assert told(said, "(reward_model.micro_batch_size_per_gpu)") and told(said, f"{ACTOR}.ppo_micro_batch_size_per_gpu")
+    lines = plan_numbers(config, None, facts, memory_bytes=2**33)
+    assert value(lines, "memory of judge: reward model") == gib(4 * 10**9)
+    assert value(lines, "processes: main") == "2" and value(lines, "processes: judge") == "1"
+    names = [line.name for line in lines]
+    assert "estimated peak memory of main" in names and "memory of main: reward model" not in names
+
+
+def test_activations_wait_in_host_memory_in_one_process_only(finish):
+    with pytest.raises(ConfigError, match=r"activation_offload=true: .*enable_gradient_checkpointing=true instead"):
+        finish({"actor_rollout_ref.model.enable_activation_offload": True, "trainer.n_gpus_per_node": 2})
