@@ -12,7 +12,7 @@ prompts were drawn in all, and the proposed prompts that wait: it goes into the 
 the uninterrupted one would have. Generation and training alternate here; running ahead is not built yet.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,9 @@ from burnish.rollout.base import Sampling
 from burnish.tracking.timer import timed
 from burnish.trainer.augment import Augmentation
 from burnish.trainer.filter import GroupFilter
+from burnish.trainer.passes import with_row_numbers
 from burnish.trainer.process_reward import outcomes
+from burnish.trainer.remote_rollouts import RemoteRollouts
 from burnish.trainer.reward_model import RULE_SCORE, RewardModel, model_metrics
 from burnish.trainer.score import (
     add_overlong_penalty,
@@ -56,14 +58,18 @@ class Experience:
         config: PPOConfig,
         dataset: RLDataset | CustomDataset,
         order: Order | CustomOrder,
-        policy: WorkerGroup,
+        policy: WorkerGroup | RemoteRollouts,
         manager: Any,
         needs: Needs,
         end: int | None,
         augmentation: Augmentation,
         reward_model: RewardModel | None = None,
+        meanwhile: Callable[[DataProto, dict[str, float]], object] | None = None,
     ):
         self.config = config
+        # Called with a step's trajectories before the reward model, on devices of its own, scores them. Where groups
+        # are dropped by their scores it is not: what it begins would be in vain for most of them.
+        self.meanwhile = None if config.algorithm.filter_groups.enable else meanwhile
         self.dataset, self.order = dataset, order
         self.policy, self.manager, self.needs = policy, manager, needs
         self.reward_model = reward_model
@@ -129,6 +135,9 @@ class Experience:
         batch = prompts.union(answered)
         generated = int(lengths(batch.batch)[1].sum())
         metrics["perf/generated_tokens"] = metrics.get("perf/generated_tokens", 0) + generated
+        if self.meanwhile is not None:
+            with_row_numbers(batch)
+            self.meanwhile(batch, metrics)
         with timed(metrics, "reward"):
             batch = self._scored(batch, metrics)
         self.augmentation.collect(batch, step, metrics)

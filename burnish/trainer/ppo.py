@@ -10,7 +10,7 @@ import contextlib
 import logging
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -24,12 +24,12 @@ from burnish.algorithms.metrics import data_metrics, lengths, reduce_metrics, th
 from burnish.algorithms.needs import needs_of
 from burnish.algorithms.resample import resample
 from burnish.config import PPOConfig
-from burnish.controller import ClassWithInitArgs, ResourcePoolManager, Role, Worker, WorkerGroup
+from burnish.controller import ResourcePoolManager, Role, Worker, WorkerGroup
 from burnish.data.dataset import train_dataset, val_dataset
 from burnish.data.order import make_order
 from burnish.engine.dump import FOLDER as DUMPS
 from burnish.engine.dump import dump_folder
-from burnish.errors import BadStepError, BurnishError, CheckpointError, NothingToLearn
+from burnish.errors import BadStepError, BurnishError, CheckpointError, DeadlineError, NothingToLearn, WorkerError
 from burnish.protocol import DataProto
 from burnish.tracking import RunFolder, Tracker
 from burnish.tracking.timer import timed
@@ -39,8 +39,11 @@ from burnish.trainer.checkpoint import CheckpointStore, disk_errors, link_model_
 from burnish.trainer.credit import Credit
 from burnish.trainer.due import is_due
 from burnish.trainer.experience import Experience, drawn_of
+from burnish.trainer.groups import close_within, load_models, make_groups, write_captured
 from burnish.trainer.heap import older_objects_kept
+from burnish.trainer.passes import Passes
 from burnish.trainer.process_reward import reward_tokens
+from burnish.trainer.remote_rollouts import RemoteRollouts
 from burnish.trainer.report import entropy_metrics, sample_rows, variance_metrics
 from burnish.trainer.reward_model import RewardModel, check_rows, check_training_rows
 from burnish.trainer.state import (
@@ -57,6 +60,8 @@ from burnish.trainer.validate import Validator
 from burnish.workers.conversations import Conversations
 
 log = logging.getLogger(__name__)
+
+CLOSING_S, BUSY_S = 60.0, 2.0  # for workers to end what they started; after a failure they may be busy with else
 
 
 class PPOTrainer:
@@ -84,6 +89,8 @@ class PPOTrainer:
         self.needs = needs_of(config)
         self.bad_steps = dict.fromkeys(("actor", "critic", "process_reward"), 0)  # updates in a row not applied
         self.told_of_no_signal = False
+        self.groups: dict[str, WorkerGroup] = {}
+        self.begun: Passes | None = None  # over the batch that is being scored
         self.saved: int | None = None  # the last step whose checkpoint this run wrote, or started from
         self.read_rows()
         folder = RunFolder.of(config.trainer)
@@ -143,39 +150,37 @@ class PPOTrainer:
         """Make the worker groups and load their models."""
         manager = self.resource_pool_manager
         manager.check_devices(self.worker_group_cls.available_devices(self.config.trainer.device))
-        groups: dict[str, WorkerGroup] = {}
-        for name, pool in manager.pools.items():
-            pool.device = self.config.trainer.device
-            classes = {
-                role: ClassWithInitArgs(self.role_worker_mapping[role], self.config, self.total_steps)
-                for role in manager.roles_of(name)
-            }
-            groups |= self.worker_group_cls.spawn(pool, classes)
+        for pool in manager.pools.values():
+            pool.device = self.config.trainer.device if pool in manager.model_pools() else "cpu"
+        classes = self.role_worker_mapping
+        self.groups = groups = make_groups(manager, self.worker_group_cls, classes, self.config, self.total_steps)
         self.policy: Any = groups[Role.ActorRolloutRef]
         self.critic: Any = groups.get(Role.Critic)
         self.process_reward: Any = groups.get(Role.ProcessReward)
         judge: Any = groups.get(Role.RewardModel)  # frozen: it is in no checkpoint
         models = {"actor": self.policy, "critic": self.critic, "process_reward": self.process_reward}
         self.models = {name: group for name, group in models.items() if group is not None}  # what a checkpoint holds
-        for group in groups.values():
-            group.init_model()
+        load_models(manager, groups)
+        agents = groups.get(Role.AgentLoop)
+        rollouts: Any = self.policy if agents is None else RemoteRollouts(self.policy, agents)
         self.experience = Experience(
             config=self.config,
             dataset=self.train_rows,
             order=self.order,
-            policy=self.policy,
+            policy=rollouts,
             manager=self.reward_fn,
             needs=self.needs,
             end=self.end,
             augmentation=Augmentation(self.new_prompts, self.tracker.event),
             reward_model=RewardModel(self.config.reward_model, judge) if judge else None,
+            meanwhile=self.begin_early if judge and self.has_own_devices(Role.RewardModel) else None,
         )
         self.validator: Validator | None = None
         if self.val_rows is not None:
             self.validator = Validator(
                 config=self.config,
                 dataset=self.val_rows,
-                policy=self.policy,
+                policy=rollouts,
                 manager=self.val_reward_fn,
                 tokenizer=self.tokenizer,
                 folder=self.tracker.folder,
@@ -193,15 +198,7 @@ class PPOTrainer:
                 metrics |= saving  # the time of the checkpoint before this step
                 with timed(metrics, "step"):
                     batch = self.draw(metrics)  # prompts, new weights out, generate, score
-                    if self.reads_old_log_probs():
-                        with timed(metrics, "old_log_prob"):
-                            batch = batch.union(self.old_log_probs(batch))
-                    if self.config.reads_reference:
-                        with timed(metrics, "ref"):
-                            batch = batch.union(self.policy.compute_ref_log_prob(batch))
-                    if self.critic:
-                        with timed(metrics, "values"):
-                            batch = batch.union(self.critic.compute_values(batch))
+                    batch = self.begun_passes(batch, metrics).join(batch)  # old and reference log-probs, values
                     if self.process_reward:
                         with timed(metrics, "process_reward"):
                             when = self.config.process_reward.update
@@ -211,13 +208,13 @@ class PPOTrainer:
                         batch = self.credit(batch, metrics)
                     with timed(metrics, "describe"):
                         metrics |= self.describe(batch)
-                    trained = self.resampled(batch, metrics)
+                    sent = self.resampled(batch, metrics).select(non_tensor_batch_keys=["uid"])  # what updates read
                     if self.critic:
                         with timed(metrics, "update_critic"):
-                            self.note_updates("critic", self.critic.update_critic(trained, self.step), metrics)
+                            self.note_updates("critic", self.critic.update_critic(sent, self.step), metrics)
                     if self.step > trainer.critic_warmup:
                         with timed(metrics, "update_actor"):
-                            self.note_updates("actor", self.policy.update_actor(trained, self.step), metrics)
+                            self.note_updates("actor", self.policy.update_actor(sent, self.step), metrics)
                     self.credit.correction.watch(metrics, self.step)
                     if self.validator and is_due(trainer.test_freq, self.step, self.total_steps):
                         with timed(metrics, "testing"):
@@ -275,12 +272,33 @@ class PPOTrainer:
         chooses = token_choice(actor.policy_loss.loss_mode) is not None  # tokens, by their ratio over the whole batch
         return several or chooses or self.config.algorithm.pf_ppo.enable or self.credit.reads_old_log_probs
 
-    def old_log_probs(self, batch: DataProto) -> DataProto:
-        """`old_log_probs` and what else the estimator asked of that pass; the rollout's own where it is bypassed."""
-        if self.config.algorithm.rollout_correction.bypass_mode:
-            return DataProto.from_dict({"old_log_probs": batch.batch["rollout_log_probs"]})
-        log_probs: DataProto = self.policy.compute_log_prob(batch, self.credit.needs.outputs)
-        return log_probs
+    def begun_passes(self, batch: DataProto, metrics: dict[str, float]) -> Passes:
+        """The passes over a batch, begun: those that experience began while the reward model scored, or else now."""
+        begun, self.begun = self.begun, None
+        return begun or self.begin_passes(batch, metrics)
+
+    def begin_passes(self, batch: DataProto, metrics: dict[str, float]) -> Passes:
+        """Begin what anything reads of: `old_log_probs` and what else the estimator asked of that pass (the rollout's
+        own where it is bypassed), `ref_log_prob` and `values`."""
+        passes = Passes(batch, metrics)
+        if self.reads_old_log_probs() and self.config.algorithm.rollout_correction.bypass_mode:
+            batch.batch["old_log_probs"] = batch.batch["rollout_log_probs"]
+        elif self.reads_old_log_probs():
+            passes.begin("old_log_prob", self.policy.compute_log_prob.start, self.credit.needs.outputs)
+        if self.config.reads_reference:
+            passes.begin("ref", self.policy.compute_ref_log_prob.start)
+        if self.critic:
+            passes.begin("values", self.critic.compute_values.start)
+        return passes
+
+    def begin_early(self, batch: DataProto, metrics: dict[str, float]) -> None:
+        """While the reward model scores a batch on devices of its own, the policy's and the critic's need not wait."""
+        self.begun = self.begin_passes(batch, metrics)
+
+    def has_own_devices(self, role: str) -> bool:
+        """Whether a role's models can compute while the policy's do."""
+        mapping = self.resource_pool_manager.mapping
+        return mapping[role] != mapping[Role.ActorRolloutRef]
 
     def resampled(self, batch: DataProto, metrics: dict[str, float]) -> DataProto:
         """What is trained on: the batch, or rows of it drawn by their score."""
@@ -371,9 +389,9 @@ class PPOTrainer:
         }
         text = as_text(state)
 
-        def write(folder: Path) -> None:
+        def write(save: Callable[[WorkerGroup, Path], object], folder: Path) -> None:
             for name, group in self.models.items():
-                group.save_checkpoint(folder / name)
+                save(group, folder / name)
             link_model_files(folder, "actor")
             write_state(folder, text)
 
@@ -383,9 +401,9 @@ class PPOTrainer:
             with disk_errors(self.store.folder(self.step)):
                 for group in self.models.values():
                     group.capture_checkpoint()
-            self.store.save_behind(self.step, write)
+            self.store.save_behind(self.step, partial(write, write_captured))
         else:
-            self.store.save(self.step, write)
+            self.store.save(self.step, partial(write, lambda group, folder: group.save_checkpoint(folder)))
             self.has_saved(self.step)
 
     def note_saved(self, *, wait: bool) -> None:
@@ -431,16 +449,24 @@ class PPOTrainer:
             group.load_checkpoint(folder / name)
 
     def close(self) -> None:
-        """End what workers and reward managers started, once the checkpoint that is being written is complete."""
-        has_failed = sys.exception() is not None  # of something else, which the error of a save must not replace
-        try:
-            self.note_saved(wait=True)
-        except Exception as error:
+        """End what workers and reward managers started, once the checkpoint that is being written is complete.
+
+        All of it is tried. What fails rises, unless the run has failed already: that error must not be replaced.
+        """
+        has_failed, failures = sys.exception() is not None, list[Exception]()
+        with_ends = [self.groups[role] for role in (Role.AgentLoop, Role.ActorRolloutRef) if role in self.groups]
+        managers = [manager for manager in (self.reward_fn, self.val_reward_fn) if hasattr(manager, "close")]
+        patience = BUSY_S if has_failed else CLOSING_S
+        ends: list[Callable[[], object]] = [partial(self.note_saved, wait=True)]
+        ends += [partial(close_within, patience, group) for group in with_ends]
+        ends += [part.close for part in managers] + [group.shutdown for group in self.groups.values()]
+        for end in ends:
+            try:
+                end()
+            except Exception as error:  # noqa: BLE001 (told below)
+                failures.append(error)
+        for failure in failures:
             if not has_failed:
-                raise
-            log.error("%s", error, exc_info=not isinstance(error, BurnishError))
-        finally:
-            self.policy.close()
-            for manager in (self.reward_fn, self.val_reward_fn):
-                if hasattr(manager, "close"):
-                    manager.close()
+                raise failure
+            if not isinstance(failure, WorkerError | DeadlineError):  # workers that are gone, or still busy
+                log.error("%s", failure, exc_info=None if isinstance(failure, BurnishError) else failure)

@@ -2,31 +2,38 @@
 
 What can be wrong with keys, files, rows and the reward function is found here, before a model is loaded. `build` is
 also the way in for a program of one's own: it takes a finished configuration and hands back the trainer.
+
+`train` is what `burnish ppo` does with it: where workers die, it goes on from the newest checkpoint (`restart.py`).
 """
 
 import functools
 import logging
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
+
 from burnish.algorithms.needs import needs_of
 from burnish.config import PPOConfig
-from burnish.config.checks import check_files, check_model
+from burnish.config.checks import check_files, check_heads, check_model
 from burnish.config.explain import explain
 from burnish.config.finalise import finalise
 from burnish.config.load import Loaded
 from burnish.config.model import ModelConfig
+from burnish.config.placement import AGENT_LOOP, AGENTS, agent_processes, pools_of
 from burnish.config.plan import plan_micro_batches, plan_table
 from burnish.config.ppo import CRITIC_MODEL, REWARD_MODEL
+from burnish.config.rules.cluster import devices
 from burnish.config.rules.offload import without_gpu
-from burnish.controller import ResourcePoolManager, Role, Worker
+from burnish.controller import ResourcePoolManager, Role, Worker, WorkerGroup
 from burnish.controller.local import LocalWorkerGroup
 from burnish.data.files import describe
 from burnish.engine.seeding import seed_torch
-from burnish.errors import ModelError
+from burnish.errors import ModelError, WorkerDied, WorkersLate
 from burnish.models.adapters import adapter_to_go_on_from
 from burnish.models.device import dtype_on, memory_of, pick_device
 from burnish.models.facts import ModelFacts, read_model_facts
@@ -35,6 +42,7 @@ from burnish.models.loading import check_reward_model, load_tokenizer, naming
 from burnish.rewards.managers import load_manager
 from burnish.rewards.scoring import Scoring
 from burnish.trainer.ppo import PPOTrainer
+from burnish.trainer.restart import Restarts
 from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
 from burnish.workers.conversations import other_ids
 from burnish.workers.critic import CriticWorker
@@ -53,16 +61,39 @@ def run(loaded: Loaded[PPOConfig]) -> None:
         print(plan_table(config, rows, facts, needs_of(config), device_memory(config.trainer.device)))
         return
     print(explain(config, loaded.explicit))
-    trainer = build(config)
-    trainer.tracker.folder.write_recipe(loaded.given)
-    trainer.init_workers()
-    with terminated_as_interrupted():
+    trainer = train(config, loaded.given)
+    log.info("done, %d steps; %s", trainer.step, newest(trainer))
+
+
+def train(config: PPOConfig, given: dict[str, Any]) -> PPOTrainer:
+    """Train to the end and hand back the trainer; `given` are the keys that were set, for the run's recipe.
+
+    Where the workers of a cluster died or hang, the run is built anew and goes on from its newest checkpoint, up to
+    `trainer.max_restarts` times in a row without another one.
+    """
+    restarts = Restarts(config.trainer.max_restarts if config.trainer.executor == "ray" else 0)
+    while True:
+        trainer = build(restarts.resumed(config))
         try:
-            trainer.fit()
+            trainer.tracker.folder.write_recipe(given)
+            with terminated_as_interrupted():
+                with ExitStack() as stack:  # `fit` closes both; workers that cannot be made must not leave them open
+                    stack.enter_context(trainer.tracker)
+                    stack.enter_context(closing(trainer))
+                    trainer.init_workers()
+                    stack.pop_all()
+                restarts.tell(trainer)
+                trainer.fit()
+            return trainer
         except KeyboardInterrupt:
             log.warning("stopped in step %d of %d; %s", trainer.step, trainer.total_steps, newest(trainer))
             raise
-    log.info("done, %d steps; %s", trainer.step, newest(trainer))
+        except (WorkerDied, WorkersLate) as error:
+            if config.trainer.executor != "ray":
+                raise
+            restarts.note(error, trainer)
+        finally:
+            disconnect(trainer.worker_group_cls)
 
 
 def newest(trainer: PPOTrainer) -> str:
@@ -113,6 +144,8 @@ def check(loaded: Loaded[PPOConfig]) -> tuple[int, dict[str, ModelFacts]]:
         if key == REWARD_MODEL:
             check_reward_model(model)
         loaded.notices += check_model(config, key, facts[key])
+        check_heads(config, key, facts[key])
+    loaded.notices += devices(config, loaded.explicit, gpus(config.trainer.device))
     memory = device_memory(config.trainer.device)
     for model in config.models.values():
         model.dtype = dtype_on(pick_device(config.trainer.device), model.dtype)
@@ -134,8 +167,13 @@ def device_memory(kind: str) -> int | None:
     return memory_of(pick_device(kind))
 
 
+def gpus(kind: str) -> int:
+    """GPUs of this machine that can be trained on; 0 where that is done on a CPU."""
+    return torch.cuda.device_count() if pick_device(kind).type == "cuda" else 0
+
+
 def build(config: PPOConfig) -> PPOTrainer:
-    """The trainer of a finished configuration, on the local executor."""
+    """The trainer of a finished configuration, in this process or connected to Ray."""
     seed_torch(config.trainer.seed, deterministic=config.trainer.deterministic)
     scoring = Scoring.from_config(config)
     scoring.validate()
@@ -153,14 +191,49 @@ def build(config: PPOConfig) -> PPOTrainer:
         workers[Role.Critic] = CriticWorker
     if config.process_reward.enable:
         workers[Role.ProcessReward] = ProcessRewardWorker
-    return PPOTrainer(
-        config,
-        tokenizer,
-        role_worker_mapping=workers,
-        resource_pool_manager=ResourcePoolManager(
-            {"global_pool": [1]}, dict.fromkeys(workers, "global_pool"), config.trainer.device
-        ),
-        worker_group_cls=LocalWorkerGroup,
-        reward_fn=load_manager(config, tokenizer, 0, scoring),
-        val_reward_fn=load_manager(config, tokenizer, config.trainer.log_val_generations, scoring),
+    reward_fn = load_manager(config, tokenizer, 0, scoring)
+    val_reward_fn = load_manager(config, tokenizer, config.trainer.log_val_generations, scoring)
+    manager, group = pools(config, workers), executor(config)
+    try:
+        return PPOTrainer(config, tokenizer, workers, manager, group, reward_fn, val_reward_fn)
+    except BaseException:
+        disconnect(group)
+        raise
+
+
+def pools(config: PPOConfig, workers: dict[str, type[Worker]]) -> ResourcePoolManager:
+    """The pools that the roles of `workers` run on; with Ray, also one for agent loops, whose class it adds."""
+    device, spec, mapping = config.trainer.device, dict[str, list[int]](), dict[str, str]()
+    for pool in pools_of(config):
+        spec[pool.name] = list(pool.on_nodes)
+        mapping |= dict.fromkeys((role for role in workers if role in pool.roles), pool.name)
+    if config.trainer.executor != "ray":
+        return ResourcePoolManager(spec, mapping, device)
+    from burnish.workers.agent_loop import AgentLoopWorker
+
+    workers[AGENT_LOOP] = AgentLoopWorker
+    manager = ResourcePoolManager(spec | {AGENTS: agent_processes(config)}, mapping | {AGENT_LOOP: AGENTS}, device)
+    manager.pools[AGENTS].device = "cpu"
+    return manager
+
+
+def executor(config: PPOConfig) -> type[WorkerGroup]:
+    """How workers are made and called: in this process, or by a Ray that is started or joined here."""
+    trainer = config.trainer
+    if trainer.executor != "ray":
+        return LocalWorkerGroup
+    from burnish.controller.ray import connect
+
+    return connect(
+        config.ray_init,
+        processes=sum(pool.processes for pool in pools_of(config)) + sum(agent_processes(config)),
+        logs=Path(trainer.default_local_dir) / "logs",
+        deadline_s=trainer.worker_timeout,
+        start_deadline_s=trainer.ray_wait_register_center_timeout,
     )
+
+
+def disconnect(group: type[WorkerGroup]) -> None:
+    """End what `executor` started; nothing where workers are in this process."""
+    if leave := getattr(group, "disconnect", None):
+        leave()

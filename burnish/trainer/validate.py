@@ -28,6 +28,7 @@ from burnish.rollout.base import Sampling
 from burnish.tracking import RunFolder
 from burnish.trainer.agent_metrics import agent_metrics
 from burnish.trainer.experience import training_sampling
+from burnish.trainer.remote_rollouts import RemoteRollouts
 from burnish.trainer.report import sample_rows
 from burnish.trainer.reward_model import PRECOMPUTED, RewardModel, models_alone
 from burnish.trainer.score import score, scores_at_once
@@ -42,7 +43,7 @@ class Validator:
         self,
         config: PPOConfig,
         dataset: RLDataset | CustomDataset,
-        policy: WorkerGroup,
+        policy: WorkerGroup | RemoteRollouts,
         manager: Any,
         tokenizer: Any,
         folder: RunFolder,

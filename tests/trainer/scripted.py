@@ -12,7 +12,7 @@ from typing import Any
 from burnish.rollout import make_engine
 from tests.agents.conftest import WritingEngine
 
-WORKER = "burnish.workers.actor_rollout_ref.make_engine"
+WORKER = "burnish.workers.replica.make_engine"
 SAMPLED = 8
 ECHO = '''
 from burnish.agents.tools import BaseTool, ToolResponse

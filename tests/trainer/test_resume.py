@@ -293,7 +293,7 @@ def test_closing_raises_why_a_save_failed_where_nothing_else_did(build_trainer, 
         raise ZeroDivisionError("a bug")
 
     trainer, closed = build_trainer(*GRPO, *ONE), []
-    monkeypatch.setattr(trainer.policy.worker.scoring, "close", lambda: closed.append("scoring"))
+    monkeypatch.setattr(trainer.policy.worker.rollouts.scoring, "close", lambda: closed.append("scoring"))
     trainer.store.save_behind(1, fail)
     with pytest.raises(ZeroDivisionError, match="a bug"):
         trainer.close()

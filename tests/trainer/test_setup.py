@@ -1,11 +1,18 @@
 """Wiring: each model of a run is looked at before any of them is loaded, and planned with its own sizes."""
 
 import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
 from burnish.config.load import load_ppo
-from burnish.errors import ConfigError, ModelError
+from burnish.controller import Role
+from burnish.controller.local import LocalWorkerGroup
+from burnish.errors import CheckpointError, ConfigError, ModelError
 from burnish.models.tiny import write_tiny_model
 from burnish.trainer import setup
 
@@ -91,3 +98,104 @@ def test_the_plan_shows_the_kv_pool_and_its_share_of_the_device(load, capsys, ti
     setup.run(loaded)
     [line] = [line for line in capsys.readouterr().out.splitlines() if "KV pool" in line]
     assert "rollout.max_num_seqs=3 sequences of 40 tokens, at most 0.5 of 1.0 GiB" in line
+
+
+# --- several processes ---
+
+CLUSTER = ["trainer.n_gpus_per_node=2", "algorithm.adv_estimator=gae"]
+
+
+class Cluster(LocalWorkerGroup):
+    """Stands for a Ray: it notes how it was connected, and that it was left again."""
+
+    connected: ClassVar[list[dict[str, Any]]] = []
+    left = 0
+
+    @classmethod
+    def disconnect(cls) -> None:
+        Cluster.left += 1
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """A `controller.ray` and agent loops that start nothing."""
+
+    def connect(ray_init, **how):
+        Cluster.connected.append({"ray_init": ray_init, **how})
+        return Cluster
+
+    Cluster.connected, Cluster.left = [], 0
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setitem(sys.modules, "burnish.controller.ray", SimpleNamespace(connect=connect))
+    return Cluster
+
+
+def test_one_process_is_built_without_ray(job, reward):
+    program = (
+        "import sys\nfrom burnish.config.load import load_ppo\nfrom burnish.trainer import setup\n"
+        f"loaded = load_ppo({job!r})\nsetup.prepare(loaded)\ntrainer = setup.build(loaded.config)\n"
+        "print(trainer.worker_group_cls.__name__, 'ray' in sys.modules, trainer.resource_pool_manager.pools)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.startswith("LocalWorkerGroup False {'global_pool': ResourcePool([1], "), done.stderr
+
+
+def test_several_processes_are_rays_and_agent_loops_run_on_cpus(job, reward, cluster):
+    loaded = load_ppo([*job, *CLUSTER, "trainer.worker_timeout=7", "trainer.ray_wait_register_center_timeout=9"])
+    setup.prepare(loaded)
+    trainer = setup.build(loaded.config)
+    (how,) = cluster.connected
+    assert how.pop("ray_init") is loaded.config.ray_init
+    assert how == {"processes": 4, "logs": Path("run/logs"), "deadline_s": 7, "start_deadline_s": 9}
+    manager = trainer.resource_pool_manager
+    assert {name: pool.process_on_nodes for name, pool in manager.pools.items()} == {"global_pool": [2], "agents": [2]}
+    assert manager.pools["agents"].device == "cpu" and manager.roles_of("agents") == [Role.AgentLoop]
+    assert manager.roles_of("global_pool") == [Role.ActorRolloutRef, Role.Critic]
+    assert [notice for notice in loaded.notices if notice.startswith("2 processes on a Ray of this machine")]
+    assert cluster.left == 0
+
+
+def test_pools_of_the_configuration_are_those_of_the_run(job, reward, cluster):
+    pools = "trainer.resource_pools={main:[2],value:[1],roles:{critic:value}}"
+    loaded = load_ppo([*job, "algorithm.adv_estimator=gae", pools, "actor_rollout_ref.rollout.agent.num_workers=3"])
+    setup.prepare(loaded)
+    manager = setup.build(loaded.config).resource_pool_manager
+    assert {name: pool.process_on_nodes for name, pool in manager.pools.items()} == {
+        "main": [2], "value": [1], "agents": [3],
+    }  # fmt: skip
+    assert manager.get_resource_pool(Role.Critic).name == "value"
+
+
+def test_what_is_wrong_after_connecting_leaves_the_cluster(job, reward, cluster):
+    loaded = load_ppo([*job, *CLUSTER])
+    setup.prepare(loaded)
+    Path("run").mkdir()
+    Path("run/global_step_1").mkdir()
+    with pytest.raises(CheckpointError):
+        setup.build(loaded.config)
+    assert cluster.left == 1
+
+
+def test_auto_asks_torch_for_the_gpus(job, reward, monkeypatch):
+    monkeypatch.setattr(setup, "gpus", lambda kind: 4)
+    monkeypatch.setattr(setup, "device_memory", lambda kind: 2**34)
+    loaded = load_ppo([*job, "trainer.executor=ray"])
+    setup.prepare(loaded)
+    assert loaded.config.trainer.n_gpus_per_node == 4
+    with pytest.raises(ConfigError, match=r"n_gpus_per_node=8: 8 processes .*this machine has 4"):
+        setup.prepare(load_ppo([*job, "trainer.n_gpus_per_node=8"]))
+
+
+def test_heads_that_do_not_split_are_told_before_a_model_is_loaded(job, reward):
+    key = "actor_rollout_ref.actor.ulysses_sequence_parallel_size=3"
+    with pytest.raises(ConfigError, match=r"ulysses_sequence_parallel_size=3: actor_rollout_ref\.model\.path=.* heads"):
+        setup.prepare(load_ppo([*job, "trainer.n_gpus_per_node=3", key]))
+
+
+def test_the_plan_of_several_processes(job, reward, capsys):
+    loaded = load_ppo([*job, *CLUSTER, "--plan"])
+    setup.prepare(loaded)
+    setup.run(loaded)
+    plan = capsys.readouterr().out
+    assert "processes: global_pool" in plan and "2: actor_rollout_ref, critic" in plan
+    assert "memory: rollout replica" in plan and "; 1/2 of them" in plan and "in each process" in plan

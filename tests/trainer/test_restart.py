@@ -1,0 +1,151 @@
+"""Workers that die: the run goes on from its newest checkpoint, says so, and gives up when that leads nowhere."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from burnish.config.load import load_ppo
+from burnish.controller.local import LocalWorkerGroup
+from burnish.errors import DeadlineError, WorkerDied, WorkerError, WorkersLate
+from burnish.trainer import setup
+from burnish.trainer.ppo import PPOTrainer
+
+GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=2", "trainer.val_before_train=false"]
+LEFT: list[str] = []
+
+
+class Ray(LocalWorkerGroup):
+    """A worker in this process that counts as one of a cluster."""
+
+    @classmethod
+    def disconnect(cls) -> None:
+        LEFT.append("cluster")
+
+
+@pytest.fixture
+def run(job, reward, monkeypatch):
+    """`run(overrides, dies)` trains as `burnish ppo` does; `dies` is asked in every update whether the worker dies."""
+
+    def train(*overrides, dies=lambda step: False, error=WorkerDied, at="note_updates", executor="ray"):
+        loaded = load_ppo([*job, *GRPO, *overrides])
+        setup.prepare(loaded)
+        loaded.config.trainer.executor = executor
+        original = getattr(PPOTrainer, at)
+
+        def failing(self, *args, **kwargs):
+            if dies(getattr(self, "step", 0)):
+                raise error("rank 1 of 2 of pool 'global_pool' died: killed by signal 9")
+            return original(self, *args, **kwargs)
+
+        monkeypatch.setattr(PPOTrainer, at, failing)
+        try:
+            return setup.train(loaded.config, loaded.given)
+        finally:
+            monkeypatch.setattr(PPOTrainer, at, original)
+
+    original_build = setup.build
+
+    def build(config):
+        """A trainer whose worker is in this process; only who builds it takes it for one of a cluster."""
+        trainer = original_build(replace(config, trainer=replace(config.trainer, executor="local")))
+        trainer.worker_group_cls = Ray
+        return trainer
+
+    LEFT.clear()
+    monkeypatch.setattr(setup, "build", build)
+    return train
+
+
+def once(*steps):
+    """Dies in each of these steps, the first time it gets there."""
+    left = list(steps)
+
+    def dies(step):
+        if left and step == left[0]:
+            left.pop(0)
+            return True
+        return False
+
+    return dies
+
+
+def events(kind, folder="run"):
+    lines = [json.loads(line) for line in (Path(folder) / "events.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == kind]
+
+
+def test_a_run_goes_on_from_its_newest_checkpoint_as_if_nothing_had_happened(run, metrics_of, caplog):
+    run("trainer.default_local_dir=whole", "trainer.save_freq=1")
+    trainer = run("trainer.save_freq=1", dies=once(3))
+    assert trainer.step == 3 and metrics_of("run") == metrics_of("whole")
+    (event,) = events("restart")
+    assert (event["attempt"], event["failed_step"], event["checkpoint"]) == (1, 3, 2) and "signal 9" in event["error"]
+    assert (
+        "in step 3 of 3: rank 1 of 2" in caplog.text
+        and "restart 1 of 2: the run goes on from run/global_step_2" in caplog.text
+    )
+    assert LEFT == ["cluster"] * 3, "each attempt leaves its cluster"
+
+
+def test_without_a_checkpoint_it_starts_again_and_says_so(run, metrics_of, caplog):
+    run("trainer.default_local_dir=whole")
+    run(dies=once(2))
+    assert metrics_of("run") == metrics_of("whole")
+    (event,) = events("restart")
+    assert event["checkpoint"] is None and event["failed_step"] == 2
+    assert "from where it started, for it saved nothing yet" in caplog.text
+    assert Path("run/previous-1/metrics.jsonl").exists(), "what the failed attempt left"
+
+
+def test_progress_is_a_new_checkpoint(run):
+    run("trainer.save_freq=1", "trainer.max_restarts=1", dies=once(2, 3))
+    assert [event["attempt"] for event in events("restart")] == [1, 1]
+
+
+def test_a_run_that_gets_nowhere_gives_up_with_its_own_error(run):
+    with pytest.raises(WorkerDied) as error:
+        run("trainer.save_freq=1", dies=lambda step: step == 3)
+    text = str(error.value)
+    assert text.startswith("rank 1 of 2 of pool 'global_pool' died: killed by signal 9\nGiven up")
+    assert "trainer.max_restarts=2 times" in text and "run/logs" in text and "goes on from run/global_step_2" in text
+    assert len(events("restart")) == 2
+    with pytest.raises(WorkerDied, match=r"it saved nothing \(trainer\.save_freq\)"):
+        run("trainer.default_local_dir=other", "trainer.max_restarts=0", dies=lambda step: True)
+
+
+def test_workers_that_hang_are_restarted_too_and_other_errors_are_not(run):
+    run("trainer.save_freq=1", dies=once(2), error=WorkersLate)
+    assert len(events("restart")) == 1
+    for number, error in enumerate((WorkerError, DeadlineError)):  # a slow disk or tool is none of the workers'
+        with pytest.raises(error, match="signal 9"):
+            run(f"trainer.default_local_dir=other{number}", dies=once(2), error=error)
+    assert LEFT == ["cluster"] * 4
+
+
+def test_workers_that_die_while_they_load_are_restarted(run):
+    run(dies=once(0), at="init_workers")
+    (event,) = events("restart")
+    assert event["failed_step"] == 0
+
+
+def test_nothing_is_restarted_in_one_process(run):
+    with pytest.raises(WorkerDied, match="signal 9$"):
+        run(dies=once(2), executor="local")
+
+
+def test_a_run_that_was_to_start_afresh_does_so_once(run):
+    run("trainer.save_freq=1", "trainer.total_training_steps=1")
+    trainer = run("trainer.save_freq=1", "trainer.resume_mode=disable", dies=once(3))
+    assert trainer.step == 3 and events("restart")[0]["checkpoint"] == 2
+    assert not Path("run/previous-2").exists()
+
+
+def test_a_run_from_a_named_checkpoint_starts_there_again_until_it_has_its_own(run):
+    run("trainer.save_freq=1")
+    start = ["trainer.resume_from_path=run/global_step_1", "trainer.default_local_dir=run"]
+    trainer = run(*start, dies=once(2))
+    assert trainer.resume_from == Path("run/global_step_1"), "not from the newer one that an earlier run left"
+    trainer = run("trainer.save_freq=1", *start, dies=once(3))
+    assert trainer.resume_from == Path("run/global_step_2")
