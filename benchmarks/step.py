@@ -8,6 +8,8 @@ stderr. Speed does not depend on what the weights are, so nothing is downloaded.
     python benchmarks/step.py --shape qwen2.5-0.5b --prompts 64 --n 8 --tokens 512 --steps 4 --kl \\
         actor_rollout_ref.model.dtype=bfloat16                               # a GPU
 
+With `trainer.executor=ray` the workers are other processes: memory and rates that are measured inside are left out.
+
 `--beside` runs the job again the simple way: padded rows through transformers' own modules, and whole logits. Phases
 that have no part in that, such as gen, tell how even the machine was. Runs have a process each, and so has the making
 of the model, whose time does not count.
@@ -120,7 +122,8 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     trainer = setup.build(loaded.config)
     trainer.init_workers()
     tell(f"  ready to fit {alive() - made:.1f} s after the command, not counting that")
-    ends, peaks = watch_steps(trainer, options.steps), watch_memory(trainer.policy.worker.actor)
+    here = getattr(trainer.policy, "worker", None)  # None: in other processes (trainer.executor=ray)
+    ends, peaks = watch_steps(trainer, options.steps), watch_memory(here.actor) if here else None
     trainer.fit()
 
     lines = read_metrics(loaded.config.trainer.default_local_dir)
@@ -131,15 +134,17 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     names = [name for name in lines[-1] if name.startswith(("timing_s/", "perf/", "actor/skipped_tokens_ratio"))]
     later = {name: statistics.median(line[name] for line in lines[1:]) for name in names}
     known = {name: getattr(options, name) for name in ("shape", "prompts", "n", "tokens", "kl", "lora", "overrides")}
-    on_gpu = trainer.policy.worker.actor.device.type == "cuda"
+    on_gpu = pick_device(trainer.config.trainer.device).type == "cuda"
     known["device"] = torch.cuda.get_device_name() if on_gpu else f"CPU, {torch.get_num_threads()} threads"
     known["torch"] = torch.__version__
     known["phases"] = {name.removeprefix("timing_s/"): later[name] for name in names if name.startswith("timing_s/")}
     known["step"] = step = known["phases"].pop("step")
     known |= {"first step": lines[0]["timing_s/step"], "command to first step": ends[0] - made, "model made": made}
-    known |= {"tokens per second": later["perf/total_num_tokens"] / step, "peak memory": max(peaks())}
+    known["tokens per second"] = later["perf/total_num_tokens"] / step
+    if peaks is not None:
+        known |= {"peak memory": max(peaks()), **rates(trainer, later)}
     named = {"peak memory of the update": "perf/max_memory_allocated_gb", "MFU": "perf/mfu/actor"}
-    return known | {name: later[metric] for name, metric in named.items() if metric in later} | rates(trainer, later)
+    return known | {name: later[metric] for name, metric in named.items() if metric in later}
 
 
 def job(options: argparse.Namespace, folder: Path) -> list[str]:
