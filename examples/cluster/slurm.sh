@@ -51,9 +51,8 @@ if ((nodes > 1)); then
 fi
 
 burnish ppo ray_init.address="$head_ip:$port" trainer.nnodes="$nodes" trainer.n_gpus_per_node="$gpus" "$@" &
-run=$!
+run=$! status=0
 trap 'kill -TERM "$run" 2>/dev/null || true' TERM # Slurm tells this shell alone; the run then ends as by Ctrl-C
-status=0
 while kill -0 "$run" 2>/dev/null; do # the first wait ends with the signal, the second with the run
     status=0
     wait "$run" || status=$?

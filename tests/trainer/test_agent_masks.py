@@ -190,7 +190,7 @@ def one_step(trainer, spoil):
                 garbage = 3 * torch.randn(told.shape, generator=noise)
                 batch.batch[name] = torch.where(told, garbage, batch.batch[name])
 
-    batch = batch.union(trainer.old_log_probs(batch))
+    batch = batch.union(trainer.policy.compute_log_prob(batch, trainer.credit.needs.outputs))
     if trainer.config.reads_reference:
         batch = batch.union(trainer.policy.compute_ref_log_prob(batch))
     if trainer.critic:
@@ -281,7 +281,9 @@ def test_without_state_masking_all_of_the_response_is_trained(begin, monkeypatch
     assert [int(row.nonzero()) for row in batch.batch["token_level_scores"][::2]] == [
         int(n) - 1 for n in there[::2].sum(-1)
     ]
-    batch = batch.union(trainer.old_log_probs(batch)).union(trainer.policy.compute_ref_log_prob(batch))
+    batch = batch.union(trainer.policy.compute_log_prob(batch, trainer.credit.needs.outputs)).union(
+        trainer.policy.compute_ref_log_prob(batch)
+    )
     batch = trainer.credit(batch, {})
     assert batch.batch["advantages"][there.bool()].ne(0).all()
     kept = gradients(monkeypatch)

@@ -162,7 +162,7 @@ def test_tokens_that_a_correction_rejects_are_not_chosen_under_bypass(build_trai
     metrics: dict[str, float] = {}
     drawn = trainer.experience.draw(1, metrics)
     drawn.batch["rollout_log_probs"][:, 0] -= 3  # the first token of every row is far off
-    drawn = trainer.credit(drawn.union(trainer.old_log_probs(drawn)), metrics)
+    drawn = trainer.credit(trainer.begin_passes(drawn, metrics).join(drawn), metrics)
     worker, seen = trainer.policy.worker, []
     choose = worker.choose
     worker.choose = lambda inputs, random: seen.append(choose(inputs, random)) or seen[-1]

@@ -15,7 +15,7 @@ def credited(trainer):
     """A real batch with its advantages."""
     metrics = {}
     batch = trainer.experience.draw(1, metrics)
-    batch = batch.union(trainer.old_log_probs(batch))
+    batch = batch.union(trainer.policy.compute_log_prob(batch, trainer.credit.needs.outputs))
     if trainer.config.reads_reference:
         batch = batch.union(trainer.policy.compute_ref_log_prob(batch))
     return trainer.credit(batch, metrics)

@@ -99,13 +99,16 @@ def cluster() -> Iterator[Kept]:
     """A Ray that the runs of a module share; `connect` uses the one that its process has."""
     ray = pytest.importorskip("ray")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ours = not ray.is_initialized()  # tests of the controller in the same process keep one until the end
+    if ours:
+        ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     kept = Kept()
     try:
         yield kept
     finally:
         kept.end()
-        ray.shutdown()
+        if ours:
+            ray.shutdown()
 
 
 class Runs:
