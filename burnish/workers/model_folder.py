@@ -8,6 +8,7 @@ Several processes that share a model call all of it together, with the same fold
 writes its own files, and the first those that there is one of.
 """
 
+import contextlib
 import os
 import socket
 import tempfile
@@ -75,13 +76,17 @@ class ModelFolder:
 
 
 def _sync_files(folder: Path) -> None:
-    """Bring what this machine has written to the disk: the controller, on another one, can only do so for its own."""
+    """Bring what this machine has written to the disk: the controller, on another one, can only do so for its own.
+
+    What goes while this looks is a file that another process was writing under a name for the time: it syncs its own.
+    """
     for path in (*(path for path in folder.rglob("*") if path.is_file()), folder):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 def written_now(write: Write) -> Write:

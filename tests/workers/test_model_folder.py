@@ -3,6 +3,7 @@
 import errno
 import os
 import tempfile
+import threading
 
 import pytest
 
@@ -12,7 +13,7 @@ from burnish.engine.trainable import Trainable
 from burnish.errors import CheckpointError
 from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.trainer.checkpoint import disk_errors
-from burnish.workers.model_folder import ModelFolder, written_now
+from burnish.workers.model_folder import ModelFolder, _sync_files, written_now
 
 
 def test_files_can_be_written_again_anywhere(tmp_path):
@@ -66,6 +67,26 @@ def test_a_folder_that_this_machine_does_not_see_is_named(tmp_path, tiny_model):
     assert not list(tmp_path.iterdir())
     folder.save(tmp_path / "actor")
     assert (tmp_path / "actor" / "tokenizer.json").is_file() and (tmp_path / "actor" / "engine.json").is_file()
+
+
+def test_files_that_another_process_is_writing_may_go_while_ours_are_synced(tmp_path):
+    done = threading.Event()
+
+    def write_others():
+        while not done.is_set():
+            for number in range(20):
+                (tmp_path / f".tmp{number}").write_bytes(b"")
+            for number in range(20):
+                (tmp_path / f".tmp{number}").rename(tmp_path / f"shard-{number}")
+
+    other = threading.Thread(target=write_others)
+    other.start()
+    try:
+        for _ in range(100):
+            _sync_files(tmp_path)
+    finally:
+        done.set()
+        other.join()
 
 
 def test_an_error_of_another_kind_is_raised_as_it_is():

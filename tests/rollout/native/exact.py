@@ -142,11 +142,11 @@ def difference_to_training(module, requests, completions, temperature=1.0):
 
 
 def tensor_bytes():
-    """Bytes of all storages that live tensors of this process hold; each storage once."""
+    """Bytes of all storages that live dense tensors of this process hold; each storage once."""
     gc.collect()
     sizes = {}
     for thing in gc.get_objects():
-        if issubclass(type(thing), torch.Tensor) and not thing.is_meta:
+        if issubclass(type(thing), torch.Tensor) and not thing.is_meta and thing.layout is torch.strided:
             storage = thing.untyped_storage()
             sizes[storage.data_ptr()] = storage.nbytes()
     return sum(sizes.values())
