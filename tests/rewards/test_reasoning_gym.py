@@ -116,7 +116,7 @@ def test_an_answer_does_not_decide_how_long_it_takes(rows, task, answer):
     score(row, "1")
     began = time.perf_counter()
     assert score(row, answer)["score"] <= 0.05
-    assert time.perf_counter() - began < 2
+    assert time.perf_counter() - began < 5
 
 
 def test_wrong_answers_that_the_package_takes_for_right(rows):

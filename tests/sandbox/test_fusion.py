@@ -219,7 +219,7 @@ def test_a_slow_answer_is_not_waited_for(server, monkeypatch):
     began = time.monotonic()
     outcome = run(server.url, "print(1)", seconds=0.1)
     assert outcome.status == "failed" and "no answer within 0.3 s" in outcome.reason
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 5.0
 
 
 def test_an_endless_answer_is_cut(server):

@@ -86,7 +86,7 @@ def test_calls_at_once_create_once_and_run_together(make_tool, open_session):
         return results, took
 
     results, took = asyncio.run(trajectory())
-    assert {result.kind for result in results} == {"ok"} and took < 3  # one after the other: 6 s
+    assert {result.kind for result in results} == {"ok"} and took < 5  # one after the other: 6 s
     assert log.names == ["create", *["execute"] * 20, "release"]
 
 
