@@ -190,7 +190,7 @@ def test_non_blocking_gives_a_future(make_group, counter_class):
     group = make_group(counter_class)
     future = group.later("x")
     assert future.get() == [(0, "x"), (1, "x")]
-    assert future.get(timeout=1.0) == [(0, "x"), (1, "x")]
+    assert future.get(timeout=30.0) == [(0, "x"), (1, "x")]
 
 
 def test_any_method_can_be_started(make_group, counter_class, rows):

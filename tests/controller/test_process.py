@@ -90,15 +90,15 @@ def test_cores_are_shared_unless_the_user_says_how_many(tmp_path):
 
 
 def test_a_process_that_is_stopped_is_killed():
-    process = subprocess.Popen(["sleep", "60"])
+    process = subprocess.Popen(["sleep", "600"])
     process.send_signal(signal.SIGSTOP)
     start = time.monotonic()
     address = Address(process.pid, "", "", "", "", 0, start_time(process.pid))
     kill_soon([replace(address, started=address.started - 1), replace(address, started=0)])
     assert process.poll() is None, "that number was another process's"
     kill_soon([address])
-    assert process.wait(1) == -signal.SIGKILL
-    assert time.monotonic() - start < 5
+    assert process.wait(30) == -signal.SIGKILL
+    assert time.monotonic() - start < 30
     kill_soon([address])  # nothing to do
 
 

@@ -477,14 +477,14 @@ def test_a_process_on_another_node_is_killed_there(ray_groups, monkeypatch):
     from burnish.controller.process import Address, start_time
     from burnish.controller.ray import nodes
 
-    process = subprocess.Popen(["sleep", "60"])
+    process = subprocess.Popen(["sleep", "600"])
     there = Address(process.pid, "", "", nodes.here(), "", 0, start_time(process.pid))
     absent = Address(process.pid, "", "", "gone", "", 0, start_time(process.pid))
     monkeypatch.setattr(nodes, "here", lambda: "elsewhere")
     nodes.end_processes([absent])
     assert process.poll() is None
     nodes.end_processes([there])
-    assert process.wait(1) == -signal.SIGKILL
+    assert process.wait(30) == -signal.SIGKILL
 
 
 def test_disconnecting_writes_the_timeline_and_leaves_a_ray_alone_that_it_did_not_start(ray_groups, tmp_path, caplog):

@@ -243,7 +243,7 @@ class TestController:
         os.kill(running.process.pid, number)
         wait_for_end(lambda: {pid: line for pid, line in running.all().items() if not RAYS_OWN.search(line)}, SOON_S)
         wait_for_end(running.all, 90 if number == signal.SIGKILL else SOON_S)
-        assert running.process.wait(1) == (-number if number == signal.SIGKILL else 130)
+        assert running.process.wait(30) == (-number if number == signal.SIGKILL else 130)
         if number != signal.SIGKILL:
             said = running.process.stdout.read()
             assert "stopped in step" in said and "there is no checkpoint yet" in said, said
