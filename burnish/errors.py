@@ -54,6 +54,10 @@ class RolloutError(BurnishError):
     """The rollout engine could not finish a request."""
 
 
+class EngineLost(RolloutError):
+    """The engine that had the request is gone or hangs. What it was asked may be asked of another."""
+
+
 class AgentError(BurnishError):
     """An agent loop broke its contract (ids, masks and log-probs that do not line up, an unknown loop)."""
 

@@ -8,7 +8,8 @@ order of finishing. A tool, a retriever or an interaction that fails ends its tr
 (`extra_fields["failure"]`); any other failure ends the run, naming the trajectory.
 
 All runs of a runner share one event loop, so what tools and clients open in one is still good in the next; `close` ends
-them.
+them. The loop runs while `run` waits; where generation runs ahead of training (`PPOConfig.staleness`), it has a thread
+of its own, and trajectories that `start` began go on while their owner trains.
 
 All rows of a call are sampled alike, but for those whose column `greedy` is true: they take the likeliest tokens, in
 the same call, so that a baseline runs beside the samples it is for.
@@ -16,7 +17,9 @@ the same call, so that a baseline runs beside the samples it is for.
 
 import asyncio
 import copy
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,7 +32,9 @@ from burnish.agents.user_loops import SECTION, user_loops
 from burnish.config import PPOConfig
 from burnish.data.chat import ChatRenderer, to_messages
 from burnish.errors import AgentError, DeadlineError, ToolFailure, UserError, WorkerError
+from burnish.loop_thread import LoopThread
 from burnish.rollout.base import Completion, EventLoop, RolloutEngine, Sampling
+from burnish.waits import waiting
 
 GREEDY = "greedy"  # the column of rows that are answered greedily whatever the call's sampling is
 
@@ -55,6 +60,7 @@ class Call:
     namespace: str
     seed: int
     score: Score | None = None
+    deadline: float | None = None  # a moment of time.monotonic()
 
 
 class TrajectoryRunner:
@@ -70,6 +76,9 @@ class TrajectoryRunner:
         self.default_loop = config.actor_rollout_ref.rollout.agent.default_agent_loop
         find_loop(self.default_loop, f"{SECTION}.default_agent_loop")  # a wrong name is told before anything runs
         self._loop = EventLoop()
+        self._thread: LoopThread | None = None  # instead of it, where trajectories go on by themselves
+        if config.staleness:
+            self._thread = LoopThread("the runner of agent loops", self.environment.close, "agent-loops")
 
     def run(
         self,
@@ -86,13 +95,39 @@ class TrajectoryRunner:
         `namespace` keeps the noise of training and validation apart. `score(row, output, text)` is awaited for each
         trajectory as it finishes. Works inside a running event loop too, as in a notebook, which it blocks.
         """
-        call = Call(sampling, namespace, seed, score)
+        self._prepare(rows)
+        work = self.run_async(rows, Call(sampling, namespace, seed, score), deadline_s)
+        if self._thread is None:
+            return self._loop.run(work)
+        future = self._thread.run(work)
+        many = f"{len(rows)} trajectories of {namespace}, in thread {self._thread.name}"
+        with waiting("engine", "", many, deadline_s, is_only_told=True):  # `run_async` ends at the deadline
+            return future.result()
+
+    def start(
+        self,
+        rows: Sequence[dict[str, Any]],
+        sampling: Sampling,
+        *,
+        namespace: str,
+        seed: int,
+        score: Score | None = None,
+        deadline_s: float | None = None,
+    ) -> "Future[list[Trajectory]]":
+        """`run`, which goes on by itself; the future is to be waited for."""
+        assert self._thread is not None, "trajectories can only be begun where generation runs ahead"
+        self._prepare(rows)
+        return self._thread.run(self.run_async(rows, Call(sampling, namespace, seed, score), deadline_s))
+
+    def _prepare(self, rows: Sequence[dict[str, Any]]) -> None:
         if {row.get("agent_name") or self.default_loop for row in rows} & {*TOOL_LOOPS}:
             _ = self.environment.tools  # here, because what starts a server would hold up all trajectories
-        return self._loop.run(self.run_async(rows, call, deadline_s))
 
     def close(self) -> None:
-        """End what the environment started, and the event loop."""
+        """End what the environment started, and the event loop; trajectories on their way are cancelled first."""
+        if self._thread is not None:
+            self._thread.close()
+            return
         try:
             self._loop.run(self.environment.close())
         finally:
@@ -104,14 +139,17 @@ class TrajectoryRunner:
         """`run`, for callers that await it."""
         limit = self.config.data.response_limit
         sampling = replace(call.sampling, max_tokens=min(call.sampling.max_tokens or limit, limit))
-        call = replace(call, sampling=sampling)
+        call = replace(call, sampling=sampling, deadline=None if deadline_s is None else time.monotonic() + deadline_s)
         stages = ["starting"] * len(rows)  # what each trajectory waits for, to be told when it waits too long
         tasks = [asyncio.create_task(self._one(i, row, call, stages), name=_who(row)) for i, row in enumerate(rows)]
         if not tasks:
             return []
         try:
-            _, pending = await asyncio.wait(tasks, timeout=deadline_s, return_when=asyncio.FIRST_EXCEPTION)
-            failed = next((task for task in tasks if task.done() and task.exception()), None)
+            with waiting("engine", "", f"{len(tasks)} trajectories of {call.namespace}", deadline_s) as wait:
+                _, pending = await asyncio.wait(tasks, timeout=deadline_s, return_when=asyncio.FIRST_EXCEPTION)
+                failed = next((task for task in tasks if task.done() and task.exception()), None)
+                if failed is None and pending:
+                    wait.overdue()  # while they still are where they hang
             if failed is None and pending:
                 waits = [f"{task.get_name()} {stages[i]}" for i, task in enumerate(tasks) if task in pending]
                 raise DeadlineError(
@@ -129,7 +167,15 @@ class TrajectoryRunner:
         name = row.get("agent_name") or self.default_loop
         uid, sample = int(row["uid"]), int(row["sample"])
         sampling = _greedy(call.sampling) if row.get(GREEDY) else call.sampling
-        server = ServerManager(self.engine, sampling, namespace=call.namespace, seed=call.seed, uid=uid, sample=sample)
+        server = ServerManager(
+            self.engine,
+            sampling,
+            namespace=call.namespace,
+            seed=call.seed,
+            uid=uid,
+            sample=sample,
+            deadline=call.deadline,
+        )
         try:
             make = self.user_loops.get(name) or find_loop(name)
             loop = make(config=self.config, server_manager=server, tokenizer=self.tokenizer, chat=self.chat)

@@ -4,18 +4,34 @@ Each call is a turn. Its seed comes from (seed, namespace, uid, sample, turn), s
 what runs beside it, and its place in the engine's queue is (uid, sample, turn).
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from burnish.agents.output import as_ids
 from burnish.rollout.base import Completion, RolloutEngine, Sampling, request_seed
+from burnish.waits import owned_by, waiting
 
 
 class ServerManager:
-    """Generates for one trajectory and keeps the engine's record of it in `completions`, by turn."""
+    """Generates for one trajectory and keeps the engine's record of it in `completions`, by turn.
 
-    def __init__(self, engine: RolloutEngine, sampling: Sampling, *, namespace: str, seed: int, uid: int, sample: int):
+    Made in the trajectory's own task: what that waits for from then on is shown as the trajectory's. `deadline` is when
+    the trajectory must be done, as a moment of time.monotonic(); None: it may take as long as it takes.
+    """
+
+    def __init__(
+        self,
+        engine: RolloutEngine,
+        sampling: Sampling,
+        *,
+        namespace: str,
+        seed: int,
+        uid: int,
+        sample: int,
+        deadline: float | None = None,
+    ):
         self.uid = uid
         self.sample = sample
         self.turn = 0
@@ -23,7 +39,9 @@ class ServerManager:
         self._sampling = sampling
         self._namespace = namespace
         self._seed = seed
+        self._deadline = deadline
         self._record: dict[int, Completion] = {}
+        owned_by(f"uid {uid}, sample {sample}")
 
     async def generate(
         self,
@@ -44,9 +62,10 @@ class ServerManager:
             seed = request_seed(self._seed, self._namespace, self.uid, self.sample, turn)
             sampling = replace(sampling, seed=seed)
         identity = f"{self._namespace}/{self.uid}.{self.sample}.{turn}" + (f"/{request_id}" if request_id else "")
-        completion = await self._engine.generate(
-            as_ids(prompt_ids), sampling, request_id=identity, images=images, order=(self.uid, self.sample, turn)
-        )
+        ids, order, who = as_ids(prompt_ids), (self.uid, self.sample, turn), f"uid {self.uid}, sample {self.sample}"
+        seconds = None if self._deadline is None else self._deadline - time.monotonic()
+        with waiting("engine", f"{who}, turn {turn}", f"request {identity}", seconds):
+            completion = await self._engine.generate(ids, sampling, request_id=identity, images=images, order=order)
         self._record[turn] = completion
         return completion
 

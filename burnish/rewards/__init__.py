@@ -8,7 +8,7 @@
     function.py     loads and checks a function or class of the user's, and calls it
     process.py      the child process that runs them
     child.py        one such child as the parent sees it
-    pool.py         several of them behind `await pool.score(request)`; loop_thread.py is the thread it lives in
+    pool.py         several of them behind `await pool.score(request)`
     sandboxed.py    the same for scorers that run programs
     request.py      from a row and its trajectory to a request
     scoring.py      what a run uses: built from the configuration, scores one finished trajectory

@@ -17,6 +17,7 @@ from typing import Any
 
 from burnish.rewards.contract import FunctionSpec, ScoreRequest
 from burnish.rewards.process import CANCEL, HEADER, HELLO, frame
+from burnish.waits import Wait, waiting
 
 START_SECONDS = 300.0  # a user's module may import large libraries from a slow disk
 GRACE_SECONDS = 2.0  # an async function's limit is kept by the child itself; past this it must be blocked
@@ -131,13 +132,15 @@ class Child(asyncio.SubprocessProtocol):
         future = self._waiting[number] = loop.create_future()
         # A plain timer instead of wait_for: answers are taken in `pipe_data_received`, which runs before timers,
         # so one that lies in the pipe when this loop wakes late is never called a time-out.
-        timer = loop.call_later(limit, self._expire, future)
-        try:
-            self._send(number, payload)
-            return await future
-        finally:
-            timer.cancel()
-            self._waiting.pop(number, None)
+        what = "its function to be loaded" if number == HELLO else f"call {number}"
+        with waiting("reward", "", f"scoring process {self._pid}: {what}", limit) as wait:
+            timer = loop.call_later(limit, self._expire, future, wait)
+            try:
+                self._send(number, payload)
+                return await future
+            finally:
+                timer.cancel()
+                self._waiting.pop(number, None)
 
     def _send(self, number: int, payload: bytes) -> None:
         stdin = self._transport.get_pipe_transport(0)
@@ -145,8 +148,9 @@ class Child(asyncio.SubprocessProtocol):
         stdin.write(frame(number, payload))
 
     @staticmethod
-    def _expire(future: asyncio.Future[dict[str, Any]]) -> None:
+    def _expire(future: asyncio.Future[dict[str, Any]], wait: Wait) -> None:
         if not future.done():
+            wait.overdue()
             future.set_exception(TimeoutError())
 
     def _fail_waiting(self, error: Exception) -> None:

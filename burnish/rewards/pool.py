@@ -24,14 +24,15 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from burnish.errors import ConfigError
+from burnish.loop_thread import LoopThread
 from burnish.rewards.child import Bystander, Child, Failed, NotLoaded, TimedOut
 from burnish.rewards.contract import FunctionSpec, ScoreRequest, ScoreResult
 from burnish.rewards.function import result_of
-from burnish.rewards.loop_thread import CLOSE_SECONDS, LoopThread
+from burnish.waits import waiting
 
 ASYNC_CALLS_PER_CHILD = 32
 STARTING_AT_ONCE = max(os.cpu_count() or 1, 2)
@@ -70,7 +71,7 @@ class ScorePool:
         self.required: frozenset[str] | None = None
         self.batch: bool | None = None
         self._opening = asyncio.Lock()
-        self._thread = LoopThread("the score pool", self._end_children)
+        self._thread = LoopThread("the score pool", self._end_children, "burnish-rewards", "reward")
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """Score one response; failures come back inside the result."""
@@ -93,7 +94,7 @@ class ScorePool:
 
     def rest(self) -> None:
         """End the children; the next request starts fresh ones."""
-        self._thread.run(self._end_children()).result(CLOSE_SECONDS)
+        self._thread.ended(self._thread.run(self._end_children()))
 
     def close(self) -> None:
         """End all children and wait for them. Calls in flight are cancelled; the pool cannot be used again."""
@@ -119,7 +120,7 @@ class ScorePool:
             await self._open()
         except Failed as failure:  # it says the same however often it is asked
             return _all_failed(requests, failure, began)
-        async with self._slots:
+        async with self._slot():
             began = time.perf_counter()
             for tries_left in reversed(range(self.retries + 1)):
                 try:
@@ -130,6 +131,15 @@ class ScorePool:
                         return _all_failed(requests, failure, began)
         each = (time.perf_counter() - began) / len(requests)
         return [result_of(request, answer, each) for request, answer in zip(requests, answers, strict=True)]
+
+    @contextlib.asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        with waiting("reward", "", "a free slot to be scored in", None):  # the calls before it have their limits
+            await self._slots.acquire()
+        try:
+            yield
+        finally:
+            self._slots.release()
 
     async def _ask(self, requests: Sequence[ScoreRequest]) -> list[dict[str, Any]]:
         many = f"scores of {len(requests)} samples within {len(requests)} × "

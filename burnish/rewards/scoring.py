@@ -42,6 +42,7 @@ from burnish.rewards.routing import (
 )
 from burnish.rewards.sandboxed import SandboxPool
 from burnish.rewards.signature import KWARGS
+from burnish.waits import waiting
 
 if TYPE_CHECKING:
     from burnish.config.ppo import PPOConfig
@@ -168,7 +169,8 @@ class Scoring:
     def _begin(self, request: ScoreRequest) -> ScoreResult | Future[ScoreResult]:
         runs = "process" if self.spec.path is not None else scorer_for(request.data_source).runs
         if runs == "here":
-            return score_here(self._built_in, [request], self.spec.label)[0]
+            with waiting("reward", "", f"the scorer of {request.data_source}", self.pool.timeout):
+                return score_here(self._built_in, [request], self.spec.label)[0]
         return (self.sandbox if runs == "sandbox" else self.pool).submit(request)
 
     def __call__(

@@ -6,7 +6,8 @@ that fails in a way that may pass is sent again, later and later. What cannot be
 was seen and what to do, for exactly the queries that it concerns.
 
 For each event loop there is a `_Lane`: a timer sends what has gathered, a task for each request waits for the answer
-(until its deadline, and `close` cancels it) and wakes the callers. A caller that is cancelled leaves the task alone.
+(until its deadline, and `close` cancels it) and wakes the callers. A caller that is cancelled leaves the task alone;
+one waits for it until the deadline, and a moment more.
 """
 
 import asyncio
@@ -19,12 +20,13 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from burnish.errors import ConfigError, ToolFailure
+from burnish.errors import ConfigError, DeadlineError, ToolFailure
 from burnish.search.answer import BadAnswer, clean
 from burnish.search.cache import AnswerCache
 from burnish.search.documents import Document
 from burnish.search.exchange import SLOW_SERVER, UNPROCESSABLE, WRONG_SERVER, Refused, open_connections, post
 from burnish.search.limits import MAX_QUERY_CHARACTERS
+from burnish.waits import waiting
 
 WINDOW_S = 0.003
 PER_REQUEST = 256  # queries; as long as they may be, and in JSON, they stay below the server's limit of a body
@@ -32,6 +34,7 @@ MAX_REQUESTS = 16  # at the same time
 CACHED_DOCUMENTS = 100_000
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 8.0  # before a retry; each pause is twice the one before
 PORTS = {"http": 80, "https": 443}  # where the address names none
+MOMENT_S = 5.0  # for a request that is past its deadline to say why
 CLOSED = "the client was closed before the answer came"
 
 Outcome = list[Document] | ToolFailure
@@ -72,7 +75,18 @@ class RetrieverClient:
         if kept is not None:
             self._stats["cache_hits"] += 1
             return list(kept)
-        outcome = await asyncio.shield(self._future(text))
+        limit = self._timeout * (self._retries + 1)
+        try:
+            with waiting("retriever", "", f"{self._url}: {text:.60}", limit) as wait:
+                future = self._future(text)
+                done, _ = await asyncio.wait({future}, timeout=limit)
+                if not done:
+                    wait.overdue()  # the task that asks began later, and is where it hangs for a moment yet
+                    done, _ = await asyncio.wait({future}, timeout=MOMENT_S)
+            late = f"no answer within {limit:g} s, retries included, and the request does not end"
+            outcome: Outcome = future.result() if done else self._failure(f"{late}; {SLOW_SERVER}")
+        except DeadlineError as error:  # the watchdog ended it
+            outcome = self._failure(str(error))
         if isinstance(outcome, ToolFailure):
             self._stats["failures"] += 1
             raise ToolFailure(str(outcome))
@@ -210,7 +224,10 @@ def probe(url: str, timeout: float, topk: int = 1) -> None:
                 raise Refused(str(found), WRONG_SERVER)
 
     try:
-        with ThreadPoolExecutor(1) as thread:  # there may be an event loop in this one
+        with (
+            waiting("retriever", "", f"{url}: a first answer", timeout),
+            ThreadPoolExecutor(1) as thread,  # there may be an event loop in this one
+        ):
             thread.submit(asyncio.run, ask()).result()
     except Refused as error:
         if error.status == UNPROCESSABLE:

@@ -28,6 +28,10 @@ class ScriptedEngine(RolloutEngine):
     def sleep(self): ...
     def wake(self): ...
     def abort(self, request_id): ...
+    @property
+    def in_flight(self):
+        return 0
+
     def stats(self):
         return {}
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from burnish.agents import guarded
 from burnish.agents.guarded import closing_limit, finite, in_thread, within
 from burnish.errors import ToolFailure
 
@@ -48,7 +49,8 @@ def test_a_call_is_handed_on_or_fails_by_name():
         asyncio.run(within(5.0, "it", fail(), (KeyError,)))
 
 
-def test_a_late_call_has_ended_when_that_is_told():
+def test_a_late_call_has_ended_when_that_is_told(monkeypatch):
+    monkeypatch.setattr(guarded, "ENDING_S", 60.0)
     ended = []
 
     async def slow():

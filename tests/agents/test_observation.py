@@ -1,7 +1,7 @@
 """Text from outside: broken-up marks, and cutting by tokens."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burnish.agents.observation import Observations
@@ -12,6 +12,7 @@ MARKS = ["<tool_call>", "</tool_call>", "<answer>", "</answer>", "<|end|>", "<|s
 OBSERVATIONS = Observations(TOKENIZER, ("<answer>", "</answer>"))
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.sampled_from([*MARKS, "<", ">", "/", "|end|>", "answer", " "]), st.text(max_size=5))))
 def test_no_mark_is_left_and_nothing_is_lost(parts):
     text = "".join(parts)

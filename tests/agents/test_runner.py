@@ -5,6 +5,7 @@ import asyncio
 import pytest
 import torch
 
+from burnish import waits
 from burnish.agents import AgentLoopBase, AgentLoopOutput, register, register_agent_loop
 from burnish.agents.runner import TrajectoryRunner
 from burnish.config.model import ModelConfig
@@ -278,6 +279,18 @@ def test_a_deadline_names_what_is_waited_for(scripted, make_rows):
         DeadlineError, match=r"1 of 2 trajectories were not done after 0.2 s: uid 1, sample 0 being scored"
     ):
         run(scripted()[0], make_rows(2), score=never, deadline_s=0.2)
+
+
+def test_trajectories_in_a_thread_of_their_own_are_waited_for_in_sight(scripted, make_rows, config):
+    config.trainer.async_rollout.enable, config.trainer.async_rollout.staleness = True, 1
+    runner, seen = scripted()[0], []
+
+    async def look(row, output, text):
+        seen.extend((wait.owner, wait.subject, wait.seconds) for wait in waits.longest() if wait.kind == "engine")
+
+    run(runner, make_rows(1), score=look, deadline_s=60.0)
+    runner.close()
+    assert seen[0][1:] == ("1 trajectories of train, in thread agent-loops", 60.0) and seen[0][0] == "MainThread"
 
 
 def test_a_loop_that_waits_for_ever_is_ended_and_named(scripted, make_rows):

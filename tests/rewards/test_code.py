@@ -222,8 +222,8 @@ def test_tests_beyond_the_overall_limit_are_not_passed():
 
 def test_a_machine_that_is_too_busy_is_a_failure_of_the_sample(monkeypatch):
     monkeypatch.setattr(code_judge, "OVERALL_SECONDS", 0.05)
-    sandbox = Scripted(ok, 10.0)
+    sandbox = Scripted(ok, 60.0)
     began = time.monotonic()
     with pytest.raises(SandboxFailed, match=r"reward_model\.sandbox\.max_concurrent"):
         judged(sandbox, numbers(3))
-    assert time.monotonic() - began < 5 and sandbox.cancelled == ["0"]
+    assert time.monotonic() - began < 50 and sandbox.cancelled == ["0"]

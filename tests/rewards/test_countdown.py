@@ -95,10 +95,10 @@ def test_well_formed_but_wrong(answer):
     ],
 )
 def test_no_expression(answer):
-    began = time.perf_counter()
+    began = time.process_time()
     result = score(answer, format_score=0.1)
     assert (result["score"], result["format"]) == (0.0, 0.0)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_the_bound_is_met_without_harm():

@@ -66,6 +66,6 @@ def test_plain_formulas(text):
     ],
 )
 def test_what_is_not_handed_on(text):
-    began = time.perf_counter()
+    began = time.process_time()
     assert not is_formula(text)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5

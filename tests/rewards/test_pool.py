@@ -13,11 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from burnish import waits
 from burnish.errors import ConfigError, RewardError, WorkerError
 from burnish.rewards.contract import FunctionSpec, ScoreRequest
 from burnish.rewards.failures import FailureWatch
 from burnish.rewards.pool import ScorePool
 
+LIMIT_S = 5.0  # reward.timeout where one call hangs: what does not hang answers by then, on a busy machine
 GOOD = "def compute_score(solution_str, ground_truth): return float(solution_str == ground_truth)"
 
 
@@ -66,26 +68,28 @@ def test_no_more_children_than_needed(make_pool, request_of):
     assert len({score(pool, request_of()).info["pid"] for _ in range(5)}) == 1
 
 
-def test_a_class_is_constructed_once_in_each_process(make_pool, request_of):
+def test_a_class_is_constructed_once_in_each_process(make_pool, request_of, tmp_path):
     pool = make_pool(
         """
-        import os, time
+        import os, pathlib, time
         class Judge:
             built = 0
-            def __init__(self, start):
+            def __init__(self, start, place):
                 Judge.built += 1
-                self.calls = start
+                self.calls, self.place = start, pathlib.Path(place)
             def __call__(self, solution_str, bonus):
                 self.calls += 1
-                time.sleep(float(solution_str))
+                (self.place / f"{os.getpid()}.here").touch()
+                while len(list(self.place.glob("*.here"))) < int(solution_str):
+                    time.sleep(0.01)
                 return {"score": self.calls + bonus, "built": Judge.built, "pid": os.getpid()}
         """,
         name="Judge",
-        reward_kwargs={"start": 10, "bonus": 100},
+        reward_kwargs={"start": 10, "bonus": 100, "place": str(tmp_path)},
         num_workers=2,
     )
-    assert [score(pool, request_of("0")).score for _ in range(3)] == [111, 112, 113]
-    results = score_all(pool, [request_of("0.3") for _ in range(4)])
+    assert [score(pool, request_of("1")).score for _ in range(3)] == [111, 112, 113]
+    results = score_all(pool, [request_of("2") for _ in range(4)])  # each until both processes are there
     assert len({r.info["pid"] for r in results}) == 2 and {r.info["built"] for r in results} == {1}
     assert 111 in {r.score for r in results}, "the second process has counted for itself"
 
@@ -111,9 +115,17 @@ def test_many_processes_are_started_only_while_there_is_work_for_them(make_pool,
     assert len({r.info["pid"] for r in score_all(pool, [request_of()] * 50)}) < 10
 
 
-def test_all_processes_are_used_by_slow_calls(make_pool, request_of, monkeypatch):
+def test_all_processes_are_used_by_slow_calls(make_pool, request_of, monkeypatch, tmp_path):
     monkeypatch.setattr("burnish.rewards.pool.STARTING_AT_ONCE", 1)
-    source = "import os, time\ndef compute_score(): time.sleep(2); return {'score': 1, 'pid': os.getpid()}"
+    source = f"""
+        import os, pathlib, time
+        def compute_score():
+            place = pathlib.Path({str(tmp_path)!r})
+            (place / f"{{os.getpid()}}.here").touch()
+            while len(list(place.glob("*.here"))) < 3:
+                time.sleep(0.01)
+            return {{"score": 1, "pid": os.getpid()}}
+        """
     pool = make_pool(source, num_workers=3)
     assert len({r.info["pid"] for r in score_all(pool, [request_of()] * 3)}) == 3
 
@@ -250,12 +262,12 @@ def test_hanging_is_timed_out_and_the_child_replaced(make_pool, request_of):
                 time.sleep(1)
             return {"score": 1.0, "pid": os.getpid()}
         """,
-        timeout=0.5,
+        timeout=LIMIT_S,
     )
     pool.check()
     before = score(pool, request_of()).info["pid"]
     result = score(pool, request_of("hang"))
-    assert result.score is None and result.error == "timed out: no score within reward.timeout=0.5 s"
+    assert result.score is None and result.error == f"timed out: no score within reward.timeout={LIMIT_S:g} s"
     assert not Path(f"/proc/{before}").exists()
     after = score(pool, request_of())
     assert after.score == 1.0 and after.info["pid"] != before
@@ -271,7 +283,7 @@ def test_a_time_out_takes_what_the_function_started_with_it(make_pool, request_o
             open({str(pid_file)!r}, "w").write(str(process.pid))
             process.wait()
         """,
-        timeout=0.5,
+        timeout=LIMIT_S,
     )
     assert "timed out" in score(pool, request_of()).error
     assert gone(int(pid_file.read_text()))
@@ -286,17 +298,18 @@ def test_an_async_function_that_hangs_does_not_harm_its_neighbours(make_pool, re
                 await asyncio.sleep(1000)
             return {"score": 1.0, "pid": os.getpid()}
         """,
-        timeout=0.5,
+        timeout=LIMIT_S,
     )
     results = score_all(pool, [request_of("hang"), request_of(), request_of("hang"), request_of()])
     assert [r.score for r in results] == [None, 1.0, None, 1.0]
-    assert "timed out: no score within reward.timeout=0.5 s" in results[0].error
+    assert f"timed out: no score within reward.timeout={LIMIT_S:g} s" in results[0].error
     assert score(pool, request_of()).info["pid"] == results[1].info["pid"]
 
 
 def test_an_async_function_that_blocks_its_loop_is_killed(make_pool, request_of, monkeypatch):
     monkeypatch.setattr("burnish.rewards.child.GRACE_SECONDS", 0.1)
-    pool = make_pool("import time\nasync def compute_score(solution_str): time.sleep(float(solution_str))", timeout=0.3)
+    source = "import time\nasync def compute_score(solution_str): time.sleep(float(solution_str))"
+    pool = make_pool(source, timeout=LIMIT_S)
     assert "timed out" in score(pool, request_of("1000")).error
     assert "returned None" in score(pool, request_of("0")).error
 
@@ -457,25 +470,34 @@ def test_a_cancelled_caller_frees_its_child(make_pool, request_of):
     assert score(pool, request_of("0")).score == 1.0
 
 
-def test_a_cancelled_call_of_an_async_function_ends_in_the_child_too(make_pool, request_of):
-    pool = make_pool("""
-        import asyncio
+def test_a_cancelled_call_of_an_async_function_ends_in_the_child_too(make_pool, request_of, tmp_path):
+    begun = tmp_path / "begun"
+    pool = make_pool(f"""
+        import asyncio, pathlib
         ended = 0
         async def compute_score(solution_str):
             global ended
-            try:
-                await asyncio.sleep(float(solution_str))
-            except asyncio.CancelledError:
-                ended += 1
-                raise
+            if solution_str == "hang":
+                try:
+                    pathlib.Path({str(begun)!r}).touch()
+                    await asyncio.sleep(1000)
+                except asyncio.CancelledError:
+                    ended += 1
+                    raise
+            while not ended:
+                await asyncio.sleep(0.01)
             return ended
         """)
     pool.check()
 
     async def give_up() -> float:
-        neighbour = asyncio.ensure_future(pool.score(request_of("0.5")))
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(pool.score(request_of("1000")), 0.2)
+        neighbour = asyncio.ensure_future(pool.score(request_of()))
+        hangs = asyncio.ensure_future(pool.score(request_of("hang")))
+        while not begun.exists():
+            await asyncio.sleep(0.01)
+        hangs.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await hangs
         return (await neighbour).score
 
     assert asyncio.run(give_up()) == 1, "the neighbour saw it end, and was not ended itself"
@@ -490,6 +512,24 @@ def test_close_ends_calls_in_flight_and_is_final(make_pool, request_of):
     pool.close()
     with pytest.raises(WorkerError, match="score pool is closed"):
         pool.submit(request_of())
+
+
+def test_what_waits_for_a_free_slot_is_among_the_waits(make_pool, request_of, tmp_path):
+    go = tmp_path / "go"
+    pool = make_pool(f"""
+        import pathlib, time
+        def compute_score(solution_str):
+            while not pathlib.Path({str(go)!r}).exists():
+                time.sleep(0.01)
+            return 1
+        """)
+    futures = [pool.submit(request_of()) for _ in range(3)]
+    slot = ("reward", "a free slot to be scored in", None)
+    while [(wait.kind, wait.subject, wait.seconds) for wait in waits.longest()].count(slot) < 2:
+        assert not any(future.done() for future in futures)
+        time.sleep(0.01)
+    go.touch()
+    assert [future.result(60).score for future in futures] == [1.0] * 3 and not waits.longest()
 
 
 def test_close_does_not_wait_for_a_child_that_is_starting(make_pool, request_of):
@@ -559,7 +599,7 @@ def test_children_end_with_a_parent_that_never_closes(reward_file, end, status):
 
 def gone(pid: int) -> bool:
     """Whether a process ends within a moment; one that nobody reaps counts as ended."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":

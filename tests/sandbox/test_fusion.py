@@ -32,6 +32,7 @@ class Server(ThreadingHTTPServer):
         self.folder = folder
         self.requests: list[dict[str, Any]] = []
         self.moods: list[Callable[[Handler], None]] = []
+        self.over = threading.Event()
         self.url = f"http://127.0.0.1:{self.server_address[1]}/run_code"
 
     def handle_error(self, request, client_address):
@@ -87,6 +88,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield found
+    found.over.set()
     found.shutdown()
     found.server_close()
     thread.join()
@@ -118,7 +120,7 @@ def drops_halfway(handler: Handler) -> None:
 
 
 def hangs(handler: Handler) -> None:
-    time.sleep(1.0)
+    handler.server.over.wait(60)
     handler.close_connection = True
 
 
@@ -146,7 +148,7 @@ def test_a_program_runs(server):
 
 def test_how_programs_end(server):
     assert run(server.url, "raise SystemExit(3)").exit_code == 3
-    late = run(server.url, "print('so far', flush=True)\nwhile True: pass", seconds=1.0)
+    late = run(server.url, "print('so far', flush=True)\nwhile True: pass", seconds=5.0)
     assert (late.status, late.exit_code, late.stdout) == ("timeout", None, "so far\n")
     assert run(server.url, "print('x' * 100)", output_bytes=50).status == "output"
 
@@ -219,7 +221,7 @@ def test_a_slow_answer_is_not_waited_for(server, monkeypatch):
     began = time.monotonic()
     outcome = run(server.url, "print(1)", seconds=0.1)
     assert outcome.status == "failed" and "no answer within 0.3 s" in outcome.reason
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 30.0
 
 
 def test_an_endless_answer_is_cut(server):

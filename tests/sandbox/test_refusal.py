@@ -46,11 +46,12 @@ async def main():
     programs = json.load(sys.stdin)
     outcomes = await asyncio.gather(*(sandbox.run(Program(source, "x"), limits) for source in programs))
     supervisor = sandbox._supervisors[False].pid
-    for _ in range(500):  # what was killed among the last comes to the supervisor one by one
+    for _ in range(3000):  # what was killed among the last comes to the supervisor one by one
         with open(f"/proc/{supervisor}/task/{supervisor}/children") as file:
             left = file.read().split()
-        if left:
-            await asyncio.sleep(0.01)
+        if not left:
+            break
+        await asyncio.sleep(0.01)
     print(json.dumps([await sandbox.why_not(), left, [[o.status, o.exit_code, o.stdout] for o in outcomes]]))
 asyncio.run(main())
 """

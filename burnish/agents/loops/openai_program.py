@@ -27,6 +27,7 @@ from burnish.config import PPOConfig
 from burnish.config.user_code import user_traceback
 from burnish.data.chat import ChatRenderer
 from burnish.errors import ConfigError, ToolFailure
+from burnish.waits import waiting
 
 if TYPE_CHECKING:
     from burnish.agents.endpoint.session import Session
@@ -92,7 +93,10 @@ class OpenAIProgramLoop(AgentLoopBase):
         about = f"program {self.name}"
         program = asyncio.ensure_future(in_thread(partial(_called, self.program, about, arguments), about))
         try:
-            await asyncio.wait({program, session.failed}, timeout=self.timeout, return_when=asyncio.FIRST_COMPLETED)
+            with waiting("tool", "", about, self.timeout) as wait:
+                await asyncio.wait({program, session.failed}, timeout=self.timeout, return_when=asyncio.FIRST_COMPLETED)
+                if not program.done() and not session.failed.done():
+                    wait.overdue()
             if session.failed.done():
                 session.failed.result()  # raises
             if not program.done():

@@ -23,11 +23,13 @@ from burnish.agents.targets import load_beside
 from burnish.agents.tools.base import BaseTool, ToolError, ToolResponse
 from burnish.config.user_code import listed, nearest
 from burnish.errors import ConfigError, NotAvailable, ToolFailure
+from burnish.waits import waiting
 
 if TYPE_CHECKING:
     from burnish.agents.tools.mcp_session import McpSession
 
 TIMEOUT = 30.0  # seconds for one call
+AROUND_SECONDS = 30.0  # for the process of a server to be made and to end, around what it is started for
 MAX_RESULT = 1_000_000  # characters: more is no observation, and would hold up the run while it is tokenised
 Offered: TypeAlias = "dict[str, list[tuple[dict[str, Any], McpSession]]]"
 SERVERS_FILE, SERVERS, SELECTED = "mcp_servers_config_path", "servers", "tool_selected_list"
@@ -155,8 +157,14 @@ def _offered(sessions: "list[McpSession]", where: str) -> Offered:
     async def ask() -> list[Any]:
         return await asyncio.gather(*(session.list_tools() for session in sessions))
 
+    from burnish.agents.tools.mcp_session import START_SECONDS
+
+    names = listed(session.name for session in sessions)
     try:
-        with ThreadPoolExecutor(max_workers=1) as thread:  # the caller's may be inside an event loop
+        with (
+            waiting("tool", "", f"the tools of MCP servers: {names}", START_SECONDS + AROUND_SECONDS),
+            ThreadPoolExecutor(max_workers=1) as thread,  # the caller's may be inside an event loop
+        ):
             lists = thread.submit(lambda: asyncio.run(ask())).result()
     except ToolFailure as failure:
         raise ConfigError(f"{where}: {failure}") from failure
@@ -166,7 +174,7 @@ def _offered(sessions: "list[McpSession]", where: str) -> Offered:
             function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
             found.setdefault(tool.name, []).append((function, session))
     if not found:
-        raise ConfigError(f"{where}: {listed(session.name for session in sessions)} has no tools")
+        raise ConfigError(f"{where}: {names} has no tools")
     return found
 
 

@@ -41,7 +41,7 @@ class Scripted(BaseInteraction):
 MESSAGES = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
 
 
-def session_of(timeout=5.0, **answers):
+def session_of(timeout=60.0, **answers):
     interaction = Scripted(answers)
     return InteractionSession({"mine": interaction}, "t1", timeout), interaction
 
@@ -175,9 +175,15 @@ def test_a_method_that_is_no_coroutine_is_a_failure_too():
 
 def test_a_cancelled_trajectory_is_cancelled_and_not_a_failure():
     async def scenario():
-        session, interaction = session_of(respond=asyncio.Event().wait)
+        begun = asyncio.Event()
+
+        async def respond():
+            begun.set()
+            await asyncio.Event().wait()
+
+        session, interaction = session_of(respond=respond)
         task = asyncio.create_task(drive(session))
-        await asyncio.sleep(0.01)
+        await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -190,11 +196,11 @@ def test_closing_a_cancelled_trajectory_does_not_take_the_time_of_a_call(monkeyp
     monkeypatch.setattr(guarded, "CLOSING_S", 0.05)
 
     async def scenario():
-        session, _ = session_of(timeout=60.0, respond=asyncio.Event().wait, finalize=asyncio.Event().wait)
+        session, _ = session_of(timeout=600.0, respond=asyncio.Event().wait, finalize=asyncio.Event().wait)
         task = asyncio.create_task(drive(session))
         await asyncio.sleep(0.01)
         task.cancel()
-        await asyncio.wait({task}, timeout=20)
+        await asyncio.wait({task}, timeout=60)
         assert task.done()
 
     asyncio.run(scenario())

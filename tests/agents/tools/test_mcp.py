@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from burnish import waits
 from burnish.agents.parsers.base import ToolCall
 from burnish.agents.tools import mcp, mcp_session
 from burnish.agents.tools.base import ToolError, ToolResponse
@@ -57,7 +58,9 @@ for line in sys.stdin:
             case "echo":
                 send(answer)
             case "freeze":
-                time.sleep(60)
+                if "sign" in (params.get("arguments") or {}):
+                    open(params["arguments"]["sign"], "w").close()
+                time.sleep(600)
             case "garbage":
                 print("loading the model ...", flush=True)
             case "flood":
@@ -82,7 +85,7 @@ for line in sys.stdin:
 """
 
 
-def entry(*arguments, selected=None, timeout=5.0, **server):
+def entry(*arguments, selected=None, timeout=60.0, **server):
     """An entry with one inline server."""
     command = {"command": sys.executable, "args": [str(argument) for argument in arguments], **server}
     settings = {"servers": {"mine": command}} | ({"tool_selected_list": selected} if selected is not None else {})
@@ -104,14 +107,23 @@ def text(tool, **parameters):
     return call()
 
 
-def is_gone(pid):
-    for _ in range(100):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
+def becomes(condition):
+    deadline = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline:
         time.sleep(0.02)
-    return False
+    return condition()
+
+
+def is_gone(pid):
+    return becomes(lambda: not is_there(pid))
+
+
+def is_there(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def pid_of(answer):
@@ -125,7 +137,7 @@ def hand(tmp_path_factory):
     script.write_text(BY_HAND)
 
     @functools.cache
-    def load(timeout=5.0, *arguments):
+    def load(timeout=60.0, *arguments):
         return by_name(load_mcp_tools(entry(script, *arguments, timeout=timeout), "here"))
 
     return load
@@ -162,11 +174,11 @@ def test_a_call_is_answered_by_one_process_with_its_environment(tools, run):
 
 def test_calls_run_at_the_same_time(tools, run):
     async def many():
-        return await asyncio.gather(*(text(tools["wait"], seconds=0.5) for _ in range(64)))
+        return await asyncio.gather(*(text(tools["wait"], seconds=1.0) for _ in range(64)))
 
     begin = time.perf_counter()
     assert run(many()) == ["waited"] * 64
-    assert time.perf_counter() - begin < 8.0  # one after another, they take 32 s
+    assert time.perf_counter() - begin < 50.0  # one after another, they take 64 s
 
 
 @pytest.mark.parametrize(
@@ -191,19 +203,25 @@ def test_a_result_beyond_all_measure_is_a_failure(tools, run, monkeypatch):
 
 
 def test_a_slow_call_fails_alone_and_the_process_stays(tools, run, monkeypatch):
-    monkeypatch.setattr(tools["wait"].session, "_timeout", 0.3)
-    monkeypatch.setattr(mcp_session, "PING_SECONDS", 5.0)
-    before = run(text(tools["about"]))
+    monkeypatch.setattr(mcp_session, "PING_SECONDS", 60.0)
+    session, before = tools["wait"].session, run(text(tools["about"]))
 
     async def beside():
-        return await asyncio.gather(
-            text(tools["wait"], seconds=30), text(tools["wait"], seconds=0.01), return_exceptions=True
-        )
+        with monkeypatch.context() as patch:
+            patch.setattr(session, "_timeout", 0.3)
+            slow = asyncio.create_task(text(tools["wait"], seconds=600))
+            await asyncio.sleep(0)  # it is asked, with this limit
+        quick = text(tools["wait"], seconds=0.01)
+        return await asyncio.gather(slow, quick, return_exceptions=True)
+
+    async def answered():
+        while session._connection._ping is not None:
+            await asyncio.sleep(0.01)
 
     slow, quick = run(beside())
     assert quick == "waited" and isinstance(slow, ToolFailure)
     assert str(slow) == "MCP server mine, tool wait: did not answer in 0.3 s; raise config.timeout of its entry"
-    run(asyncio.sleep(0.5))  # the ping is answered meanwhile
+    run(answered())  # the ping
     assert run(text(tools["about"])) == before
 
 
@@ -226,7 +244,7 @@ def test_a_death_fails_the_calls_in_flight_and_the_next_call_starts_it_again(han
 
 def test_closing_leaves_no_process_and_a_later_call_starts_another(hand):
     async def scenario():
-        tools = hand(6.0)  # loaded inside a running loop, too
+        tools = hand(61.0)  # loaded inside a running loop, too
         first = await text(tools["echo"], a=1)
         await asyncio.gather(*(tool.close() for tool in tools.values()))
         assert is_gone(pid_of(first))
@@ -255,7 +273,8 @@ def test_a_death_between_calls_costs_no_call(hand):
     async def scenario():
         tools = hand()
         first = await text(tools["die_after"])
-        await asyncio.sleep(0.3)
+        while not tools["echo"].session._connection.cause:  # until its end is seen
+            await asyncio.sleep(0.01)
         second = await text(tools["echo"])
         await tools["echo"].close()
         return pid_of(first), pid_of(second)
@@ -270,10 +289,12 @@ def test_a_server_that_is_stuck_is_ended_and_the_next_call_starts_it_again(hand,
     monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 0.1)
 
     async def scenario():
-        tools = hand(0.5)
+        tools = hand()
         before = pid_of(await text(tools["echo"]))
-        with pytest.raises(ToolFailure, match=rf"tool {name}: did not answer in 0.5 s"):
-            await text(tools[name])
+        with monkeypatch.context() as patch:
+            patch.setattr(tools[name].session, "_timeout", 0.5)
+            with pytest.raises(ToolFailure, match=rf"tool {name}: did not answer in 0.5 s"):
+                await text(tools[name])
         with pytest.raises(ToolFailure, match="was ended: it did not answer a ping within 0.3 s"):
             await text(tools["echo"])  # it was in flight when the server was found to be stuck
         after = pid_of(await text(tools["echo"]))
@@ -284,23 +305,26 @@ def test_a_server_that_is_stuck_is_ended_and_the_next_call_starts_it_again(hand,
     assert before != after and is_gone(before)
 
 
-def test_a_call_cancelled_from_outside_frees_the_caller_at_once_and_finds_a_stuck_server(hand, monkeypatch):
+def test_a_call_cancelled_from_outside_frees_the_caller_at_once_and_finds_a_stuck_server(hand, monkeypatch, tmp_path):
     monkeypatch.setattr(mcp_session, "PING_SECONDS", 0.2)
     monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 0.1)
 
     async def scenario():
-        tools = hand(60.0)
+        tools = hand(600.0)
         before = pid_of(await text(tools["echo"]))
+        call = asyncio.create_task(text(tools["freeze"], sign=str(tmp_path / "frozen")))
+        assert await asyncio.to_thread(becomes, (tmp_path / "frozen").exists)
         begin = time.perf_counter()
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(text(tools["freeze"]), 0.2)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
         took = time.perf_counter() - begin
         assert await asyncio.to_thread(is_gone, before)
         await text(tools["echo"])
         await tools["echo"].close()
         return took
 
-    assert asyncio.run(scenario()) < 1.0
+    assert asyncio.run(scenario()) < 60.0  # of the 600 s of the call
 
 
 @pytest.mark.parametrize(
@@ -347,7 +371,7 @@ def test_a_loop_that_was_closed_over_a_running_server_is_not_waited_for(hand):
 
 
 def test_all_pages_of_the_list_are_read(hand):
-    assert {"echo", "garbage", "stubborn"} <= hand(5.0, "paged").keys()
+    assert {"echo", "garbage", "stubborn"} <= hand(60.0, "paged").keys()
 
 
 def test_selected_tools_alone_are_taken_once_and_in_their_order(tmp_path):
@@ -376,7 +400,7 @@ def test_an_entry_of_the_tools_file_gives_tools_that_a_trajectory_can_call(tmp_p
     assert list(tools) == ["calculator", "echo", "bad_params"]
 
     async def scenario():
-        session = ToolSession(tools, "t1", {}, 5.0)
+        session = ToolSession(tools, "t1", {}, 60.0)
         results = [await session.call(ToolCall(name, '{"a": 1}')) for name in ("echo", "bad_params")]
         await session.close()
         await tools["echo"].close()
@@ -442,6 +466,19 @@ def test_a_server_that_cannot_list_its_tools_is_a_mistake_in_the_file(tmp_path, 
     with pytest.raises(ConfigError) as error:
         load_mcp_tools(entry(*arguments), "tools.yaml, entry 3")
     assert str(error.value).startswith("tools.yaml, entry 3: ") and told in str(error.value)
+
+
+def test_to_list_tools_is_a_wait(monkeypatch):
+    seen = []
+
+    async def list_tools(self):
+        seen.extend((wait.kind, wait.subject) for wait in waits.longest())
+        return []
+
+    monkeypatch.setattr(mcp_session.McpSession, "list_tools", list_tools)
+    with pytest.raises(ConfigError, match="mine has no tools"):
+        load_mcp_tools(entry(), "here")
+    assert seen == [("tool", "the tools of MCP servers: mine")] and not waits.longest()
 
 
 def test_a_command_that_is_not_there_is_named():

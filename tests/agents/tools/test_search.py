@@ -46,7 +46,7 @@ def search(call, client):
 def test_one_query(search):
     result = search(query=" rhine ")
     assert result.text == 'Doc 1(Title: "Bonn") A city on the Rhine.\nOnce a capital.\nDoc 2(Title: "Rhine") A river.'
-    assert result.metrics["documents"] == 2 and 0.04 < result.metrics["seconds"] < 5
+    assert result.metrics["documents"] == 2 and 0.04 < result.metrics["seconds"] < 60
     assert search(query_list=["rhine"]).text == result.text
 
 

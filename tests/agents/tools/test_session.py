@@ -62,7 +62,7 @@ def test_a_trajectory_from_first_call_to_release(make_tool, open_session):
 
     first, second, reward = asyncio.run(trajectory())
     assert (first.name, first.text, first.kind, first.reward) == ("mine", 'did {"x": 1}', "ok", 0.25)
-    assert first.metrics == {"n": 1.0} and 0 <= first.seconds < 5
+    assert first.metrics == {"n": 1.0} and 0 <= first.seconds < 60
     assert second.text == 'did {"x": 2}' and reward == 1.5
     assert log == [
         ("create", "trajectory-1", {"from": "create"}),
@@ -74,19 +74,22 @@ def test_a_trajectory_from_first_call_to_release(make_tool, open_session):
 
 
 def test_calls_at_once_create_once_and_run_together(make_tool, open_session):
-    log = Log()
-    tool = make_tool(**log.methods(pause=0.3))
+    log, together = Log(), asyncio.Barrier(20)
+
+    async def execute(tool, instance_id, parameters):
+        log.append(("execute",))
+        await together.wait()  # for the others, which would never come if calls ran one after the other
+        return "done", 0.0, {}
+
+    tool = make_tool(**log.methods(pause=0.1) | {"execute": execute})
 
     async def trajectory():
         session = open_session({"mine": tool})
-        start = asyncio.get_running_loop().time()
         results = await asyncio.gather(*(session.call(ToolCall("mine", "{}")) for _ in range(20)))
-        took = asyncio.get_running_loop().time() - start
         await session.close()
-        return results, took
+        return results
 
-    results, took = asyncio.run(trajectory())
-    assert {result.kind for result in results} == {"ok"} and took < 5  # one after the other: 6 s
+    assert {result.kind for result in asyncio.run(trajectory())} == {"ok"}
     assert log.names == ["create", *["execute"] * 20, "release"]
 
 
@@ -270,7 +273,7 @@ def test_a_method_that_hangs_fails_in_time(make_tool, open_session, method):
     log = Log()
 
     async def hang(tool, *arguments, **kwargs):
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 
     async def trajectory():
         session = open_session({"mine": make_tool(**log.methods() | {method: hang})}, timeout=0.1)
@@ -282,7 +285,7 @@ def test_a_method_that_hangs_fails_in_time(make_tool, open_session, method):
 
     words = rf"tool mine: {method} did not end in 0.1 s; make it quicker, or raise actor_rollout_ref.*tool_timeout"
     with pytest.raises(ToolFailure, match=words):
-        asyncio.run(asyncio.wait_for(trajectory(), 10))
+        asyncio.run(asyncio.wait_for(trajectory(), 60))
     assert ("release" in log.names) == (method != "release")
 
 
@@ -302,12 +305,13 @@ def test_what_follows_from_a_failed_create_does_not_hide_it(make_tool, call):
     assert log.names == ["create", "release"]
 
 
-def test_a_late_call_is_over_before_its_tool_is_released(make_tool, call):
+def test_a_late_call_is_over_before_its_tool_is_released(make_tool, call, monkeypatch):
+    monkeypatch.setattr(guarded, "ENDING_S", 60.0)
     log = Log()
 
     async def slow(tool, instance_id, parameters):
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         finally:
             await asyncio.sleep(0.1)
             log.append(("over",))
@@ -350,10 +354,10 @@ def test_closing_a_cancelled_trajectory_does_not_take_the_time_of_a_call(make_to
     monkeypatch.setattr(guarded, "CLOSING_S", 0.05)
 
     async def hang(tool, *arguments):
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 
     async def trajectory():
-        session = open_session({"mine": make_tool(execute=hang, release=hang)}, timeout=60.0)
+        session = open_session({"mine": make_tool(execute=hang, release=hang)}, timeout=600.0)
         try:
             await session.call(ToolCall("mine", "{}"))
         finally:
@@ -363,7 +367,7 @@ def test_closing_a_cancelled_trajectory_does_not_take_the_time_of_a_call(make_to
         task = asyncio.create_task(trajectory())
         await asyncio.sleep(0.05)
         task.cancel()
-        await asyncio.wait({task}, timeout=20)
+        await asyncio.wait({task}, timeout=60)
         assert task.done()
 
     asyncio.run(run())
@@ -391,7 +395,7 @@ def test_a_tool_that_will_not_be_cancelled_is_left_behind(make_tool, open_sessio
         await asyncio.sleep(0.05)
 
     with caplog.at_level(logging.WARNING):
-        asyncio.run(asyncio.wait_for(trajectory(), 10))
+        asyncio.run(asyncio.wait_for(trajectory(), 60))
     assert not caplog.records
 
 
@@ -411,11 +415,12 @@ def test_a_method_that_is_no_coroutine_is_told_apart(make_tool, call, method):
 
 
 def test_cancelling_a_trajectory_ends_its_tools_and_releases_them(make_tool, open_session):
-    log, ended = Log(), []
+    log, begun, ended = Log(), asyncio.Event(), []
 
     async def slow(tool, instance_id, parameters):
         try:
-            await asyncio.sleep(60)
+            begun.set()
+            await asyncio.sleep(600)
         finally:
             ended.append(True)
 
@@ -427,13 +432,13 @@ def test_cancelling_a_trajectory_ends_its_tools_and_releases_them(make_tool, ope
 
     async def run():
         task = asyncio.create_task(trajectory(open_session({"mine": make_tool(**log.methods() | {"execute": slow})})))
-        await asyncio.sleep(0.1)
+        await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert ended == [True] and log.names == ["create", "release"]
 
-    asyncio.run(asyncio.wait_for(run(), 10))
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 def test_a_call_that_is_given_up_does_not_take_the_others_state(make_tool, open_session):
@@ -447,29 +452,30 @@ def test_a_call_that_is_given_up_does_not_take_the_others_state(make_tool, open_
         assert (await second).kind == "ok"
         await session.close()
 
-    asyncio.run(asyncio.wait_for(run(), 10))
+    asyncio.run(asyncio.wait_for(run(), 60))
     assert log.names == ["create", "execute", "release"]
 
 
 def test_closing_while_state_is_being_created_ends_that(make_tool, open_session):
-    log, ended = Log(), []
+    log, begun, ended = Log(), asyncio.Event(), []
 
     async def slow(tool, instance_id):
         try:
-            await asyncio.sleep(60)
+            begun.set()
+            await asyncio.sleep(600)
         finally:
             ended.append(True)
 
     async def run():
         session = open_session({"mine": make_tool(**log.methods() | {"create": slow})})
         task = asyncio.create_task(session.call(ToolCall("mine", "{}")))
-        await asyncio.sleep(0.1)
+        await begun.wait()
         task.cancel()
         await session.close()
         await asyncio.sleep(0)
         assert ended == [True] and log.names == ["release"]
 
-    asyncio.run(asyncio.wait_for(run(), 10))
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 @pytest.mark.parametrize("method", ["create", "execute", "calc_reward", "release"])
@@ -520,7 +526,7 @@ def test_a_blocking_function_holds_up_nobody_else(open_session):
 
     @function_tool
     def block():
-        leave.wait(30)
+        leave.wait(60)
 
     @function_tool
     async def quick():
@@ -537,7 +543,7 @@ def test_a_blocking_function_holds_up_nobody_else(open_session):
         await session.close()
         return result
 
-    assert asyncio.run(asyncio.wait_for(run(), 10)).text == "quick"
+    assert asyncio.run(asyncio.wait_for(run(), 60)).text == "quick"
 
 
 def test_a_thousand_sessions_leave_nothing_behind(make_tool, open_session):

@@ -1,7 +1,8 @@
-"""A thread with an event loop of its own, which takes work from any thread; used by pool.py.
+"""A thread with an event loop of its own, which takes work from any thread.
 
 It is started by the first work, and ended by `close()` or the end of the program: work in flight is cancelled, then
-`ending` runs, and nothing is left. A fork of the process has neither the thread nor a say over what it holds.
+`ending` runs, and nothing is left. Where that takes too long, `close` gives it up with a DeadlineError: what blocks the
+thread then blocks nothing else. A fork of the process has neither the thread nor a say over what it holds.
 """
 
 import asyncio
@@ -12,18 +13,20 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from burnish.errors import WorkerError
+from burnish.errors import DeadlineError, WorkerError
+from burnish.waits import waiting
 
-CLOSE_SECONDS = 10.0
+CLOSE_SECONDS = 10.0  # for what was begun to end, and then for the thread
 
 T = TypeVar("T")
 
 
 class LoopThread:
-    """`owner` is how messages name whoever runs work here; `ending` is the last thing that runs."""
+    """`owner` is how messages name whoever runs work here; `ending` is the last thing that runs; `name` is the
+    thread's; `kind` says what is waited for here, among the waits of the process."""
 
-    def __init__(self, owner: str, ending: Callable[[], Awaitable[None]]):
-        self.owner, self.ending = owner, ending
+    def __init__(self, owner: str, ending: Callable[[], Awaitable[None]], name: str, kind: str = "tool"):
+        self.owner, self.ending, self.name, self.kind = owner, ending, name, kind
         self._gate = threading.Lock()  # guards the start and end of the thread
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -42,7 +45,7 @@ class LoopThread:
                 raise WorkerError(f"{self.owner} is closed")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="burnish-rewards", daemon=True)
+                self._thread = threading.Thread(target=self._loop.run_forever, name=self.name, daemon=True)
                 self._thread.start()
                 atexit.register(self.close)
             return asyncio.run_coroutine_threadsafe(self._tracked(work), self._loop)
@@ -57,10 +60,26 @@ class LoopThread:
         atexit.unregister(self.close)
         if loop is None or self._thread is None:
             return
-        asyncio.run_coroutine_threadsafe(self._end(), loop).result(CLOSE_SECONDS)
-        loop.call_soon_threadsafe(loop.stop)
-        self._thread.join(CLOSE_SECONDS)
-        loop.close()
+        try:
+            self.ended(asyncio.run_coroutine_threadsafe(self._end(), loop))
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join(CLOSE_SECONDS)
+            if not self._thread.is_alive():  # else something blocks it, which ends with the process
+                loop.close()
+
+    def ended(self, ending: concurrent.futures.Future[None]) -> None:
+        """Wait for work that ends others; DeadlineError where it does not come to an end itself."""
+        with waiting(self.kind, "", f"{self.owner} to end what it has begun", CLOSE_SECONDS) as wait:
+            if not concurrent.futures.wait([ending], CLOSE_SECONDS).done:
+                wait.overdue()
+        if not ending.done():
+            there = f" (where it is: {wait.stacks})" if wait.stacks else ""
+            raise DeadlineError(
+                f"{self.owner} has not ended what it had begun within {CLOSE_SECONDS:g} s{there}: something blocks "
+                f"thread {self.name}, or does not let itself be cancelled"
+            )
+        ending.result()
 
     async def _tracked(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.current_task()

@@ -1,0 +1,97 @@
+"""A thread with an event loop: what its end takes along, and that nothing in it keeps others from ending."""
+
+import asyncio
+import gc
+import threading
+
+import pytest
+
+from burnish import loop_thread, waits
+from burnish.errors import DeadlineError, WorkerError
+from burnish.loop_thread import LoopThread
+
+
+async def nothing():
+    pass
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(loop_thread, "CLOSE_SECONDS", 0.5)
+
+
+def test_work_in_flight_is_cancelled_before_the_ending():
+    happened, begun = [], threading.Event()
+
+    async def work():
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            happened.append("cancelled")
+
+    async def ending():
+        happened.append("ended")
+
+    loop = LoopThread("the owner", ending, "here")
+    future = loop.run(work())
+    assert begun.wait(30)
+    loop.close()
+    assert future.cancelled() and happened == ["cancelled", "ended"]
+    assert not loop._thread.is_alive() and not waits.longest()
+    with pytest.raises(WorkerError, match="the owner is closed"):
+        loop.run(nothing())
+
+
+def test_an_ending_that_takes_too_long_is_given_up_and_the_thread_ends(monkeypatch):
+    monkeypatch.setattr(loop_thread, "CLOSE_SECONDS", 4.0)  # time for it to begin on a busy machine
+    seen = []
+
+    async def never():
+        while not seen:
+            seen.extend((wait.kind, wait.subject) for wait in waits.longest())
+            await asyncio.sleep(0.001)
+        await asyncio.Event().wait()
+
+    loop = LoopThread("the score pool", never, "here", "reward")
+    loop.run(nothing()).result(30)
+    with pytest.raises(DeadlineError, match=r"the score pool has not ended what it had begun within 4 s: .*here"):
+        loop.close()
+    loop._thread.join(30)
+    assert not loop._thread.is_alive(), "its loop goes on"
+    assert seen == [("reward", "the score pool to end what it has begun")] and not waits.longest()
+    loop.close()  # again, to no effect
+
+
+@pytest.mark.filterwarnings("ignore:coroutine 'LoopThread._end' was never awaited")
+def test_a_thread_that_is_blocked_is_left_behind(impatient):
+    begun, go = threading.Event(), threading.Event()
+
+    async def block():
+        begun.set()
+        go.wait()
+
+    loop = LoopThread("the runner of agent loops", nothing, "agent-loops")
+    loop.run(block())
+    assert begun.wait(30)
+    try:
+        with pytest.raises(DeadlineError, match="something blocks thread agent-loops"):
+            loop.close()
+        assert loop._thread.is_alive() and loop._thread.daemon, "the process could not end"
+    finally:
+        go.set()
+    loop._thread.join(30)
+    assert not loop._thread.is_alive()
+    del loop
+    gc.collect()  # what it had no time for warns here, and in no other test
+
+
+def test_what_the_ending_raises_rises_and_the_thread_ends():
+    async def fail():
+        raise TimeoutError("of its own")
+
+    loop = LoopThread("the owner", fail, "here")
+    loop.run(nothing()).result(30)
+    with pytest.raises(TimeoutError, match="of its own"):
+        loop.close()
+    assert not loop._thread.is_alive()
