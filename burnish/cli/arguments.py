@@ -47,6 +47,7 @@ def not_negative(text: str) -> int:
 def add_model_flags(to: argparse.ArgumentParser) -> None:
     """Which model, and how it is loaded."""
     from burnish.models.device import DEVICES
+    from burnish.rollout import ENGINES
 
     to.add_argument("folder", metavar="FOLDER", help="model folder, global_step_N, run folder, or hub id")
     to.add_argument("--device", choices=DEVICES, default="auto", help="auto: a GPU where there is one")
@@ -60,7 +61,7 @@ def add_model_flags(to: argparse.ArgumentParser) -> None:
     to.add_argument(
         "--max-model-len", type=positive, metavar="N", help="tokens of prompt and answer together [the model's context]"
     )
-    to.add_argument("--engine", default="native", metavar="NAME", help="rollout engine: native or hf [native]")
+    to.add_argument("--engine", default="native", metavar="NAME", help=f"rollout engine: {', '.join(ENGINES)} [native]")
     to.add_argument("--trust-remote-code", action="store_true", help="run Python code that comes with the model")
 
 

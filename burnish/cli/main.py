@@ -82,6 +82,7 @@ COMMANDS = {
     "chat": Command("talk to a model or checkpoint in the terminal", "burnish.cli.chat:main"),
     "serve": Command("a model or checkpoint behind an OpenAI-compatible endpoint", "burnish.cli.serve:main"),
     "data": Command("make, check and show datasets", "burnish.cli.data:main"),
+    "status": Command("what a run is doing and waits for, or did", "burnish.cli.status:main"),
     "replay": Command("an update that was NaN or infinite, run again", "burnish.cli.replay:main"),
     "retriever": Command("index and search passages, and serve them to the search agent", "burnish.cli.retriever:main"),
     "dashboard": Command("runs and trajectories in a browser"),

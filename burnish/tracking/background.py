@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 
 from burnish.errors import CheckpointError, DeadlineError
+from burnish.waits import waiting
 
 
 class BackgroundWriter:
@@ -25,6 +26,7 @@ class BackgroundWriter:
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._pending = 0
+        self._hangs = False  # it was waited for in vain: nobody waits as long again
         self._thread: threading.Thread | None = None
 
     def submit(self, job: Callable[[], None], what: str) -> None:
@@ -36,15 +38,22 @@ class BackgroundWriter:
         with self._lock:
             self._pending += 1
         try:
-            self._jobs.put((job, what), timeout=self._deadline)
+            with waiting("disk", "", f"room in the queue for {what}", self._deadline) as wait:
+                try:
+                    self._jobs.put((job, what), timeout=self._deadline)
+                except queue.Full:
+                    wait.overdue()
+                    raise
         except queue.Full:
             with self._lock:
                 self._pending -= 1
             raise self._too_slow(what) from None
 
     def flush(self) -> None:
-        with self._idle:
-            if not self._idle.wait_for(lambda: self._pending == 0, timeout=self._deadline):
+        with waiting("disk", "", "the queued samples to be written", self._deadline) as wait, self._idle:
+            if not self._idle.wait_for(lambda: self._pending == 0, timeout=0 if self._hangs else self._deadline):
+                self._hangs = True
+                wait.overdue()
                 raise self._too_slow("the queued samples")
         self._raise_failure()
 

@@ -1,9 +1,10 @@
 """The console logger: a growing table on a terminal, one plain line per step elsewhere.
 
 It shows the few figures one watches; `metrics.jsonl` holds all. On a terminal each step is printed once, as a row that
-stays in the scrollback, below a heading that comes back every so often; only the last line, with the progress and the
-time left, is drawn anew, and prints and log lines of the run appear above it. The plain lines carry the full metric
-names, so that `grep critic/score/mean` works on a log file. Validation results are printed when they come.
+stays in the scrollback, below a heading that comes back every so often; only the last line, with the progress, the time
+left and what is waited for long, is drawn anew, and prints and log lines of the run appear above it. The plain lines
+carry the full metric names, so that `grep critic/score/mean` works on a log file. Validation results are printed when
+they come.
 """
 
 import time
@@ -20,11 +21,13 @@ from rich.text import Text
 
 from burnish.tracking.base import Backend, RunFacts
 from burnish.tracking.literal import one_line
+from burnish.waits import longest
 
 HEADING_EVERY = 20  # rows
 WIDTH, GAP = 8, 2  # of a column, and before it
 BAR, REWARDS = 20, 24  # of the progress line: the bar and the sparkline, where there is room
 SPARKS = "▁▂▃▄▅▆▇█"
+LONG_WAIT_S = 5.0  # a wait is shown from then on
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,7 @@ class ConsoleBackend(Backend):
         words = [f"step {self._pace.count(self._step)}"]
         if left is not None:
             words.append(f"{clock(left)} left" if left > 0 else f"{clock(self._pace.elapsed())} in all")
+        words += [one_line(f"waiting {wait.age:.0f} s for {wait}") for wait in longest(1) if wait.age >= LONG_WAIT_S]
         bar = min(BAR, self.console.width // 4) if total else 0
         room = self.console.width - bar - 2  # a blank after the bar, and the last column stays free
         text = " · ".join(words)

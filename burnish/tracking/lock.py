@@ -10,6 +10,7 @@ import fcntl
 import logging
 import os
 import socket
+import time
 from pathlib import Path
 from typing import TextIO
 
@@ -19,6 +20,7 @@ from burnish.tracking.disk import RUN_FOLDER, disk_problem
 log = logging.getLogger(__name__)
 
 LOCK_FILE = ".lock"
+PATIENCE_S, AGAIN_S = 1.0, 0.02  # for `holder`, which has the lock for a moment
 UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -36,9 +38,14 @@ class FolderLock:
         self._file: TextIO | None = None
         self._impossible = False
 
+    @property
+    def is_held(self) -> bool:
+        """By this object; also on a file system that knows no locks, once it was tried."""
+        return self._file is not None or self._impossible
+
     def take(self) -> None:
         """Take the lock, or raise ConfigError with who has it."""
-        if self._file is not None or self._impossible:
+        if self.is_held:
             return
         try:
             self._file = self._open_locked()
@@ -65,6 +72,7 @@ class FolderLock:
                 fcntl.flock(file, fcntl.LOCK_UN)
 
     def _open_locked(self) -> TextIO:
+        until = time.monotonic() + PATIENCE_S
         while True:
             file = self._opened()
             try:
@@ -75,7 +83,9 @@ class FolderLock:
             except BlockingIOError:
                 holder = file.read().split()
                 file.close()
-                raise self._taken(holder) from None
+                if time.monotonic() > until:
+                    raise self._taken(holder) from None
+                time.sleep(AGAIN_S)
             except OSError:
                 file.close()
                 raise
@@ -97,8 +107,25 @@ class FolderLock:
             return False
 
     def _taken(self, holder: list[str]) -> ConfigError:
-        who = f"process {holder[0]} on {holder[1]}" if len(holder) == 2 else "another process"
         return ConfigError(
-            f"{self.keys[0]}={self.place}: {who} is writing there. Wait until it has ended, or give another "
+            f"{self.keys[0]}={self.place}: {_who(holder)} is writing there. Wait until it has ended, or give another "
             f"{' or '.join(self.keys)}"
         )
+
+
+def holder(folder: Path) -> str | None:
+    """Who has the lock of a folder, as `process 123 on host`; None where nobody has it."""
+    try:
+        with (folder / LOCK_FILE).open(encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _who(file.read().split())
+            fcntl.flock(file, fcntl.LOCK_UN)
+    except OSError:  # there is no such file, or the file system knows no locks
+        pass
+    return None
+
+
+def _who(holder: list[str]) -> str:
+    return f"process {holder[0]} on {holder[1]}" if len(holder) == 2 else "another process"

@@ -6,6 +6,7 @@
     rollouts/<step>.jsonl          training samples, one line each
     validation/<step>.jsonl        validation samples
     bad_steps/                     updates that were NaN or infinite, written by `engine/dump.py`
+    status/, stacks/               what each process waits for, and where it was when it waited too long (`watchdog.py`)
     tensorboard/                   where that logger is on
     global_step_N/, latest_checkpointed_iteration.txt    written by `trainer/checkpoint.py`
     previous-<k>/                  what an earlier run in the same folder left, when a new one starts from step 0
@@ -29,6 +30,7 @@ from burnish.errors import CheckpointError, ConfigError
 from burnish.tracking.background import BackgroundWriter
 from burnish.tracking.disk import disk_problem, json_line, write_atomically
 from burnish.tracking.lock import FolderLock
+from burnish.tracking.watchdog import STACKS, STATUS
 
 if TYPE_CHECKING:
     from burnish.config.trainer import TrainerConfig
@@ -40,6 +42,7 @@ LEFT_BY_A_RUN = (
     CONFIG_FILE, RECIPE_FILE, "metrics.jsonl", "events.jsonl", "rollouts", "validation", "bad_steps", "tensorboard",
     "global_step_*", "latest_checkpointed_iteration.txt",
 )  # fmt: skip
+BESIDE = (STATUS, STACKS)  # moved with these; alone they are of processes of this run, which are there before it begins
 
 
 class RunFolder:
@@ -49,8 +52,8 @@ class RunFolder:
     Such a folder may be shared by runs: samples are written there, and nothing in it is moved or removed.
 
     A run calls one of `begin`, `resume` and `append` before it writes; config.yaml and recipe.yaml appear with that
-    call, so that those of an earlier run are moved aside with the rest of it. From that call to `close` no other run
-    can write here: it gets a ConfigError.
+    call, so that those of an earlier run are moved aside with the rest of it. From that call, or `hold` before it, to
+    `close` no other run can write here: it gets a ConfigError.
     """
 
     def __init__(
@@ -70,6 +73,25 @@ class RunFolder:
     def of(cls, trainer: "TrainerConfig") -> "RunFolder":
         """The folder that `trainer.default_local_dir` and its two companions name."""
         return cls(trainer.default_local_dir, rollouts=trainer.rollout_data_dir, validation=trainer.validation_data_dir)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the folder is this run's own by now."""
+        return self._begun
+
+    @property
+    def is_held(self) -> bool:
+        """Whether no other run can write here."""
+        return self._lock.is_held
+
+    def hold(self) -> None:
+        """Keep others out from now on; ConfigError where another run writes here."""
+        self._lock.take()
+
+    def let_go(self) -> None:
+        """Let others in again, where nothing was written here."""
+        if not self._begun:
+            self._lock.release()
 
     def write_config(self, config: Any) -> None:
         """Write config.yaml: every key of a finished configuration."""
@@ -130,7 +152,7 @@ class RunFolder:
         if self._begun:
             return
         if left := self._left_by_a_run():
-            self._move_aside(left)
+            self._move_aside(left + [path for name in BESIDE if (path := self.path / name).exists()])
         self._start()
 
     def check_inputs_stay(self, config: Any) -> None:

@@ -1,7 +1,8 @@
 """`Tracker`: takes the metrics of a step and hands them to every logger named in `trainer.logger`.
 
 Consumes plain numbers by name; hands them to console, jsonl, tensorboard, wandb or mlflow. `metrics.jsonl` is written
-whatever the loggers are. Events (failures, waits, restarts) go to `events.jsonl`, flushed line by line.
+whatever the loggers are. Events (failures, waits, restarts) go to `events.jsonl`, flushed line by line. From `with` to
+`close` the process is watched (`watchdog.py`).
 
     with RunFolder.of(config.trainer) as folder, Tracker(config.trainer, folder) as tracker:
         tracker.resume(step)            # only where the run goes on from a checkpoint
@@ -12,21 +13,27 @@ import difflib
 import importlib
 import importlib.util
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from burnish.errors import ConfigError
+from burnish.errors import CheckpointError, ConfigError
 from burnish.tracking.base import Backend, RunFacts
 from burnish.tracking.jsonl import LineFile
 from burnish.tracking.run_folder import RunFolder
+from burnish.tracking.watchdog import Watchdog
+from burnish.waits import waiting
 
 if TYPE_CHECKING:
     from burnish.config.trainer import RunConfig
 
 log = logging.getLogger(__name__)
+
+CLOSING_S = 600.0  # for a logger to send what it has; one that takes longer is told of
 
 # Logger name → where its backend is, and the package it needs besides the core.
 BACKENDS: dict[str, tuple[str, str | None]] = {
@@ -63,6 +70,12 @@ class Tracker:
         # jsonl first: should another logger fail, the figures of the step are on disk.
         self._backends = [make_backend(name, facts) for name in dict.fromkeys(["jsonl", *names])]
         self._events = LineFile(folder.path / "events.jsonl")
+        self._held: list[dict[str, Any]] = []  # events from before the folder was the run's own
+        self._holding = threading.Lock()
+        self.watchdog = Watchdog(
+            folder.path, "controller", event=self.event, stage=lambda: _stage(folder), steps=total_steps
+        )
+        self._late = 0  # waits that were told of
 
     def resume(self, step: int) -> None:
         """The run goes on after `step`: forget what a killed run logged past it. Before the first `log`."""
@@ -76,49 +89,90 @@ class Tracker:
     def append(self) -> None:
         """Add to what is in the folder, as a validation of a finished run does: nothing is forgotten or moved."""
         self.folder.append()
+        self._write_held()
 
     def start(self) -> None:
         """A run from step 0: what an earlier run left in the folder is moved aside. The first `log` does it too."""
         self.folder.begin()
+        self._write_held()
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Log the metrics of one step. Values are numbers; NaN and infinities are kept."""
         self._logged = True
         self.start()
         numbers = {name: as_number(name, value) for name, value in metrics.items()}
+        before, self._late = self._late, self.watchdog.late
+        if self._late > before:
+            numbers["failures/late_waits"] = self._late - before
         for backend in self._backends:
             backend.log(numbers, step)
+        self.watchdog.step = step
 
     def event(self, kind: str, **facts: Any) -> None:
-        """Write one line to events.jsonl: what happened, when, and the facts."""
-        log.debug("event %s %s", kind, facts)
-        self._events.append({"time": time.time(), "kind": kind, **facts})
+        """Write one line to events.jsonl: what happened, when, and the facts. In any thread.
 
-    def close(self, failed: bool = False) -> None:
-        """Close every logger, then raise the first failure of closing, if any."""
+        Until the folder is the run's own they are held back: the file that is there is an earlier run's.
+        """
+        log.debug("event %s %s", kind, facts)
+        with self._holding:
+            self._held.append({"time": time.time(), "kind": kind, **facts})
+        self._write_held()
+
+    def _write_held(self) -> None:
+        if self.folder.begun:
+            with self._holding:
+                while self._held:
+                    self._events.append(self._held[0])
+                    del self._held[0]
+
+    def close(self, failed: bool = False, state: str | None = None) -> None:
+        """Close every logger, then raise the first failure of closing, if any. The process is watched meanwhile.
+
+        state  how the run ended, for its last status; None: as `failed` and the closing say
+        """
         failures: list[Exception] = []
-        closers: list[Callable[[], None]] = [partial(backend.close, failed) for backend in self._backends]
-        for close in [*closers, self._events.close]:
+        closers: list[tuple[str, Callable[[], None]]] = [("the samples to be written", self.folder.flush)]
+        for backend in self._backends:
+            closers.append((f"{type(backend).__name__} to close", partial(backend.close, failed)))
+        for what, close in closers:
             try:
-                close()
+                with waiting("logger", "the tracker", what, CLOSING_S, is_only_told=True):
+                    close()
             except Exception as error:  # noqa: BLE001 - one logger must not keep the others open; raised below
                 failures.append(error)
+        self.watchdog.stop(state or ("failed" if failed or failures else "done"))
+        try:
+            self._events.close()
+        except Exception as error:  # noqa: BLE001 - as above
+            failures.append(error)
         if failures:
             raise failures[0]
 
     def __enter__(self) -> "Tracker":
+        with suppress(ConfigError, CheckpointError):  # raised when the run begins to write, if it still cannot then
+            self.folder.hold()
+        self.watchdog.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self.close()
-            return
         try:
-            self.close(failed=True)
-        except Exception as failure:  # noqa: BLE001 - the error that ended the run is the one to raise
-            log.error("closing the loggers failed: %s", failure)
+            self.close(error is not None, "stopped" if isinstance(error, KeyboardInterrupt | SystemExit) else None)
+        except Exception as failure:
+            if error is None:
+                raise
+            log.error("closing the loggers failed: %s", failure)  # the error that ended the run is the one to raise
+        finally:
+            self.watchdog.stop("failed")  # where the closing was broken off
+            self.folder.let_go()
+
+
+def _stage(folder: RunFolder) -> str:
+    """How far a run is, for its watchdog."""
+    if folder.begun:
+        return "running"
+    return "starting" if folder.is_held else ""
 
 
 def check_loggers(names: Sequence[str]) -> None:

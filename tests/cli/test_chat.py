@@ -75,6 +75,20 @@ def test_help_shows_an_example_that_parses(capsys):
     assert command.parser().parse_args(["outputs/quickstart", "--system", "Be brief."]).temperature == 0.7
 
 
+@pytest.mark.parametrize(("lines", "code"), [(["1+1=?"], 0), (["/exit"], 0), (["/nothing"], 2)])
+def test_the_engine_is_closed_at_the_end_whatever_it_is(say, nano, monkeypatch, lines, code):
+    closed = []
+    monkeypatch.setattr(nano.engine, "close", lambda: closed.append(len(closed)))
+    assert say(*lines)[0] == code and closed == [0]
+
+
+@pytest.mark.parametrize("temperature", ["0.005", "3"])
+def test_a_temperature_that_vllm_would_change_is_refused_before_the_model_loads(monkeypatch, capsys, temperature):
+    monkeypatch.setattr(terminal, "load", lambda *_: pytest.fail("the model was loaded"))
+    assert main(["chat", str(NANO), "--engine", "vllm", "--temperature", temperature]) == 2
+    assert f"--temperature {temperature}: vLLM takes 0 (greedy), or 0.01 to 2" in capsys.readouterr().err
+
+
 def test_each_line_of_a_pipe_is_a_turn_and_only_answers_are_printed(say, tmp_path):
     file = tmp_path / "talk.jsonl"
     code, out, err = say(QUESTION, "", "12+34=?", f"/save {file}")
@@ -150,7 +164,7 @@ def test_a_history_that_no_longer_fits_is_kept_until_it_is_reset(at_the_terminal
 
 def test_an_answer_that_is_cut_off_says_why(say):
     assert "cut off: --max-tokens" in say(QUESTION, flags=["--max-tokens", "3"])[2]
-    assert "cut off: the context of 1024 tokens is full; /reset" in say("1+" * 508, flags=["--seed", "3"])[2]
+    assert "cut off: the context of 1024 tokens is full; /reset" in say("1+" * 510)[2]
 
 
 def test_a_file_that_cannot_be_written(at_the_terminal):

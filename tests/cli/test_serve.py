@@ -6,12 +6,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
 from burnish.cli import serve as command
 from burnish.cli.main import main
+from burnish.config.rules import program
 from burnish.serving import server
 from burnish.serving.loading import ModelOptions, own_name, pick_dtype
 
@@ -29,7 +31,9 @@ def test_help_shows_an_example_that_parses(capsys):
     with pytest.raises(SystemExit) as left:
         main(["serve", "--help"])
     assert left.value.code == 0
-    example = capsys.readouterr().out.partition("example:\n")[2].split()
+    text = capsys.readouterr().out
+    assert "native, hf, vllm, sglang [native]" in " ".join(text.split())
+    example = text.partition("example:\n")[2].split()
     assert example[:2] == ["burnish", "serve"]
     assert command.parser().parse_args(example[2:]).port == 8001
 
@@ -65,6 +69,8 @@ def test_mistakes_are_told_without_torch(tmp_path):
     program = (
         "import sys\n"
         "from burnish.cli.main import main\n"
+        "from burnish.config.rules import program\n"
+        "program.find_spec = lambda name: None\n"
         f"assert main(['serve', {str(tmp_path)!r}]) == 2 and main(['serve', '--port', 'x', 'm']) == 2\n"
         f"assert main(['chat', {str(tmp_path)!r}]) == 2 and main(['serve', {NANO!r}, '--engine', 'vllm']) == 2\n"
         "assert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"
@@ -104,11 +110,12 @@ def test_two_servers_that_start_at_once_do_not_share_a_port():
         (["--host", "no such host"], "--host no such host: no such address"),
         (["--host", "192.0.2.1"], "--host 192.0.2.1: not an address of this machine"),
         (["--max-model-len", "5000"], "--max-model-len 5000: the model's context is 1024 tokens; lower it"),
-        (["--engine", "vllm"], "not available yet: the vllm rollout engine"),
-        (["--engine", "nope"], "--engine nope: no such engine; this version has native, hf"),
+        (["--engine", "vllm"], "--engine vllm needs the package vllm, which is not installed"),
+        (["--engine", "nope"], "--engine nope: no such engine; this version has native, hf, vllm, sglang"),
     ],
 )
-def test_what_is_wrong_is_told_before_the_model_loads(flags, message, capsys, unloaded):
+def test_what_is_wrong_is_told_before_the_model_loads(flags, message, capsys, monkeypatch, unloaded):
+    monkeypatch.setattr(program, "find_spec", lambda name: None)
     assert main(["serve", NANO, "--port", "0", *flags]) == 2
     assert message in capsys.readouterr().err
 
@@ -150,8 +157,16 @@ def test_from_start_to_sigterm(capfd, monkeypatch):
     assert "without --api-key" not in err
 
 
+class Engine:
+    def __init__(self):
+        self.closed = 0
+
+    def close(self):
+        self.closed += 1
+
+
 def test_an_open_address_without_a_key_is_warned_about(caplog, monkeypatch):
-    monkeypatch.setattr(server, "load", lambda *_: None)
+    monkeypatch.setattr(server, "load", lambda *_: SimpleNamespace(engine=Engine()))
     monkeypatch.setattr(server, "run", lambda *_: _seven())
     for host, warned in (("0.0.0.0", True), ("127.0.0.1", False)):
         caplog.clear()
@@ -161,6 +176,22 @@ def test_an_open_address_without_a_key_is_warned_about(caplog, monkeypatch):
 
 async def _seven():
     return 7
+
+
+def test_the_engine_is_closed_at_the_end_whatever_it_is(monkeypatch):
+    engine = Engine()
+    options = server.ServeOptions(ModelOptions(NANO), port=0)
+    monkeypatch.setattr(server, "load", lambda *_: SimpleNamespace(engine=engine))
+    monkeypatch.setattr(server, "run", lambda *_: _seven())
+    assert server.serve(options) == 7 and engine.closed == 1
+    monkeypatch.setattr(server, "run", lambda *_: _broken())
+    with pytest.raises(MemoryError):
+        server.serve(options)
+    assert engine.closed == 2
+
+
+async def _broken():
+    raise MemoryError
 
 
 def test_names_and_types(tmp_path):

@@ -10,6 +10,7 @@ from rich.console import Console
 from burnish.tracking import console as module
 from burnish.tracking.base import RunFacts
 from burnish.tracking.console import SPARKS, ConsoleBackend, Pace, clock, sparkline
+from burnish.waits import waiting
 
 METRICS = {
     "critic/score/mean": 0.25,
@@ -141,6 +142,26 @@ def test_the_progress_line_ends_with_the_run(tmp_path):
     assert live.is_started
     logger.close(failed=True)
     assert not live.is_started
+
+
+@pytest.mark.parametrize("width", [40, 200])
+def test_a_long_wait_is_in_the_progress_line(tmp_path, width):
+    logger, _ = backend(tmp_path, terminal=True, width=width)
+    logger.log(METRICS, 3)
+
+    def progress():
+        console = Console(file=io.StringIO(), width=width)
+        (line,) = console.render_lines(logger._progress(), pad=False)
+        assert sum(segment.cell_length for segment in line) < width
+        return "".join(segment.text for segment in line)
+
+    with waiting("tool", "uid 3, sample 1", "tool search\x1b: execute", 60.0) as wait:
+        assert "waiting" not in progress()
+        wait.since -= 42.2
+        shown = " · waiting 42 s for tool search\\x1b: execute (uid 3, sample 1)"
+        assert shown in progress() if width == 200 else "waiting 4" in progress()
+    assert "waiting" not in progress()
+    logger.close()
 
 
 def test_time_left_follows_the_pace(monkeypatch):

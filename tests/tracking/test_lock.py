@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -164,3 +165,15 @@ def test_a_lock_that_cannot_be_written_names_the_fix(tmp_path, monkeypatch):
     (tmp_path / ".lock").mkdir()
     with pytest.raises(CheckpointError, match=r"cannot write .*\.lock: .*trainer\.default_local_dir"):
         RunFolder(tmp_path).begin()
+
+
+def test_a_look_at_who_has_it_does_not_keep_a_run_from_starting(tmp_path, monkeypatch):
+    """`burnish status` has the lock for a moment."""
+    monkeypatch.setattr(lock, "PATIENCE_S", 30.0)
+    (tmp_path / ".lock").write_text("")
+    with (tmp_path / ".lock").open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        threading.Timer(0.2, lambda: fcntl.flock(looking, fcntl.LOCK_UN)).start()
+        own = FolderLock(tmp_path)
+        own.take()
+    own.release()

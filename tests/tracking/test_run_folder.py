@@ -113,6 +113,17 @@ def test_a_new_run_moves_all_of_the_earlier_one_aside_its_configuration_too(tmp_
     assert yaml.safe_load((tmp_path / "recipe.yaml").read_text()) == {"seed": 2}
 
 
+def test_what_earlier_processes_waited_for_is_moved_with_the_rest_of_their_run(tmp_path):
+    told = ("status/controller.json", "stacks/1_controller.txt")
+    fill(tmp_path, *told)
+    RunFolder(tmp_path).begin()
+    assert all((tmp_path / name).exists() for name in told), "those of this run may be there before it begins"
+    fill(tmp_path, "metrics.jsonl")
+    (tmp_path / ".lock").unlink()
+    RunFolder(tmp_path).begin()
+    assert all((tmp_path / "previous-1" / name).exists() for name in told)
+
+
 def test_events_of_two_runs_do_not_mix(trainer):
     for seed in (1, 2):
         with RunFolder.of(trainer) as folder, Tracker(trainer, folder) as tracker:

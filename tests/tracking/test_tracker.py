@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from burnish.errors import CheckpointError, ConfigError
 from burnish.tracking.jsonl import read_lines, read_metrics
 from burnish.tracking.run_folder import RunFolder
 from burnish.tracking.tracker import Tracker, check_loggers
+from burnish.waits import longest
 
 
 @pytest.fixture
@@ -109,6 +111,7 @@ def test_resume_after_logging_is_refused(trainer, folder):
 
 def test_events_carry_their_facts_and_are_flushed(trainer, folder):
     tracker = Tracker(trainer, folder)
+    tracker.start()
     tracker.event("reward_failure", step=3, reason="timeout\u2028after 5 s")
     (event,) = read_lines(folder.path / "events.jsonl")
     assert event["time"] > 0
@@ -123,6 +126,7 @@ def test_events_carry_their_facts_and_are_flushed(trainer, folder):
 def test_events_go_on_after_a_torn_line(trainer, folder):
     (folder.path / "events.jsonl").write_text('{"kind": "start"}\n{"kind": "wa')
     with Tracker(trainer, folder) as tracker:
+        tracker.append()
         tracker.event("next")
     assert [e["kind"] for e in read_lines(folder.path / "events.jsonl")] == ["start", "next"]
 
@@ -186,3 +190,30 @@ def test_the_error_of_the_run_is_not_replaced_by_one_of_closing(trainer, folder,
         monkeypatch.setattr(tracker, "close", lambda failed: (_ for _ in ()).throw(OSError("closing")))
         raise ValueError("the run")
     assert "closing" in caplog.text
+
+
+def test_events_from_before_the_run_began_are_its_own(trainer, folder):
+    """An earlier run's files are there until then, and are moved aside."""
+    run(trainer, folder, [1])
+    again = RunFolder.of(trainer)
+    (folder.path / "events.jsonl").write_text('{"kind": "old"}\n')
+    folder.close()
+    with again, Tracker(trainer, again) as tracker:
+        tracker.event("before")
+        assert (folder.path / "events.jsonl").read_text() == '{"kind": "old"}\n'
+        tracker.start()
+        tracker.event("after")
+    assert [line["kind"] for line in read_lines(folder.path / "events.jsonl")] == ["before", "after"]
+    assert (folder.path / "previous-1/events.jsonl").read_text() == '{"kind": "old"}\n'
+
+
+def test_the_run_is_watched_until_its_loggers_are_closed(trainer, folder, monkeypatch):
+    seen = []
+
+    def close(self, failed=False):
+        seen.extend((wait.kind, wait.subject) for wait in longest())
+        seen.append([thread.name for thread in threading.enumerate() if thread.name == "watchdog"])
+
+    monkeypatch.setattr("burnish.tracking.jsonl.JsonlBackend.close", close)
+    run(trainer, folder, [1])
+    assert ("logger", "JsonlBackend to close") in seen and "watchdog" in seen[-1]

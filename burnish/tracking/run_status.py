@@ -1,0 +1,257 @@
+"""What a run is doing, read from its folder: nothing of it has to run, or to answer.
+
+Consumes what `Tracker`, `RunFolder` and the watchdogs of its processes leave; hands on a `RunStatus`, as data or as the
+text that `burnish status` prints.
+"""
+
+import json
+import socket
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from burnish.errors import ConfigError
+from burnish.tracking.jsonl import METRICS_FILE, last_lines
+from burnish.tracking.literal import one_line
+from burnish.tracking.lock import LOCK_FILE, holder
+from burnish.tracking.watchdog import EARLY, STACKS, STATUS
+from burnish.waits import limit_in_words
+
+CONTROLLER = "controller"
+SILENT_S = 15.0  # without a new status, which comes every five seconds
+SKEW_S = 60.0  # by which the clocks of machines may differ
+EVENTS = 5  # shown
+TAIL_LINES = 5  # of the metrics, of which another program may have spoilt the last
+WAITS = 5  # shown of each process
+SUBJECT, OWNER = 70, 28  # characters of a line
+MARKS = ("config.yaml", METRICS_FILE, "events.jsonl", f"{STATUS}/*", LOCK_FILE)  # of a folder that is a run's
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of the run, by its last status."""
+
+    name: str
+    where: str
+    silent_s: float
+    late: int
+    counts: dict[str, int]
+    waits: list[dict[str, Any]]
+    host: str = ""
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """What is known of a run. Its `state` is one of
+
+    starting, running      its processes say so
+    silent                 it holds the folder and says nothing
+    done, failed, stopped  as it said at its end
+    dead                   it ended without a word
+    unknown                no process of it has left a status
+    """
+
+    folder: str
+    state: str
+    held_by: str | None
+    step: int | None
+    steps: int | None
+    logged_s: float | None  # since the last line of metrics.jsonl
+    processes: list[Process] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    stacks: str | None = None  # the newest dump
+    stacks_s: float | None = None
+    has_checkpoint: bool = False
+
+    def as_json(self) -> str:
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False)
+
+
+def read_status(folder: str | Path) -> RunStatus:
+    """Of a run that is under way, or was; ConfigError where there is none."""
+    path = Path(folder).expanduser()
+    if not any(any(path.glob(mark)) for mark in MARKS):
+        what = "there is no such folder" if not path.is_dir() else "it holds no run"
+        raise ConfigError(
+            f"{folder}: {what}. Name the folder that trainer.default_local_dir names, by default "
+            "outputs/<project_name>/<experiment_name>"
+        )
+    now, held_by = time.time(), holder(path)
+    known = _statuses((path / STATUS).glob("*.json"))
+    controller = known.pop(CONTROLLER, None)
+    early = _statuses([path / STATUS / f"{CONTROLLER}{EARLY}"]).get(CONTROLLER)
+    if early is not None and held_by == _holder(early):  # otherwise it was killed before it began
+        controller = early
+    if controller is not None:  # what is older is of an earlier run
+        known = {name: one for name, one in known.items() if one["time"] >= controller["started"] - SKEW_S}
+        known = {CONTROLLER: controller, **known}
+    logged = _steps(path / METRICS_FILE)
+    (stacks, dumped), (_, logged_at) = _newest((path / STACKS).glob("*.txt")), _newest([path / METRICS_FILE])
+    return RunStatus(
+        folder=str(folder),
+        state=_state(controller, held_by, now - max((one["time"] for one in known.values()), default=0.0)),
+        held_by=held_by,
+        step=logged if logged is not None else (controller or {}).get("step"),
+        steps=(controller or {}).get("steps"),
+        logged_s=now - logged_at if logged is not None else None,
+        processes=[_process(one, now) for one in known.values()],
+        events=_lines(path / "events.jsonl", EVENTS),
+        stacks=stacks,
+        stacks_s=now - dumped if stacks is not None else None,
+        has_checkpoint=any(path.glob("global_step_*")),
+    )
+
+
+def _statuses(files: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """By the name of the process. What another program wrote there, or is just being moved, is passed over."""
+    found = {}
+    for file in sorted(files):
+        try:
+            one = json.loads(file.read_text(encoding="utf-8"))
+            _process(one, 0.0)  # whether it has what is read of it
+            found[str(one["name"])] = {**one, "started": float(one["started"]), "state": str(one["state"])}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return found
+
+
+def _lines(path: Path, count: int) -> list[dict[str, Any]]:
+    try:
+        return last_lines(path, count)
+    except OSError:
+        return []
+
+
+def _steps(metrics: Path) -> int | None:
+    """The last step that was logged."""
+    steps = [line["step"] for line in _lines(metrics, TAIL_LINES) if isinstance(line.get("step"), int)]
+    return steps[-1] if steps else None
+
+
+def _newest(files: Iterable[Path]) -> tuple[str | None, float]:
+    """The file that was written last, and when. A run that begins moves those of an earlier one away."""
+    found = []
+    for file in files:
+        with suppress(OSError):
+            found.append((file.stat().st_mtime, str(file)))
+    when, file_name = max(found, default=(0.0, None))
+    return file_name, when
+
+
+def _state(controller: dict[str, Any] | None, held_by: str | None, silent_s: float) -> str:
+    """A file system without locks has no holder: there the status alone tells."""
+    if controller is None:
+        return "starting" if held_by else "unknown"
+    said = str(controller["state"])
+    if said not in ("starting", "running"):
+        ends = held_by == _holder(controller)  # it still writes its last samples
+        return "starting" if held_by and not ends else said  # one that begins to write where another has ended
+    if silent_s <= SILENT_S:
+        return said
+    return "silent" if held_by else "dead"
+
+
+def _holder(one: dict[str, Any]) -> str:
+    """A process, by its status, as the lock would name it."""
+    return f"process {one['pid']} on {one['host']}"
+
+
+def _process(one: dict[str, Any], now: float) -> Process:
+    """KeyError, TypeError or ValueError where it is not what a watchdog writes."""
+    waits = [
+        {
+            "kind": str(wait["kind"]), "owner": str(wait["owner"]), "subject": str(wait["subject"]),
+            "age": float(wait["age"]), "limit": None if wait["limit"] is None else float(wait["limit"]),
+        }
+        for wait in one["waits"]
+    ]  # fmt: skip
+    where, counts = f"pid {one['pid']} on {one['host']}", {str(kind): int(n) for kind, n in one["counts"].items()}
+    silent_s = max(0.0, now - float(one["time"]))
+    return Process(str(one["name"]), where, silent_s, int(one["late"]), counts, waits, str(one["host"]))
+
+
+def as_text(status: RunStatus) -> str:
+    """What `burnish status` prints."""
+    lines = [f"{'run':<10}{status.folder}", f"{'state':<10}{_in_words(status)}", f"{'step':<10}{_step(status)}"]
+    if status.stacks is not None:
+        lines.append(f"{'stacks':<10}{one_line(status.stacks)}, {_ago(status.stacks_s or 0.0)}")
+    is_over = status.state in ("done", "failed", "stopped", "dead")
+    lines += ["", "processes, and their longest waits" + (" when they ended" if is_over else "")]
+    if not status.processes:
+        lines.append("  none is known yet: a process is shown some seconds after it has started")
+    for process in status.processes:
+        lines += _told(process, is_over)
+    if status.events:
+        lines += ["", "last events", *map(_event, status.events)]
+    return "\n".join(lines)
+
+
+def _in_words(status: RunStatus) -> str:
+    controller = next((one for one in status.processes if one.name == CONTROLLER), None)
+    who = one_line(status.held_by or (controller.where if controller else "its process"))
+    ago = _ago(controller.silent_s) if controller else "at an unknown time"
+    from_start = "There is no checkpoint yet: the same command starts afresh"
+    go_on = "The same command goes on from the newest checkpoint" if status.has_checkpoint else from_start
+    elsewhere = controller is not None and controller.host != socket.gethostname()
+    clocks = ", or the clocks of the two machines differ" if elsewhere else ""
+    return {
+        "starting": f"starting: {who}",
+        "running": f"running: {who}",
+        "silent": f"{who} holds the folder but says nothing, last {ago}: it is stopped, or its disk or machine hangs"
+        + clocks,
+        "done": f"done, {ago}",
+        "failed": f"ended with an error, {ago}",
+        "stopped": f"stopped by hand, {ago}. {go_on}",
+        "dead": f"ended without a word, {ago}: killed, or its machine is gone{clocks}. {go_on}",
+        "unknown": "unknown: no process of it has left a status here",
+    }[status.state]
+
+
+def _step(status: RunStatus) -> str:
+    if status.step is None:
+        return "none is logged yet"
+    total = f" of {status.steps}" if status.steps else ""
+    return f"{status.step}{total}" + (f", logged {_ago(status.logged_s)}" if status.logged_s is not None else "")
+
+
+def _told(process: Process, is_over: bool) -> list[str]:
+    silent = f", silent since {process.silent_s:.0f} s" if process.silent_s > SILENT_S and not is_over else ""
+    late = f", {process.late} late so far" if process.late else ""
+    waits = ", ".join(f"{count} {one_line(kind)}" for kind, count in sorted(process.counts.items()))
+    lines = [
+        f"  {one_line(process.name)} ({one_line(process.where)}{silent}{late}): "
+        + (f"waits: {waits}" if waits else "no waits")
+    ]
+    for wait in process.waits[:WAITS]:
+        age = wait["age"] + (0.0 if is_over else process.silent_s)
+        subject, owner = _cut(wait["subject"], SUBJECT), _cut(wait["owner"], OWNER)
+        kind, limit = _cut(wait["kind"], 10), limit_in_words(wait["limit"])
+        lines.append(f"    {age:8.1f} s  {kind:<10} {owner:<{OWNER}}  {subject}  ({limit})")
+    left = sum(process.counts.values()) - len(process.waits[:WAITS])
+    return [*lines, f"    and {left} more"] if left > 0 else lines
+
+
+def _event(event: dict[str, Any]) -> str:
+    when = "at some time"
+    with suppress(TypeError, ValueError, OverflowError, OSError):
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(event.get("time", "never"))))
+    facts = ", ".join(
+        f"{one_line(key)}={_cut(str(value), 60)}" for key, value in event.items() if key not in ("time", "kind")
+    )
+    return f"  {when}  {_cut(str(event.get('kind')), OWNER)}  {facts}"
+
+
+def _cut(text: str, width: int) -> str:
+    text = one_line(text)
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _ago(seconds: float | None) -> str:
+    seconds = max(0.0, seconds or 0.0)
+    for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"

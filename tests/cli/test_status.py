@@ -1,0 +1,329 @@
+"""`burnish status`: runs that are under way, silent, done, failed and dead; folders that hold none; its help."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from burnish.cli.main import main
+from burnish.cli.status import parser
+from burnish.config.trainer import TrainerConfig
+from burnish.errors import ConfigError
+from burnish.tracking import RunFolder, Tracker, watchdog
+from burnish.tracking.run_status import read_status
+from burnish.tracking.watchdog import Watchdog
+from burnish.waits import waiting
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.setattr(watchdog, "LOOK_S", 0.02)
+    monkeypatch.setattr(watchdog, "STATUS_S", 0.02)
+    trainer = TrainerConfig(default_local_dir=str(tmp_path / "run"), logger=["jsonl"])
+    trainer.project_name = trainer.experiment_name = "x"
+    return trainer
+
+
+def begun(trainer):
+    folder = RunFolder(trainer.default_local_dir)
+    return folder, Tracker(trainer, folder, total_steps=80)
+
+
+def until(condition):
+    end = time.monotonic() + 30
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+    return found
+
+
+def status_of(folder, **expected):
+    """The status, as soon as it is as expected."""
+
+    def seen():
+        status = read_status(folder)
+        return status if all(getattr(status, key) == value for key, value in expected.items()) else None
+
+    return until(seen)
+
+
+def test_a_run_under_way(run, capsys):
+    folder, tracker = begun(run)
+    with folder, tracker:
+        tracker.log({"reward/mean": 0.5}, 12)
+        tracker.event("checkpoint", step=12)
+        status_of(folder.path, state="running")
+        with waiting("tool", "uid 3, sample 1", "tool search: execute", 60.0), waiting("engine", "uid 4", "r", None):
+            both = {"tool": 1, "engine": 1}
+            until(lambda: any(process.counts == both for process in read_status(folder.path).processes))
+            assert main(["status", str(folder.path)]) == 0
+    text = capsys.readouterr().out
+    assert f"state     running: process {os.getpid()} on " in text
+    assert re.search(r"step      12 of 80, logged \d+ s ago", text)
+    assert "  controller (pid " in text and "): waits: 1 engine, 1 tool\n" in text
+    assert "tool       uid 3, sample 1               tool search: execute  (limit 60 s)\n" in text
+    assert "engine     uid 4" in text and "(no limit)\n" in text
+    assert "checkpoint  step=12" in text
+
+
+def test_the_same_as_json(run, capsys):
+    folder, tracker = begun(run)
+    with folder, tracker:
+        tracker.log({"reward/mean": 0.5}, 12)
+        status_of(folder.path, state="running")
+        assert main(["status", str(folder.path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["state"], found["step"], found["steps"]) == ("running", 12, 80)
+    assert found["processes"][0]["name"] == "controller"
+
+
+def test_other_processes_are_shown_and_those_of_an_earlier_run_are_not(run, capsys):
+    old = Path(run.default_local_dir) / "status"
+    old.mkdir(parents=True)
+    facts = {
+        "pid": 1,
+        "host": "h",
+        "late": 0,
+        "counts": {},
+        "waits": [],
+        "state": "running",
+        "step": None,
+        "started": 0,
+    }
+    (old / "gone-7.json").write_text(json.dumps({"name": "gone-7", "time": time.time() - 100, **facts}))
+    folder, tracker = begun(run)
+    with folder, tracker:
+        tracker.start()
+        worker = Watchdog(folder.path, "agents-0")
+        worker.start()
+        until(lambda: len(read_status(folder.path).processes) == 2)
+        worker.stop()
+    assert [process.name for process in read_status(folder.path).processes] == ["controller", "agents-0"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(None, "done, "), (ValueError, "ended with an error, "), (KeyboardInterrupt, "stopped by hand, ")],
+)
+def test_a_run_that_ended(run, capsys, error, said):
+    folder, tracker = begun(run)
+    with suppress(ValueError, KeyboardInterrupt), folder:
+        with tracker:
+            tracker.log({"reward/mean": 0.5}, 80)
+            if error is not None:
+                raise error
+        assert read_status(folder.path).state == "done", "while it still holds the folder"
+    assert main(["status", str(folder.path)]) == 0
+    assert f"state     {said}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_what_a_run_waits_for_while_it_starts_is_shown(run, capsys, earlier):
+    """Models are loaded and processes started before the run begins to write its folder."""
+    if earlier:
+        folder, tracker = begun(run)
+        with folder, tracker:
+            tracker.log({"reward/mean": 0.5}, 80)
+        file = folder.path / "status/controller.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "pid": 1}))
+    folder, tracker = begun(run)
+    with folder, tracker:
+        with waiting("engine", "", "vLLM to start", 1800.0):
+            until(lambda: any(process.counts for process in read_status(folder.path).processes))
+            assert main(["status", str(folder.path)]) == 0
+        assert f"process {os.getpid()} on " in (text := capsys.readouterr().out)
+        assert "state     starting: " in text and "vLLM to start  (limit 1800 s)\n" in text
+        tracker.start()
+        status_of(folder.path, state="running")
+        assert [process.name for process in read_status(folder.path).processes] == ["controller"]
+    assert read_status(folder.path).state == "done"
+    if earlier:
+        assert read_status(folder.path / "previous-1").state == "done", "as it said itself"
+
+
+def test_of_a_run_that_ended_before_it_began_nothing_is_left(run):
+    folder, tracker = begun(run)
+    with folder, tracker:
+        tracker.log({"reward/mean": 0.5}, 80)
+    folder, tracker = begun(run)
+    with pytest.raises(ValueError), tracker:
+        status_of(folder.path, state="starting")
+        raise ValueError
+    assert read_status(folder.path).held_by is None, "the next one can begin"
+    assert read_status(folder.path).state == "done"
+    early = folder.path / "status/controller.starting"
+    assert not early.exists()
+    early.write_text((folder.path / "status/controller.json").read_text())  # as of one that was killed
+    assert read_status(folder.path).state == "done"
+
+
+def test_a_folder_that_another_run_holds_is_left_to_it(run):
+    first, second = begun(run), begun(run)
+    with first[0], first[1]:
+        status_of(run.default_local_dir, state="starting")
+        with pytest.raises(ConfigError, match="is writing there"), second[0], second[1]:
+            second[1].start()
+        status_of(run.default_local_dir, state="starting")
+
+
+def test_a_run_that_begins_where_another_has_ended(run):
+    folder, tracker = begun(run)
+    with folder, tracker:
+        tracker.log({"reward/mean": 0.5}, 80)
+    file = folder.path / "status/controller.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "pid": 1}))
+    again = RunFolder(folder.path)
+    again.append()
+    assert read_status(folder.path).state == "starting"
+    again.close()
+    assert read_status(folder.path).state == "done"
+
+
+KILLED = """
+import os, sys
+from burnish.config.trainer import TrainerConfig
+from burnish.tracking import RunFolder, Tracker
+trainer = TrainerConfig(default_local_dir=sys.argv[1], logger=["jsonl"])
+trainer.project_name = trainer.experiment_name = "x"
+with RunFolder(sys.argv[1]) as folder, Tracker(trainer, folder) as tracker:
+    tracker.start()
+    print("begun", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_run_that_says_nothing_any_more_or_was_killed(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("burnish.tracking.run_status.SILENT_S", 8.0)
+    folder = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+    )
+    try:
+        assert process.stdout.readline() == b"begun\n"
+        status_of(folder, state="running")
+        os.kill(process.pid, 19)  # SIGSTOP
+        status_of(folder, state="silent")
+        main(["status", str(folder)])
+        assert f"process {process.pid} on " in (text := capsys.readouterr().out)
+        assert "holds the folder but says nothing" in text and ", silent since " in text
+    finally:
+        process.kill()
+        process.wait()
+    status_of(folder, state="dead")
+    main(["status", str(folder)])
+    text = capsys.readouterr().out
+    assert "state     ended without a word, " in text and "no checkpoint yet: the same command starts afresh" in text
+    (folder / "global_step_1").mkdir()
+    main(["status", str(folder)])
+    assert "The same command goes on from the newest checkpoint\n" in capsys.readouterr().out
+
+
+def test_a_last_line_of_the_metrics_that_is_spoilt_is_passed_over(run):
+    folder, tracker = begun(run)
+    with folder, tracker:
+        tracker.log({"reward/mean": 0.5}, 12)
+    with (folder.path / "metrics.jsonl").open("a") as file:
+        file.write("garbage{\n")
+    assert read_status(folder.path).step == 12
+
+
+def test_the_newest_dump_is_named(run, capsys):
+    folder, tracker = begun(run)
+    with folder, tracker:
+        tracker.start()
+        with waiting("tool", "uid 3", "tool search: execute", 60.0) as wait:
+            wait.overdue(until_written=True)
+        tracker.log({"reward/mean": 0.5}, 1)
+    main(["status", str(folder.path)])
+    text = capsys.readouterr().out
+    assert f"stacks    {wait.stacks}, " in text and "late_wait  wait=tool, owner=uid 3, " in text
+    assert ", 1 late so far): " in text
+    assert json.loads((folder.path / "metrics.jsonl").read_text())["failures/late_waits"] == 1
+
+
+def test_what_a_tool_calls_itself_cannot_command_the_terminal(run, capsys):
+    folder, tracker = begun(run)
+    with folder, tracker:
+        tracker.start()
+        with waiting("tool", "\x1b[2Juid", "tool \x1b]0;x\x07\nevil", 60.0):
+            until(lambda: any(process.counts for process in read_status(folder.path).processes))
+            main(["status", str(folder.path)])
+    assert "\x1b" not in (text := capsys.readouterr().out) and "tool \\x1b]0;x\\x07\\nevil" in text
+
+
+@pytest.mark.parametrize("make", [False, True])
+def test_a_folder_without_a_run(tmp_path, capsys, make):
+    if make:
+        (tmp_path / "x").mkdir()
+    assert main(["status", str(tmp_path / "x")]) == 2
+    said = "it holds no run" if make else "there is no such folder"
+    assert f"x: {said}. Name the folder that trainer.default_local_dir names" in capsys.readouterr().err
+
+
+def test_files_that_are_torn_or_strange_are_passed_over(tmp_path, capsys):
+    (tmp_path / "status").mkdir()
+    (tmp_path / "config.yaml").write_text("")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "a": 2}\n{"st')
+    (tmp_path / "status/controller.json").write_text("{")
+    (tmp_path / "status/other.json").write_text("[]")
+    assert main(["status", str(tmp_path)]) == 0
+    assert "step      1, logged " in (text := capsys.readouterr().out) and "none is known" in text
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("status/x.json", '{"name": "x"}'),
+        ("status/controller.json", '{"name": "controller", "time": "now", "waits": 3}'),
+        ("metrics.jsonl", '{"a": 1}\n'),
+        ("metrics.jsonl", '{"step": "many"}\n'),
+        ("events.jsonl", '[1]\n{"kind": "x", "time": "then"}\n{"kind": 3, "time": 1e300}\n{}\n'),
+        ("events.jsonl", "\n\n"),
+    ],
+)
+def test_what_another_program_wrote_is_passed_over(tmp_path, capsys, file, text):
+    (tmp_path / "config.yaml").write_text("")
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(text)
+    assert main(["status", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "state     unknown: no process of it has left a status here\n" in text and "none is logged yet" in text
+
+
+def test_of_a_long_file_the_end_is_read(tmp_path):
+    (tmp_path / "config.yaml").write_text("")
+    with (tmp_path / "events.jsonl").open("w") as file:
+        for i in range(30):
+            file.write(json.dumps({"kind": "x", "time": i, "text": "y" * 20_000}) + "\n")
+        file.write('{"kind": "torn')
+    with (tmp_path / "metrics.jsonl").open("w") as file:
+        file.write("no JSON at all\n" * 10_000 + '{"step": 80}\n')
+    status = read_status(tmp_path)
+    assert [event["time"] for event in status.events] == [25, 26, 27, 28, 29] and status.step == 80
+
+
+def test_the_example_of_the_help_is_a_command(capsys):
+    with pytest.raises(SystemExit):
+        main(["status", "--help"])
+    words = capsys.readouterr().out.partition("example:\n  burnish ")[2].split()
+    assert words[0] == "status" and parser().parse_args(words[1:]).run == "outputs/burnish/run"
+
+
+def test_it_comes_without_torch(tmp_path):
+    (tmp_path / "config.yaml").write_text("")
+    program = (
+        "import sys\n"
+        "from burnish.cli.main import main\n"
+        "assert main(['status', sys.argv[1]]) == 0\n"
+        "assert not {'torch', 'transformers', 'hydra', 'numpy'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
