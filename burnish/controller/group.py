@@ -86,8 +86,9 @@ class WorkerGroup(ABC):
         that is said; errors of any worker rise from its `get`."""
 
     @abstractmethod
-    def peers(self) -> Sequence[Peer]:
-        """The workers, by rank, for workers of other groups to call."""
+    def peers(self, rounds: int = 1) -> Sequence[Peer]:
+        """The workers, by rank, for workers of other groups to call. A call of theirs may wait until so many rounds
+        have passed, and has the time of as many calls."""
 
     @abstractmethod
     def shutdown(self) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ from burnish.controller.process import Address, Surroundings, Warnings, share_co
 from burnish.controller.telling import NO_CALL, Whereabouts
 from burnish.controller.worker import Place, Worker, call_worker, call_worker_async, device_of
 from burnish.errors import BurnishError, WorkerError
+from burnish.tracking.watchdog import Watchdog
 
 
 class Reply(NamedTuple):
@@ -71,6 +73,8 @@ class Host:
         self._doing = ""
         self._warnings = Warnings()
         self._store: torch.distributed.TCPStore | None = None
+        if surroundings.run is not None:
+            Watchdog(Path(surroundings.run), Path(address.log).stem).start()  # for as long as the process lives
 
     async def fetch(self, parts: Sequence[Any]) -> list[Any]:
         """The parts of a message that were sent by reference, in their places."""

@@ -41,7 +41,7 @@ class LocalWorkerGroup(WorkerGroup):
     def submit(self, method: str, calls: list[Call], answering: int | None = None) -> Future:
         return Finished(lambda: [call_worker(self.worker, method, call.args, call.kwargs) for call in calls])
 
-    def peers(self) -> "list[LocalPeer]":
+    def peers(self, rounds: int = 1) -> "list[LocalPeer]":
         return [LocalPeer(self.worker)]
 
     def shutdown(self) -> None:

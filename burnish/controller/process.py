@@ -38,6 +38,7 @@ class Surroundings:
     """What a worker process takes over from the controller."""
 
     logs: str  # folder for log files
+    run: str | None = None  # the run folder, for what is told of a process; None: nothing is
     cwd: str = field(default_factory=os.getcwd)
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
     level: int = field(default_factory=lambda: logging.getLogger("burnish").getEffectiveLevel())

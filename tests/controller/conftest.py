@@ -42,7 +42,7 @@ class SeveralInProcess(WorkerGroup):
             lambda: [call_worker(worker, method, call.args, call.kwargs) for worker, call in pairs][:answering]
         )
 
-    def peers(self):
+    def peers(self, rounds=1):
         return [LocalPeer(worker) for worker in self.workers]
 
     def shutdown(self):

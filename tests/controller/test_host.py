@@ -23,11 +23,15 @@ from burnish.errors import WorkerError
 class Busy(Worker):
     def __init__(self):
         self.seen = []
+        self.released, self.free = threading.Event(), asyncio.Event()
 
     def note(self, value, seconds=0.0):
         time.sleep(seconds)
         self.seen.append(value)
         return threading.current_thread().name, list(self.seen)
+
+    def hold(self):
+        self.released.wait()
 
     def leave(self):
         sys.exit(3)
@@ -41,6 +45,10 @@ class Busy(Worker):
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
     async def direct(self, x):
         return threading.current_thread().name, x
+
+    @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
+    async def stay(self):
+        await self.free.wait()
 
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
     async def give_away(self, seconds, value=None):
@@ -75,18 +83,18 @@ def test_jobs_run_in_the_order_they_were_given_out_whatever_order_they_arrive_in
 
 def test_peers_are_answered_while_a_job_computes(host):
     async def both():
-        job = asyncio.ensure_future(call(host, 0, "note", 1, 3.0))
-        while (await host.whereabouts()).doing != "Busy.note":
+        job = asyncio.ensure_future(call(host, 0, "hold"))
+        while (there := await host.whereabouts()).doing != "Busy.hold" or "in hold\n" not in there.stack:
             await asyncio.sleep(0.02)
         answer = await host.direct("busy", "direct", *_message(7))
         where = await host.whereabouts()
-        assert not job.done()
+        host._workers["busy"].released.set()
         await job
         return answer.value(), where, await host.whereabouts()
 
     (thread, x), where, after = asyncio.run(both())
     assert (thread, x) == ("MainThread", 7)
-    assert where.doing == "Busy.note" and "time.sleep(seconds)" in where.stack
+    assert where.doing == "Busy.hold" and "self.released.wait()" in where.stack
     assert after.doing == "no call"
 
 
@@ -132,16 +140,18 @@ def test_arguments_that_cannot_be_read_here(host, monkeypatch):
 
 def test_calls_of_peers_are_told_while_they_run(host):
     async def look():
-        calls = [asyncio.ensure_future(host.direct("busy", "give_away", *_message(2.0, n))) for n in range(2)]
+        start = time.monotonic()
+        calls = [asyncio.ensure_future(host.direct("busy", "stay", *_message())) for _ in range(2)]
         await asyncio.sleep(0.1)
-        during = await host.whereabouts()
+        during, passed = await host.whereabouts(), time.monotonic() - start
+        host._workers["busy"].free.set()
         await asyncio.gather(*calls)
-        return during, await host.whereabouts()
+        return during, passed, await host.whereabouts()
 
-    during, after = asyncio.run(look())
-    assert during.doing == "no call" and [what for what, _ in during.peers] == ["Busy.give_away"] * 2
-    assert 0.05 < during.peers[0][1] < 2.0 and "await asyncio.sleep(seconds)" in during.stack
-    assert re.match(r"runs Busy.give_away for others since \d s", str(during))
+    during, passed, after = asyncio.run(look())
+    assert during.doing == "no call" and [what for what, _ in during.peers] == ["Busy.stay"] * 2
+    assert 0.05 < during.peers[0][1] < passed and "await self.free.wait()" in during.stack
+    assert re.match(r"runs Busy.stay for others since \d+ s", str(during))
     assert after.peers == ()
 
 

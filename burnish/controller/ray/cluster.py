@@ -12,6 +12,7 @@ from ray.exceptions import RayError
 
 from burnish.controller.columns import Memo, flat
 from burnish.controller.process import Surroundings
+from burnish.controller.telling import quoted
 from burnish.errors import ConfigError, WorkerError
 
 if TYPE_CHECKING:
@@ -36,6 +37,17 @@ class Cluster:
     def nodes(self) -> list[dict[str, Any]]:
         """The nodes that are there."""
         return [node for node in ray.nodes() if node["Alive"]]
+
+    def told(self) -> str:
+        """What every process is doing, for a dump; each also writes the stacks of all its threads to its log."""
+        lines = []
+        for pool in [pool for pool in self.pools if not pool.ended]:
+            found = pool.whereabouts(pool.processes)
+            for process in pool.processes:
+                there = found[id(process)]
+                lines.append(f"{pool.named(process)}: {there or 'does not answer: stopped, or stuck'}")
+                lines[-1] += quoted("where", there.stack) if there else ""
+        return "\n".join(["workers:", *(lines or ["(none)"]), ""])
 
     def gpus(self, device: str) -> list[int] | None:
         """The GPUs of every node; None where workers are to run on CPUs."""

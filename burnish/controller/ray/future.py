@@ -19,6 +19,7 @@ from burnish.controller.process import say_again
 from burnish.controller.ray.nodes import last_lines
 from burnish.controller.telling import late, no_room, reason
 from burnish.errors import BurnishError, DeadlineError, WorkerDied, WorkerError, WorkersLate
+from burnish.waits import Wait, ran, waiting
 
 if TYPE_CHECKING:
     from burnish.controller.ray.hosts import Hosts, Process
@@ -48,7 +49,8 @@ class RayFuture:
 
     def get(self, timeout: float | None = None) -> list[Any]:
         if self._failed is None and self._waiting:
-            self._failed = self._wait(timeout)
+            with waiting("worker", "", f"{self._what} on pool {self._hosts.name}", self._left()) as wait:
+                self._failed = self._wait(timeout, wait)
         if self._failed is not None:
             raise self._failed
         return [self._values[rank] for rank in sorted(self._values)][: self._answering]
@@ -61,12 +63,17 @@ class RayFuture:
         ]
         return max(times, default=self._given)
 
-    def _wait(self, timeout: float | None) -> BurnishError | None:
+    def _left(self) -> float:
+        return self._due() - time.monotonic()
+
+    def _wait(self, timeout: float | None, wait: Wait) -> BurnishError | None:
         own = None if timeout is None else time.monotonic() + timeout
         grace_from: float | None = None
         left = LOOK
         while self._waiting and left > 0:
-            end = self._due() if own is None else min(self._due(), own)
+            due = self._due()  # which moves while jobs before this one end
+            wait.deadline = ran() + due - time.monotonic()
+            end = due if own is None else min(due, own)
             if self._failures:
                 grace_from = grace_from or time.monotonic()
                 only_broken = all(weight is Weight.BROKEN for weight, _, _ in self._failures)
@@ -84,6 +91,7 @@ class RayFuture:
             return None
         if own is not None and own < self._due():
             raise DeadlineError(f"{self._what} has not finished within {timeout:g} s; it goes on")
+        wait.overdue(until_written=True)  # before the processes are ended
         return self._late()
 
     def _look(self, seconds: float) -> list[Any]:

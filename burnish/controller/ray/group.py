@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 import ray
 from ray.exceptions import RayError
 
+from burnish import waits
 from burnish.config.cluster import RayInitConfig
 from burnish.controller.dispatch import Call
 from burnish.controller.group import ClassWithInitArgs, WorkerGroup
@@ -19,7 +20,7 @@ from burnish.controller.process import Surroundings
 from burnish.controller.ray.cluster import Cluster, start_ray
 from burnish.controller.ray.future import RayFuture
 from burnish.controller.ray.hosts import Hosts
-from burnish.controller.ray.peer import RayPeer
+from burnish.controller.ray.peer import Limit, RayPeer
 from burnish.controller.worker import Worker
 from burnish.errors import BurnishError
 
@@ -72,6 +73,8 @@ class RayWorkerGroup(WorkerGroup):
             if cluster.ours:
                 ray.shutdown()
         cluster.connected = False
+        if cluster.told in waits.witnesses:
+            waits.witnesses.remove(cluster.told)
         if cluster.logs_are_ours:
             shutil.rmtree(cluster.surroundings.logs, ignore_errors=True)
 
@@ -83,10 +86,10 @@ class RayWorkerGroup(WorkerGroup):
             arguments.append(same.setdefault(key, (self._role, method, call.args, call.kwargs)))
         return self._hosts.give(f"{self.worker_class.__name__}.{method}", "call", arguments, answering)
 
-    def peers(self) -> list[RayPeer]:
-        hosts, seconds = self._hosts, self.cluster.deadline_s
+    def peers(self, rounds: int = 1) -> list[RayPeer]:
+        hosts, limit = self._hosts, Limit(self.cluster.deadline_s, rounds)
         return [
-            RayPeer(self._role, process.place.rank, hosts.named(process), process.actor, process.address, seconds)
+            RayPeer(self._role, process.place.rank, hosts.named(process), process.actor, process.address, limit)
             for process in hosts.processes
         ]
 
@@ -103,7 +106,13 @@ def _write_timeline(path: Path) -> None:
 
 
 def connect(
-    ray_init: RayInitConfig, *, processes: int, logs: Path | None, deadline_s: float, start_deadline_s: float
+    ray_init: RayInitConfig,
+    *,
+    processes: int,
+    logs: Path | None,
+    deadline_s: float,
+    start_deadline_s: float,
+    run: Path | None = None,
 ) -> type[RayWorkerGroup]:
     """Start a Ray on this machine, or join the one at `ray_init.address` (or the one this process already uses).
 
@@ -111,13 +120,14 @@ def connect(
     logs              folder for a log file of each; None: kept only until `disconnect`
     deadline_s        the longest wait for one call
     start_deadline_s  the longest wait for processes to be placed and started
+    run               the run folder, where every process tells what it waits for; None: they do not
     """
     ours = not ray.is_initialized()
     address = ray_init.address or os.environ.get("RAY_ADDRESS") or "local"
     if ours:
         start_ray(address, ray_init.num_cpus or max(processes, 2))
     folder = logs or Path(tempfile.mkdtemp(prefix="burnish-logs-"))
-    surroundings = Surroundings(str(folder.absolute()))
+    surroundings = Surroundings(str(folder.absolute()), str(run.absolute()) if run else None)
     cluster = Cluster(
         surroundings,
         deadline_s,
@@ -127,4 +137,5 @@ def connect(
         logs_are_ours=logs is None,
         timeline=ray_init.timeline_json_file,
     )
+    waits.witnesses.append(cluster.told)
     return type("RayWorkerGroup", (RayWorkerGroup,), {"cluster": cluster})

@@ -30,6 +30,7 @@ from burnish.controller.ray.nodes import end_processes, log_of
 from burnish.controller.telling import TOLD_OF, Late, Whereabouts, no_room, reason
 from burnish.controller.worker import Place
 from burnish.errors import BurnishError, ConfigError, DeadlineError, WorkerDied, WorkerError
+from burnish.waits import waiting
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +115,11 @@ class Hosts:
 
     def _meet(self) -> None:
         asked = {process.actor.address.remote(): process for process in self.processes}
-        ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=self.cluster.start_deadline_s)
+        seconds = self.cluster.start_deadline_s
+        with waiting("worker", "", f"the processes of pool {self.name} to start", seconds) as wait:
+            ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=seconds)
+            if late:
+                wait.overdue()
         for ref in ready:
             try:
                 asked[ref].address = ray.get(ref)
@@ -263,7 +268,11 @@ def _reserve(cluster: Cluster, pool: ResourcePool, on_gpus: bool) -> PlacementGr
     wanted = f"pool {pool.name!r} asks for {pool.process_on_nodes} {'GPUs' if on_gpus else 'processes'}, node by node"
     if cluster.shared:
         logger.warning("%s, and waits for them: there are %s", wanted, cluster.described(on_gpus=on_gpus))
-        if reserved.wait(cluster.start_deadline_s - patience):
+        with waiting("worker", "", f"the devices of pool {pool.name}", cluster.start_deadline_s - patience) as wait:
+            is_there = reserved.wait(cluster.start_deadline_s - patience)
+            if not is_there:
+                wait.overdue()
+        if is_there:
             return reserved
     remove_placement_group(reserved)
     raise ConfigError(

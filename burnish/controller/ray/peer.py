@@ -2,7 +2,7 @@
 
 import asyncio
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray.cloudpickle import CloudPickler
@@ -13,25 +13,45 @@ from burnish.controller.host import Reply
 from burnish.controller.process import Address
 from burnish.controller.ray import nodes
 from burnish.controller.telling import Whereabouts, quoted, reason
-from burnish.errors import DeadlineError, WorkerDied, WorkerError
+from burnish.errors import WorkerDied, WorkerError, WorkersLate
+from burnish.waits import waiting
+
+
+class Limit(NamedTuple):
+    """Of one call: `trainer.worker_timeout`, as often as the rounds that it may wait for."""
+
+    each_s: float
+    rounds: int = 1
+
+    @property
+    def seconds(self) -> float:
+        return self.each_s * self.rounds
+
+    def __str__(self) -> str:
+        return f"{self.seconds:g} s ({f'{self.rounds} × ' if self.rounds > 1 else ''}trainer.worker_timeout)"
 
 
 class RayPeer:
     """A worker of another process, called from anywhere in the cluster."""
 
-    def __init__(self, role: str, rank: int, where: str, actor: Any, address: Address, deadline_s: float):
+    def __init__(self, role: str, rank: int, where: str, actor: Any, address: Address, limit: Limit):
         self.rank, self.name = rank, f"{role}, {where}"
-        self._role, self._actor, self._address, self._deadline_s = role, actor, address, deadline_s
+        self._role, self._actor, self._address, self._limit = role, actor, address, limit
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         skeleton, tensors = pack((args, kwargs), CloudPickler)
         ref = self._actor.direct.remote(self._role, method, skeleton, [flat(tensor) for tensor in tensors])
         try:
-            reply: Reply = await asyncio.wait_for(ref, self._deadline_s)
+            with waiting("worker", "", f"{method} of {self.name}", self._limit.seconds) as wait:
+                try:
+                    reply: Reply = await asyncio.wait_for(ref, self._limit.seconds)
+                except TimeoutError:
+                    wait.overdue()
+                    raise
         except TimeoutError as error:
             ray.cancel(ref)
-            late = f"{method} of {self.name} has not finished within {self._deadline_s:g} s (trainer.worker_timeout)"
-            raise DeadlineError(f"{late}; {await self._whereabouts()}") from error
+            late = f"{method} of {self.name} has not finished within {self._limit}"
+            raise WorkersLate(f"{late}; {await self._whereabouts()}") from error
         except asyncio.CancelledError:
             ray.cancel(ref)
             raise
