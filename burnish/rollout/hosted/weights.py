@@ -1,0 +1,247 @@
+"""The files that weights travel by, from the trainer to a hosted engine's processes, and stay in until the next ones.
+
+A `WeightFolder` lies in shared memory where there is enough. Its name says how much it will hold, so that engines which
+start together do not count on the same room, and it is locked, so that one whose owner is gone is known. Each bucket
+becomes a safetensors file of its own, so that beside the model never more than a bucket is held twice by the trainer.
+The files of the last publish are kept: an engine that takes the place of a lost one reads them again. `digest` is a
+fingerprint of a tensor's bits; those of what was written are compared with those of what was read. A `Proof` says what
+is to be computed with them.
+"""
+
+import fcntl
+import logging
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from burnish.errors import RolloutError
+
+SHARED_MEMORY = Path("/dev/shm")
+MIB = 2**20
+SPARE = 256 * MIB  # of shared memory that is left to the program, whose workers talk through it
+CLAIM = re.compile(r"burnish-weights-(\d+)-")  # the name of a folder, with the bytes that it will hold
+WORDS = 2**17  # of 8 bytes that are added up at a time, which caches hold
+FACTOR = 0x2545F4914F6CDD1D  # odd, so that every place has a factor of its own
+FACTORS = torch.arange(1, 2 * WORDS, 2, device="cpu") * FACTOR  # odd too, so that no bit is lost
+
+log = logging.getLogger(__name__)
+
+
+def digest(tensor: Tensor) -> str:
+    """A fingerprint of the bits of a tensor in the memory of a CPU: sums of its words, each times a factor by place.
+
+    Sums are modulo 2**64, where high bits have little weight, so there are others of the upper halves alone.
+    """
+    bits = tensor.contiguous().flatten().view(torch.uint8)
+    count = min(WORDS, -(-len(bits) // 8))
+    words = torch.empty(count, dtype=torch.int64, device="cpu")  # for a part of the bits, which may lie anywhere
+    filled, factors = words.view(torch.uint8), FACTORS[:count]
+    whole = halves = len(bits)
+    for part in bits.split(8 * WORDS):
+        filled[: len(part)] = part
+        filled[len(part) :] = 0
+        whole = (whole * FACTOR + int(words.dot(factors))) % 2**64
+        halves = (halves * FACTOR + int(words.bitwise_right_shift_(32).dot(factors))) % 2**64
+    return f"{whole:016x}{halves:016x}"
+
+
+def read_weights(file: str | Path) -> Iterable[tuple[str, Tensor]]:
+    """The named tensors of one file, one after the other."""
+    with safe_open(file, framework="pt") as opened:
+        for name in opened.keys():  # noqa: SIM118 (it is no dictionary)
+            yield name, opened.get_tensor(name)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The log-probs of `token_ids` after the first, by whoever trains the weights of this version. Those that are
+    generated with differ by `rounding` at most, on average."""
+
+    version: int
+    token_ids: list[int]
+    log_probs: list[float]
+    rounding: float
+
+    def check(self, found: Sequence[float], who: str) -> None:
+        """RolloutError where somebody computes something else."""
+        apart = [abs(a - b) for a, b in zip(found, self.log_probs, strict=True)]
+        difference = sum(apart) / len(apart)
+        if not difference <= self.rounding:  # nor where it is no number
+            raise RolloutError(
+                f"{who} does not compute what the actor does with version {self.version} of its weights: log-probs of "
+                f"a fixed sequence differ by {difference:.2g}, {self.rounding:.2g} is rounding. Use rollout.name=native"
+            )
+
+
+class WeightFolder:
+    """Weights for a model like `module`, in `dtype`; which names there are and how they are shaped is asked of it."""
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype, place: Path | None = None):
+        self.dtype = dtype
+        self.version: int | None = None  # of the files, once they are all there
+        self.files: list[Path] = []
+        self.digests: dict[str, str] = {}
+        self.proof: Proof | None = None  # of this version or the next one
+        self._model = type(module).__name__
+        self._shapes = {name: tuple(tensor.shape) for name, tensor in module.state_dict(keep_vars=True).items()}
+        parameters = dict(module.named_parameters(remove_duplicate=False))
+        self._groups: dict[int, list[str]] = {}  # names of each parameter; tied ones have several
+        for name, parameter in parameters.items():
+            self._groups.setdefault(id(parameter), []).append(name)
+        self.bytes = sum(parameters[names[0]].numel() for names in self._groups.values()) * dtype.itemsize
+        self._folder = _folder(self.bytes) if place is None else _Folder(place, self.bytes)
+        self.path = self._folder.path
+
+    def write(self, buckets: Iterable[Mapping[str, Tensor]], version: int) -> None:
+        """Replace the files by those of new weights. Where it fails on the way, there are no weights."""
+        self._forget()
+        for bucket in buckets:
+            self._write_file(bucket)
+            del bucket  # before the next one is made
+        absent = [names for names in self._groups.values() if not any(name in self.digests for name in names)]
+        if absent:
+            raise RolloutError(
+                f"{len(absent)} of {len(self._groups)} weights of {self._model} were not published, such as "
+                f"{absent[0][0]}: publish all of them"
+            )
+        self.version = version
+
+    def compare(self, read: Mapping[str, str], who: str) -> None:
+        """RolloutError where somebody read something else than was written."""
+        wrong = [name for name, value in self.digests.items() if read.get(name) != value]
+        if wrong:
+            raise RolloutError(
+                f"{len(wrong)} of {len(self.digests)} weights of version {self.version} did not arrive in {who}, such "
+                f"as {wrong[0]}: it would generate with another model than the one that is trained"
+            )
+
+    def close(self) -> None:
+        self.version = None
+        self._folder.remove()
+
+    def _forget(self) -> None:
+        self.version, self.digests = None, {}
+        for file in self.files:
+            file.unlink(missing_ok=True)
+        self.files = []
+
+    def _write_file(self, bucket: Mapping[str, Tensor]) -> None:
+        self._check_fit(bucket)
+        kept = {name: self._own(tensor) for name, tensor in bucket.items()}
+        _check_room(self.path.parent, sum(tensor.nbytes for tensor in kept.values()), _free(self.path.parent))
+        file = self.path / f"{len(self.files):05d}.safetensors"
+        self.files.append(file)
+        try:
+            save_file(kept, file)
+        except (OSError, SafetensorError) as error:  # others may have taken the room
+            raise RolloutError(f"weights for the rollout engine could not be written to {file}: {error}") from error
+        self.digests |= {name: digest(tensor) for name, tensor in kept.items()}
+
+    def _own(self, tensor: Tensor) -> Tensor:
+        """In the engine's type, on the CPU. Tied names in one bucket must not share memory in the file."""
+        here = tensor.detach().to("cpu", self.dtype if tensor.is_floating_point() else tensor.dtype).contiguous()
+        return here.clone() if here.data_ptr() == tensor.data_ptr() else here
+
+    def _check_fit(self, bucket: Mapping[str, Tensor]) -> None:
+        for name, tensor in bucket.items():
+            if name not in self._shapes:
+                raise RolloutError(f"published weight {name!r} is not part of {self._model}")
+            if tuple(tensor.shape) != self._shapes[name]:
+                shapes = f"{tuple(tensor.shape)}, and the model's is {self._shapes[name]}"
+                raise RolloutError(f"published weight {name!r} is {shapes}; publish weights of the same model")
+
+
+class _Folder:
+    """A new folder for so many bytes, which others do not count on then. RolloutError where there is no room."""
+
+    def __init__(self, place: Path, needed: int):
+        with _locked(place):
+            _check_room(place, needed, _free(place) - _claims(place))
+            name = f"burnish-weights-{needed + _spare(place)}-"
+            self._folder = tempfile.TemporaryDirectory(prefix=name, dir=place)
+            self.path = Path(self._folder.name)
+            self._lock = ExitStack()
+            self._lock.enter_context(_locked(self.path))
+
+    def remove(self) -> None:
+        self._lock.close()
+        self._folder.cleanup()
+
+
+def _folder(needed: int) -> _Folder:
+    """In shared memory, or in the temporary folder where there is too little of it."""
+    temporary = Path(tempfile.gettempdir())
+    if not SHARED_MEMORY.is_dir():
+        return _Folder(temporary, needed)
+    try:
+        return _Folder(SHARED_MEMORY, needed)
+    except RolloutError as error:
+        log.warning("weights go to the rollout engine through %s: slower, if that is a disk. %s", temporary, error)
+        return _Folder(temporary, needed)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One process after the other, until it leaves or ends."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system that knows no locks
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+def _is_left(folder: Path) -> bool:
+    """Whether the process that had locked it is gone."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # it is there, or the file system knows no locks
+        return False
+    finally:
+        os.close(opened)
+    return True
+
+
+def _claims(place: Path) -> int:
+    """Bytes that folders in this place will hold and do not hold yet. Removes those that were left behind."""
+    total = 0
+    for folder in place.iterdir():
+        if (claim := CLAIM.match(folder.name)) is None:
+            continue
+        with suppress(OSError):  # it goes just now; or is another user's, whose claim would count beside what it holds
+            if _is_left(folder):
+                shutil.rmtree(folder)
+            else:
+                held = sum(file.stat().st_size for file in folder.iterdir())
+                total += max(0, int(claim[1]) - held)
+    return total
+
+
+def _free(place: Path) -> int:
+    return shutil.disk_usage(place).free
+
+
+def _spare(place: Path) -> int:
+    return SPARE if place == SHARED_MEMORY else 0
+
+
+def _check_room(place: Path, needed: int, free: int) -> None:
+    if free < needed + (spare := _spare(place)):
+        more = f", with {spare / MIB:,.0f} to spare," if spare else ""
+        raise RolloutError(
+            f"{needed / MIB:,.0f} MiB of weights for the rollout engine{more} do not fit in {place}, which has "
+            f"{max(0, free) / MIB:,.0f} MiB free that nobody has claimed. Make room there; a container gets more of "
+            "/dev/shm by `docker run --shm-size`"
+        )

@@ -1,0 +1,339 @@
+"""What every hosted engine must do, as tests that each one takes up with its own marks and its own program.
+
+`class TestContract(HostedContract)` runs them all; the `engine` of the folder has the weights of `module` as version 1.
+"""
+
+import asyncio
+import threading
+
+import pytest
+import torch
+
+from burnish.errors import RolloutError
+from burnish.rollout.base import Sampling
+from burnish.rollout.hf import HFEngine
+
+
+def some_ids(count):
+    return [(7 * i) % 250 + 3 for i in range(count)]
+
+
+PROMPT = [58, 47, 26, 29, 6, 9]
+LONG = some_ids(300)  # more than two blocks of keys and values
+CLOSE = dict(abs=2e-4)
+
+
+def one(engine, sampling, prompt=PROMPT):
+    (completion,) = engine.run([(prompt, sampling)])
+    return completion
+
+
+def assert_alike(completion, wanted):
+    assert (completion.token_ids, completion.finish_reason) == (wanted.token_ids, wanted.finish_reason)
+    assert completion.stop == wanted.stop
+    assert completion.log_probs == pytest.approx(wanted.log_probs, **CLOSE)
+
+
+class HostedContract:
+    # What is sampled, and its log-probs
+
+    @pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0, 1.7])
+    def test_log_probs_are_those_of_the_module(self, engine, module, expected, temperature):
+        completion = one(engine, Sampling(temperature=temperature, max_tokens=40, seed=3, ignore_eos=True))
+        assert len(completion.token_ids) == 40 and completion.finish_reason == "length"
+        assert completion.log_probs == pytest.approx(expected(module, PROMPT, completion, temperature), **CLOSE)
+
+    def test_log_probs_of_requests_with_different_temperatures_in_one_batch(self, engine, module, expected):
+        temperatures = [0.0, 0.5, 1.0, 2.0] * 4
+        requests = [
+            (PROMPT, Sampling(temperature=temperature, max_tokens=12, seed=i, ignore_eos=True))
+            for i, temperature in enumerate(temperatures)
+        ]
+        for completion, temperature in zip(engine.run(requests), temperatures, strict=True):
+            assert completion.log_probs == pytest.approx(expected(module, PROMPT, completion, temperature), **CLOSE)
+
+    @pytest.mark.parametrize("ignore_eos", [False, True], ids=["until it ends", "until the limit"])
+    def test_greedy_is_what_the_hf_engine_takes(self, engine, module, tokenizer, ignore_eos):
+        sampling = Sampling(temperature=0, max_tokens=30, ignore_eos=ignore_eos)
+        assert_alike(one(engine, sampling), one(HFEngine(module, tokenizer), sampling))
+
+    def test_the_context_can_be_filled_to_its_end(self, engine, module, tokenizer, context):
+        prompt, sampling = some_ids(context - 220), Sampling(temperature=0, ignore_eos=True)
+        completion = one(engine, sampling, prompt)
+        assert (len(completion.token_ids), completion.finish_reason) == (220, "length")
+        assert_alike(completion, one(HFEngine(module, tokenizer), sampling, prompt))
+
+    @pytest.mark.parametrize(
+        ("truncation", "most"),
+        [(dict(top_k=2), 2), (dict(top_p=0.3), None), (dict(min_p=0.5), None), (dict(top_k=4, top_p=0.8), 4)],
+        ids=str,
+    )
+    def test_truncated_sampling_leaves_tokens_out_and_log_probs_whole(
+        self, engine, module, teacher, expected, truncation, most
+    ):
+        sampling = Sampling(temperature=1.3, max_tokens=60, seed=11, ignore_eos=True, **truncation)
+        completion = one(engine, sampling)
+        assert completion.log_probs == pytest.approx(expected(module, PROMPT, completion, 1.3), **CLOSE)
+        rows = teacher(module, [*PROMPT, *completion.token_ids], 1.3)[len(PROMPT) - 1 :]
+        for row, token_id in zip(rows, completion.token_ids, strict=True):
+            above = row[row > row[token_id]]  # those that are likelier
+            assert len(above) < (most or len(row))
+            assert above.exp().sum() <= sampling.top_p + 1e-4
+            assert row[token_id] - row.max() >= torch.tensor(sampling.min_p).log() - 1e-4
+
+    def test_tokens_are_as_frequent_as_their_probabilities_say(self, engine, module, teacher):
+        """Those of the four likeliest and the rest, within four standard deviations."""
+        count = 800
+        completions = engine.run([(PROMPT, Sampling(temperature=0.7, max_tokens=1, seed=i)) for i in range(count)])
+        probabilities = teacher(module, [*PROMPT, 0], 0.7)[-1].exp()
+        likeliest = probabilities.topk(4).indices.tolist()
+        drawn = [completion.token_ids[0] for completion in completions]
+        for token_id in likeliest:
+            p = probabilities[token_id].item()
+            assert drawn.count(token_id) / count == pytest.approx(p, abs=4 * (p * (1 - p) / count) ** 0.5)
+        rest = 1 - probabilities[likeliest].sum().item()
+        others = sum(token_id not in likeliest for token_id in drawn)
+        assert others / count == pytest.approx(rest, abs=4 * (rest * (1 - rest) / count) ** 0.5)
+
+    def test_a_seed_says_what_is_sampled_whatever_else_runs(self, engine):
+        samplings = [Sampling(max_tokens=20, seed=seed, ignore_eos=True) for seed in (2**63 + 5, 1, 2, 2**64 - 1)]
+        alone = [one(engine, sampling).token_ids for sampling in samplings]
+        together = engine.run([(PROMPT, sampling) for sampling in [*samplings, *samplings]])
+        assert [completion.token_ids for completion in together] == alone * 2
+        assert len({tuple(token_ids) for token_ids in alone}) == len(samplings)
+
+    # Where completions end
+
+    def test_stops_are_those_of_the_hf_engine(self, engine, module, tokenizer):
+        greedy = one(engine, Sampling(temperature=0, max_tokens=30, ignore_eos=True))
+        text = tokenizer.decode(greedy.token_ids)
+        ends = [
+            Sampling(temperature=0, max_tokens=30, stop_token_ids=(greedy.token_ids[7],)),
+            Sampling(temperature=0, max_tokens=30, stop_token_ids=(greedy.token_ids[7],), ignore_eos=True),
+            Sampling(temperature=0, max_tokens=30, stop=(text[9:11],), ignore_eos=True),
+            Sampling(temperature=0, max_tokens=30, stop=("never in here", text[5]), ignore_eos=True),
+        ]
+        reference = HFEngine(module, tokenizer)
+        for sampling in ends:
+            wanted = one(reference, sampling)
+            assert wanted.finish_reason == "stop", "else this tests nothing"
+            assert_alike(one(engine, sampling), wanted)
+
+    def test_the_end_of_sequence_ends_unless_ignored(self, engine):
+        """A token of the greedy completion plays its part."""
+        greedy = one(engine, Sampling(temperature=0, max_tokens=30, ignore_eos=True))
+        engine._eos_ids, own = frozenset([greedy.token_ids[6]]), engine._eos_ids
+        try:
+            first = greedy.token_ids.index(greedy.token_ids[6])
+            completion = one(engine, Sampling(temperature=0, max_tokens=30))
+            assert completion.token_ids == greedy.token_ids[: first + 1]
+            assert (completion.finish_reason, completion.stop) == ("stop", greedy.token_ids[6])
+            assert one(engine, Sampling(temperature=0, max_tokens=30, ignore_eos=True)).token_ids == greedy.token_ids
+        finally:
+            engine._eos_ids = own
+
+    # Requests
+
+    @pytest.mark.parametrize(
+        ("prompt", "words"), [([], "the prompt is empty"), ([100_000], "outside the model's vocabulary")]
+    )
+    def test_what_cannot_be_asked(self, engine, prompt, words):
+        with pytest.raises(RolloutError, match=words):
+            one(engine, Sampling(), prompt)
+        assert engine.in_flight == 0
+
+    def test_a_prompt_that_leaves_no_room_cannot_be_asked(self, engine, context):
+        with pytest.raises(RolloutError, match=f"the context holds {context}"):
+            one(engine, Sampling(), [3] * context)
+        assert engine.in_flight == 0
+
+    def test_ids_are_used_as_they_are_and_told_as_they_come(self, engine, module, tokenizer, expected):
+        """Bytes that are no text: decoded and encoded again they would be others."""
+        prompt = [tokenizer.convert_tokens_to_ids("Ã")] * 3 + [1, 0, 2]
+        assert tokenizer.encode(tokenizer.decode(prompt)) != prompt
+        sampling, told = Sampling(max_tokens=15, seed=5, ignore_eos=True), []
+        silent = one(engine, sampling, prompt)
+        assert silent.log_probs == pytest.approx(expected(module, prompt, silent), **CLOSE)
+
+        async def ask():
+            return await engine.generate(
+                prompt, sampling, request_id="told", on_token=lambda *token: told.append(token)
+            )
+
+        completion = asyncio.run(ask())
+        assert told == list(zip(completion.token_ids, completion.log_probs, strict=True))
+        assert_alike(completion, silent)
+
+    def test_an_abort_gives_what_there_is_and_leaves_others_alone(self, engine, context):
+        """Also of a request whose tokens are not told as they come; one whose id begins alike goes on."""
+        sampling = Sampling(seed=1, ignore_eos=True)
+
+        async def ask():
+            begun, tokens = asyncio.Event(), []
+
+            def note(*token):
+                tokens.append(token)
+                if len(tokens) == 8:  # all run by then
+                    begun.set()
+
+            calls = [engine.generate(PROMPT, sampling, request_id="1", on_token=note)]
+            calls += [engine.generate(PROMPT, sampling, request_id=name) for name in ("2", "10")]
+            tasks = [asyncio.ensure_future(call) for call in calls]
+            await begun.wait()
+            engine.abort("1")
+            engine.abort("2")
+            return await asyncio.gather(*tasks)
+
+        *aborted, left = asyncio.run(ask())
+        for completion in aborted:
+            assert completion.finish_reason == "abort"
+            assert 0 < len(completion.token_ids) < context - len(PROMPT)
+            assert len(completion.log_probs) == len(completion.token_ids)
+        assert (left.finish_reason, len(left.token_ids)) == ("length", context - len(PROMPT))
+
+    def test_a_caller_that_gives_up_takes_its_request_along(self, engine):
+        async def ask():
+            begun = asyncio.Event()
+            endless = engine.generate(
+                PROMPT, Sampling(ignore_eos=True), request_id="given up", on_token=lambda *token: begun.set()
+            )
+            call = asyncio.ensure_future(endless)
+            await begun.wait()
+            assert engine.in_flight == 1
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            assert engine.in_flight == 0
+            return await engine.generate(PROMPT, Sampling(max_tokens=3, ignore_eos=True), request_id="given up")
+
+        assert len(asyncio.run(ask()).token_ids) == 3
+
+    def test_several_event_loops_ask_at_once(self, engine):
+        sampling = Sampling(max_tokens=20, seed=4, ignore_eos=True)
+        wanted, results = one(engine, sampling).token_ids, {}
+
+        def ask(name):
+            results[name] = asyncio.run(engine.generate(PROMPT, sampling, request_id=name)).token_ids
+
+        threads = [threading.Thread(target=ask, args=[name], daemon=True) for name in "abc"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        assert results == dict.fromkeys("abc", wanted)
+
+    def test_it_counts(self, engine):
+        before = engine.stats()
+        engine.run([(PROMPT, Sampling(max_tokens=4, ignore_eos=True))] * 3)
+        after = engine.stats()
+        assert {name: after[name] - before[name] for name in ("requests", "prompt_tokens", "generated_tokens")} == {
+            "requests": 3,
+            "prompt_tokens": 3 * len(PROMPT),
+            "generated_tokens": 12,
+        }
+
+    # Weights
+
+    def test_new_weights_are_used_and_a_canary_tells_old_ones(self, engine, module, other, buckets, teacher, expected):
+        def values(of):
+            return [row[i].item() for row, i in zip(teacher(of, LONG), LONG[1:], strict=True)]
+
+        own, new = values(module), values(other)
+        assert engine.log_probs_of(LONG) == pytest.approx(own, abs=5e-4)
+        assert engine.log_probs_of(LONG) != pytest.approx(new, abs=0.1)
+        engine.publish(buckets(other), 2)
+        assert engine.log_probs_of(LONG) == pytest.approx(new, abs=5e-4)
+        for prompt in (PROMPT, LONG):
+            completion = one(engine, Sampling(max_tokens=20, seed=1, ignore_eos=True), prompt)
+            assert completion.policy_version == 2
+            assert completion.log_probs == pytest.approx(expected(other, prompt, completion), **CLOSE)
+
+    def test_keys_and_values_of_old_weights_are_forgotten(self, engine, other, buckets, tokenizer):
+        """The second request begins as the first did, which the program has kept."""
+        sampling = Sampling(temperature=0, max_tokens=5, ignore_eos=True)
+        one(engine, sampling, LONG)
+        engine.publish(buckets(other), 2)
+        assert_alike(one(engine, sampling, LONG), one(HFEngine(other, tokenizer), sampling, LONG))
+
+    @pytest.mark.parametrize("is_told", [True, False])
+    def test_requests_go_on_under_new_weights(self, engine, module, other, buckets, teacher, context, is_told):
+        async def ask():
+            begun, loop = asyncio.Event(), asyncio.get_running_loop()
+            sampling = Sampling(seed=6, ignore_eos=True)
+            first = engine.generate(PROMPT, sampling, request_id="first", on_token=lambda *token: begun.set())
+            calls = [asyncio.ensure_future(first)]
+            if not is_told:
+                calls.append(asyncio.ensure_future(engine.generate(PROMPT, sampling, request_id="second")))
+            await begun.wait()
+            await loop.run_in_executor(None, engine.publish, buckets(other), 2)
+            return await asyncio.gather(*calls)
+
+        completion = asyncio.run(ask())[-1]
+        versions = completion.token_versions()
+        assert completion.finish_reason == "length" and len(completion.token_ids) == context - len(PROMPT)
+        assert set(versions) == {1, 2} and versions == sorted(versions), "some tokens of each, the old ones first"
+        assert completion.policy_version == 1
+        ids = [*PROMPT, *completion.token_ids]
+        rows = {version: teacher(of, ids)[len(PROMPT) - 1 :] for version, of in ((1, module), (2, other))}
+        wanted = [rows[v][k, i].item() for k, (v, i) in enumerate(zip(versions, completion.token_ids, strict=True))]
+        assert completion.log_probs == pytest.approx(wanted, abs=5e-4)
+
+    def test_a_weight_that_is_missing_is_named(self, engine, module, buckets):
+        incomplete = [dict(bucket) for bucket in buckets(module)]
+        count = sum(map(len, incomplete))
+        del incomplete[1]["model.norm.weight"]
+        words = rf"1 of {count} weights .* not published, such as model\.norm\.weight"
+        with pytest.raises(RolloutError, match=words):
+            engine.publish(incomplete, 2)
+        with pytest.raises(RolloutError, match="the last publish failed"):
+            one(engine, Sampling(max_tokens=1))
+        engine.publish(buckets(module), 3)
+        assert one(engine, Sampling(max_tokens=1)).policy_version == 3
+
+    def test_a_weight_that_nothing_is_loaded_into_is_named(self, engine, module, buckets):
+        """Programs pass over names that they do not know; here one is given only some of the files."""
+        engine.weights.write(buckets(module), 2)
+        (said,) = engine.process.call("load", [str(engine.weights.files[0])], 2)
+        assert "model.norm.weight" in said["absent"]
+        assert "model.embed_tokens.weight" not in said["absent"]
+
+    def test_bits_that_change_on_the_way_are_found(self, engine, module, buckets, monkeypatch):
+        write = engine.weights.write
+
+        def spoilt(weights, version):
+            write(weights, version)
+            with engine.weights.files[-1].open("r+b") as file:
+                file.seek(-1, 2)
+                last = file.read(1)
+                file.seek(-1, 2)
+                file.write(bytes([last[0] ^ 1]))
+
+        monkeypatch.setattr(engine.weights, "write", spoilt)
+        count = sum(map(len, buckets(module)))
+        with pytest.raises(RolloutError, match=f"1 of {count} weights of version 2 did not arrive"):
+            engine.publish(buckets(module), 2)
+
+    def test_an_abort_is_heard_while_there_are_no_weights(self, engine):
+        """The request was under way when the publish failed, and waits for another one."""
+
+        async def ask():
+            begun, loop = asyncio.Event(), asyncio.get_running_loop()
+            endless = engine.generate(
+                PROMPT, Sampling(ignore_eos=True), request_id="waits", on_token=lambda *token: begun.set()
+            )
+            call = asyncio.ensure_future(endless)
+            await begun.wait()
+            await loop.run_in_executor(None, engine.process.call, "load", [], 2)
+            engine.abort("waits")
+            return await asyncio.wait_for(call, 60)
+
+        completion = asyncio.run(ask())
+        assert completion.finish_reason == "abort" and completion.token_ids
+
+    def test_asleep_it_refuses_requests_and_weights(self, engine, module, buckets):
+        engine.sleep()
+        with pytest.raises(RolloutError, match="the engine sleeps"):
+            one(engine, Sampling(max_tokens=1))
+        with pytest.raises(RolloutError, match="while the engine sleeps"):
+            engine.publish(buckets(module), 2)
+        engine.wake()
+        assert len(one(engine, Sampling(max_tokens=2, ignore_eos=True)).token_ids) == 2

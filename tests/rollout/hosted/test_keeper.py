@@ -1,0 +1,210 @@
+"""Nothing is left behind, however the process ends that has an engine: no process and no file."""
+
+import ast
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from burnish.rollout.hosted.group import members
+from burnish.rollout.hosted.keeper import KEEPER, Keeper
+
+pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at /proc")
+OWNER = textwrap.dedent(
+    """
+    import os
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from burnish.config.rollout import RolloutConfig
+    from burnish.rollout.hosted.engine import HostedEngine
+
+    class Owned(HostedEngine):
+        name, label, host = "counting", "Counter", "counting_host_of_a_test"
+        def ensure_usable(cls, module): pass
+        def _engine_arguments(self, config, folder, model): return {}
+        def _process_environment(self, temporary): return dict(os.environ)
+        def _request_arguments(self, request): return {}
+
+    def own(folder):
+        module = AutoModelForCausalLM.from_pretrained(folder)
+        engine = Owned(module, AutoTokenizer.from_pretrained(folder), RolloutConfig())
+        engine.publish([dict(module.named_parameters())], 1)
+        return engine
+
+    def left_by(engine):
+        return engine.process.process.pid, [str(engine.weights.path), engine._place.name, str(engine.process.log_file)]
+    """
+)
+
+
+def until(condition):
+    """Whether it becomes so."""
+    deadline = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()
+
+
+@pytest.fixture(scope="module")
+def python_path(program):
+    """With the module `owner_of_a_test` and the program that it starts."""
+    (program / "owner_of_a_test.py").write_text(OWNER)
+    return os.pathsep.join([str(program), *sys.path])
+
+
+class Left:
+    """What there is of an engine, and will be left."""
+
+    def __init__(self, group, places):
+        *self.places, self.log = map(Path, places)
+        self.group = group
+
+    def is_there(self):
+        return len(members(self.group)) == 2 and all(any(place.iterdir()) for place in self.places)
+
+    def is_gone(self):
+        return not members(self.group) and not any(place.exists() for place in self.places)
+
+
+@pytest.mark.parametrize("host_dies_first", [False, True])
+def test_an_owner_that_is_killed_leaves_nothing(python_path, tiny_folder, host_dies_first):
+    """Also where nobody of the program is left: the weights would have been for the next one."""
+    script = f"""
+        import time
+        from owner_of_a_test import left_by, own
+        engine = own({str(tiny_folder)!r})
+        print(left_by(engine), flush=True)
+        while engine.lost() is None:
+            time.sleep(0.02)
+        print("it is lost", flush=True)
+        time.sleep(600)
+        """
+    environment = os.environ | {"PYTHONPATH": python_path}
+    owner = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert owner.stdout is not None
+        left = Left(*ast.literal_eval(owner.stdout.readline()))
+        assert left.is_there()
+        if host_dies_first:
+            os.kill(left.group, signal.SIGKILL)
+            assert owner.stdout.readline() == "it is lost\n" and until(lambda: not members(left.group))
+            assert all(place.exists() for place in left.places)
+    finally:
+        owner.kill()
+        owner.wait(30)
+    assert owner.stdout.read() == "", "it ends with its owner"
+    assert until(left.is_gone)
+    left.log.unlink()
+
+
+@pytest.mark.ray
+def test_a_ray_worker_leaves_nothing(python_path, tiny_folder, tmp_path):
+    """Ray kills the children of a worker that ends."""
+    ray = pytest.importorskip("ray")
+
+    class Actor:
+        def own(self, folder):
+            from owner_of_a_test import left_by, own
+
+            self.engine = own(folder)
+            return left_by(self.engine)
+
+    was_there = ray.is_initialized()  # of tests before, in this process
+    if not was_there:
+        ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    remote = ray.remote(num_cpus=0, runtime_env={"env_vars": {"PYTHONPATH": python_path}})(Actor)
+    try:
+        for is_killed in (True, False):
+            actor = remote.remote()
+            left = Left(*ray.get(actor.own.remote(str(tiny_folder)), timeout=120))
+            assert left.is_there()
+            if is_killed:
+                ray.kill(actor)
+            del actor  # which nobody wants any more
+            assert until(left.is_gone), (is_killed, members(left.group), left.places)
+            left.log.unlink(missing_ok=True)
+    finally:
+        if not was_there:
+            ray.shutdown()
+
+
+@pytest.fixture
+def keeper(monkeypatch):
+    """With `groups`, those of the processes that it was."""
+    made, groups, run = Keeper(), [], subprocess.run
+
+    def noted(command, **named):
+        with subprocess.Popen(command, **{key: value for key, value in named.items() if key != "check"}) as process:
+            groups.append(process.pid)
+        return subprocess.CompletedProcess(command, process.returncode)
+
+    monkeypatch.setattr(subprocess, "run", noted)
+    made.groups = groups
+    yield made
+    monkeypatch.setattr(subprocess, "run", run)
+    made.forget()
+    assert until(lambda: not any(members(group) for group in groups)), "it ends with its owner"
+
+
+def test_what_is_kept_goes_with_the_owner_and_nothing_else(keeper, tmp_path):
+    kept, gone, other = (tmp_path / name for name in ("kept", "gone", "other"))
+    for folder in (kept, gone, other):
+        (folder / "deeper").mkdir(parents=True)
+    file = tmp_path / "file"
+    file.touch()
+    keeper.add(kept, file)
+    keeper.add(gone, kept)
+    keeper.remove(gone, other)
+    keeper.forget()
+    assert until(lambda: not kept.exists() and not file.exists())
+    assert gone.exists() and other.exists()
+
+
+def ignores(pid, number):
+    (mask,) = re.findall(r"^SigIgn:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+def test_one_that_is_killed_is_replaced(keeper, tmp_path):
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+    keeper.add(folders[0])
+    (pid,) = members(keeper.groups[0])
+    assert until(lambda: ignores(pid, signal.SIGTERM))
+    os.kill(pid, signal.SIGTERM)  # is not for it
+    os.kill(pid, signal.SIGKILL)
+    assert until(lambda: not members(keeper.groups[0]))
+    keeper.add(folders[1])
+    assert len(keeper.groups) == 2
+    keeper.forget()
+    assert until(lambda: not any(folder.exists() for folder in folders))
+
+
+def test_without_one_a_warning_names_what_would_stay(keeper, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(sys, "executable", "/no/python")
+    keeper.add(tmp_path)
+    assert f"if it is killed, this stays behind: {tmp_path}" in caplog.text
+
+
+def test_a_process_that_was_forked_does_not_hold_on_to_it():
+    """A pipe that it had a share in would not end with the other process."""
+    KEEPER.add(Path("/nowhere/of/a/test"))
+    pipe = KEEPER._pipe
+    assert pipe is not None
+    pid = os.fork()
+    if not pid:
+        try:
+            os.fstat(pipe)
+        except OSError:
+            os._exit(0 if KEEPER._pipe is None and not KEEPER._kept else 2)
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    KEEPER.remove(Path("/nowhere/of/a/test"))

@@ -1,0 +1,115 @@
+"""What burnish's keys mean to SGLang, and where it is refused; without SGLang."""
+
+from importlib import metadata
+
+import pytest
+import torch
+from transformers import Qwen2Config
+
+from burnish.config.rollout import EngineKwargs, RolloutConfig
+from burnish.config.rules import program
+from burnish.config.rules.sglang import SGLANG
+from burnish.errors import ConfigError, NotAvailable
+from burnish.rollout import make_engine
+from burnish.rollout.hosted.arguments import environment
+from burnish.rollout.sglang.arguments import KV_BYTES, VARIABLES, engine_arguments, kv_tokens, signed
+
+MODEL = Qwen2Config(num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, hidden_size=64)
+
+
+def arguments(tmp_path, **keys):
+    return engine_arguments(RolloutConfig(name="sglang", **keys), tmp_path, 100, "float32", MODEL)
+
+
+def test_keys_of_burnish_become_arguments(tmp_path):
+    given = arguments(
+        tmp_path,
+        max_num_seqs=7,
+        max_num_batched_tokens=50,
+        enable_chunked_prefill=False,
+        enable_prefix_caching=False,
+        engine_kwargs=EngineKwargs(sglang={"random_seed": 3}),
+    )
+    wanted = {
+        "max_running_requests": 7,
+        "max_prefill_tokens": 50,
+        "chunked_prefill_size": -1,
+        "disable_radix_cache": True,
+        "attention_backend": "torch_native",
+        "random_seed": 3,
+        "model_path": str(tmp_path),
+        "load_format": "dummy",
+    }
+    assert wanted.items() <= given.items()
+    assert arguments(tmp_path, max_num_batched_tokens=50)["chunked_prefill_size"] == 50
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("dtype", "engine_kwargs.sglang.dtype: set rollout.dtype"),
+        ("tp_size", "set rollout.tensor_model_parallel_size"),
+        ("load_format", "engine_kwargs.sglang.load_format: burnish sets it itself"),
+        ("model_path", "leave it out"),
+        ("attention_backend", "leave it out"),
+        ("quantization", "engine_kwargs.sglang.quantization: SGLang was never run with it here"),
+        ("schedule_polcy", "Did you mean schedule_policy"),
+    ],
+)
+def test_arguments_that_are_not_the_users_are_refused(tmp_path, name, words):
+    with pytest.raises(ConfigError, match=words):
+        arguments(tmp_path, engine_kwargs=EngineKwargs(sglang={name: "x"}))
+
+
+def test_room_for_keys_and_values_is_that_of_all_sequences_within_a_bound():
+    each = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, their size, bytes
+    assert 100 * 3 < kv_tokens(MODEL, "float32", 100, 3) < 200 * 3
+    assert kv_tokens(MODEL, "float32", 100, 10**9) == KV_BYTES // each
+    assert kv_tokens(MODEL, "float32", 10**9, 2) > 10**9, "one sequence always fits"
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**63 - 1, 2**63, 2**64 - 1])
+def test_seeds_keep_their_bits(seed):
+    assert -(2**63) <= signed(seed) < 2**63
+    assert signed(seed) % 2**64 == seed
+
+
+def test_log_probs_are_scaled_whatever_the_user_has_set(monkeypatch, tmp_path):
+    monkeypatch.setenv("SGLANG_RETURN_ORIGINAL_LOGPROB", "1")
+    assert environment(tmp_path, {}, VARIABLES)["SGLANG_RETURN_ORIGINAL_LOGPROB"] == "0"
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """`installed(version)`: as if that SGLang were there."""
+
+    def there(version):
+        monkeypatch.setattr(program, "find_spec", lambda name: name)
+        monkeypatch.setattr(program, "version", lambda name: version)
+
+    return there
+
+
+def test_an_old_sglang_is_refused(installed):
+    installed("0.4.10.post2")
+    with pytest.raises(ConfigError, match=r"needs SGLang 0\.5\.23 or newer, and 0\.4\.10\.post2 is.*name=native"):
+        SGLANG.need("rollout.name=sglang", "rollout.name=")
+
+
+def test_the_tested_sglang_and_one_of_unknown_version_are_taken(installed, monkeypatch):
+    installed("0.5.23")
+    SGLANG.need("rollout.name=sglang", "rollout.name=")
+
+    def unknown(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(program, "version", unknown)
+    SGLANG.need("rollout.name=sglang", "rollout.name=")
+
+
+def test_a_model_that_is_not_on_a_cpu_is_refused(installed, tokenizer):
+    """Before any process is started."""
+    installed("0.5.23")
+    module = torch.nn.Linear(2, 2, device="meta")
+    with pytest.raises(NotAvailable, match="on a GPU .*: SGLang was run with burnish on a CPU only"):
+        make_engine("sglang", module, tokenizer, RolloutConfig(name="sglang"))

@@ -1,0 +1,131 @@
+"""What keys mean to vLLM; without vLLM."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from burnish.config.rollout import EngineKwargs, RolloutConfig
+from burnish.config.rules import program
+from burnish.config.rules.vllm import VLLM
+from burnish.errors import ConfigError, RolloutError
+from burnish.rollout import make_engine
+from burnish.rollout.base import Sampling
+from burnish.rollout.hosted.arguments import environment
+from burnish.rollout.vllm.arguments import (
+    check_sampling,
+    engine_arguments,
+    kv_gib,
+    part_seed,
+    sampling_arguments,
+    variables,
+)
+
+FOLDER = Path("/some/where")
+
+
+def mapped(**keys):
+    return engine_arguments(RolloutConfig(**keys), FOLDER, 2048, "bfloat16")
+
+
+def test_keys_become_arguments():
+    arguments = mapped(
+        max_num_seqs=7,
+        max_num_batched_tokens=99,
+        gpu_memory_utilization=0.3,
+        enforce_eager=True,
+        enable_prefix_caching=False,
+        free_cache_engine=False,
+        engine_kwargs=EngineKwargs(vllm={"block_size": 32, "seed": 4}),
+    )
+    assert arguments.items() >= {name: value for name, value in VLLM.fixed.items() if name != "model"}.items()
+    wanted = dict(model="/some/where", dtype="bfloat16", max_model_len=2048, max_num_seqs=7, max_num_batched_tokens=99)
+    wanted |= dict(gpu_memory_utilization=0.3, enforce_eager=True, enable_prefix_caching=False, tensor_parallel_size=1)
+    wanted |= dict(enable_sleep_mode=False, enable_chunked_prefill=True, block_size=32, seed=4)
+    assert arguments.items() >= wanted.items()
+
+
+def test_several_workers_are_processes_of_vllm_itself():
+    arguments = mapped(tensor_model_parallel_size=2)
+    assert (arguments["tensor_parallel_size"], arguments["distributed_executor_backend"]) == (2, "mp")
+
+
+def test_a_prompt_that_is_not_cut_fits_one_pass():
+    assert mapped(enable_chunked_prefill=False, max_num_batched_tokens=512)["max_num_batched_tokens"] == 2048
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "tensor_parallel_size",
+            r"engine_kwargs\.vllm\.tensor_parallel_size: set rollout\.tensor_model_parallel_size",
+        ),
+        ("load_format", r"engine_kwargs\.vllm\.load_format: burnish sets it itself"),
+        ("model", "burnish sets it itself"),
+        ("kv_offloading_size", r"vllm\.kv_offloading_size: vLLM was never run with it here.*taken are block_"),
+        ("kv_cache_dtype", "never run"),
+        ("cpu_offload_gb", "never run"),
+        ("quantization", "never run"),
+        ("blok_size", r"never run .*Did you mean block_size\?"),
+    ],
+)
+def test_arguments_that_are_not_the_users_are_refused(name, words):
+    with pytest.raises(ConfigError, match=words):
+        mapped(engine_kwargs=EngineKwargs(vllm={name: "x"}))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "wanted"),
+    [
+        (Sampling(temperature=0.5), dict(temperature=0.5, top_k=0, top_p=1.0, min_p=0.0)),
+        (Sampling(top_k=-1, top_p=0.9), dict(top_k=0, top_p=0.9)),
+        (Sampling(top_k=5, min_p=0.1), dict(top_k=5, min_p=0.1)),
+        (Sampling(temperature=0, top_k=5, top_p=0.3), dict(temperature=0, top_k=0, top_p=1.0)),
+    ],
+)
+def test_sampling_becomes_parameters(sampling, wanted):
+    arguments = sampling_arguments(sampling, frozenset([9, 3]))
+    assert arguments.items() >= wanted.items()
+    assert (arguments["stop_token_ids"], arguments["ignore_eos"], arguments["detokenize"]) == ([3, 9], True, False)
+
+
+@pytest.mark.parametrize("temperature", [0.005, 2.1])
+def test_temperatures_that_vllm_changes_are_refused(temperature):
+    with pytest.raises(RolloutError, match=f"request r: temperature {temperature:g}: vLLM takes 0"):
+        check_sampling(Sampling(temperature=temperature), "r")
+    check_sampling(Sampling(temperature=0), "r")
+
+
+def test_seeds_are_of_63_bits_and_differ_by_part():
+    seeds = {part_seed(seed, position) for seed in (0, 1, 2**64 - 1) for position in (0, 1, 2)}
+    assert len(seeds) == 9 and all(0 <= seed < 2**63 for seed in seeds)
+    assert part_seed(5, 0) == 5
+
+
+def test_the_environment_is_the_users_and_their_own_settings_stay(monkeypatch, tmp_path):
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "auto")
+    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
+    before = dict(os.environ)
+    found = environment(tmp_path, variables(3), {"HOME": "/nowhere"})
+    assert (found["VLLM_CPU_OMP_THREADS_BIND"], found["VLLM_CPU_KVCACHE_SPACE"]) == ("auto", "3")
+    assert (found["PATH"], found["TMPDIR"], found["HOME"]) == (os.environ["PATH"], str(tmp_path), "/nowhere")
+    assert dict(os.environ) == before
+
+
+def test_memory_for_keys_and_values_is_what_is_needed_within_bounds():
+    def gib(layers, sequences):
+        text = SimpleNamespace(num_hidden_layers=layers, num_key_value_heads=8, head_dim=128)
+        return kv_gib(SimpleNamespace(get_text_config=lambda: text), 2, 4096, sequences)
+
+    assert gib(1, 1) == 1
+    assert gib(32, 4) == 3  # 2 × 32 layers × 8 heads × 128 × 2 bytes × 4096 tokens × 4, and some to spare
+    assert gib(32, 1024) == 4
+    assert gib(320, 1024) == 6, "one sequence always fits"
+
+
+def test_without_vllm_no_process_is_started(module, tokenizer, monkeypatch):
+    monkeypatch.setattr(program, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="needs the package vllm"):
+        make_engine("vllm", module, tokenizer, RolloutConfig(name="vllm"))

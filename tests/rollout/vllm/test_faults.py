@@ -1,0 +1,160 @@
+"""vLLM's processes killed, stopped and closed, shared out over two workers, and inside a Ray actor."""
+
+import asyncio
+import os
+import signal
+import threading
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from burnish.config.rollout import EngineKwargs, RolloutConfig
+from burnish.config.rules.vllm import VLLM
+from burnish.errors import ConfigError, EngineLost, RolloutError
+from burnish.models.tiny import write_tiny_model
+from burnish.rollout.base import Sampling
+from burnish.rollout.hf import HFEngine
+from burnish.rollout.hosted.group import members
+from burnish.rollout.vllm.engine import VLLMEngine
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800)]
+PROMPT = [58, 47, 26, 29, 6, 9]
+IDS = [(7 * i) % 250 + 3 for i in range(60)]
+HEARTBEAT_S = 20.0
+
+
+def test_an_engine_that_is_lost_tells_so_and_is_renewed(start, module, buckets, pid_of, tmp_path):
+    """Its core stands still, and then, in the next engine, its worker is killed."""
+    engine = start(heartbeat_s=HEARTBEAT_S)
+    with pytest.raises(RolloutError, match="no weights have been published"):
+        engine.run([(PROMPT, Sampling(max_tokens=1))])
+    engine.publish(buckets(module), 7)
+    assert engine.lost() is None
+    figures = engine.log_probs_of(IDS)
+    sampling = Sampling(max_tokens=20, seed=3, ignore_eos=True)
+    (wanted,) = engine.run([(PROMPT, sampling)])
+
+    error = fails_when(engine, lambda: os.kill(pid_of(engine, "EngineCore"), signal.SIGSTOP))
+    assert f"no sign of life for {HEARTBEAT_S:g} s" in str(error) and "last lines of" in str(error)
+    assert "no sign of life" in (engine.lost() or "")
+    with pytest.raises(EngineLost):
+        engine.run([(PROMPT, sampling)])
+    assert members(engine.process.process.pid) == []
+
+    renewed = engine.renewed()
+    assert renewed.version == 7 and renewed.lost() is None
+    assert renewed.log_probs_of(IDS) == pytest.approx(figures, abs=1e-5)
+    assert renewed.run([(PROMPT, sampling)])[0].token_ids == wanted.token_ids
+
+    error = fails_when(renewed, lambda: os.kill(renewed.process.pids[0], signal.SIGKILL))
+    assert "vLLM is lost" in str(error) and "last lines of" in str(error)
+    renewed.close()
+    assert members(renewed.process.process.pid) == []
+    assert not renewed.weights.path.exists() and not os.path.exists(renewed._place.name)
+
+
+def fails_when(engine, strike) -> EngineLost:
+    """The error of a request that was under way when something happened."""
+
+    async def ask():
+        begun = asyncio.Event()
+        call = asyncio.ensure_future(
+            engine.generate(PROMPT, Sampling(ignore_eos=True), request_id="struck", on_token=lambda *token: begun.set())
+        )
+        await begun.wait()
+        strike()
+        with pytest.raises(EngineLost, match="request struck") as error:
+            await call
+        return error.value
+
+    return asyncio.run(ask())
+
+
+def test_two_workers_share_a_model(start, module, tokenizer, other, buckets, expected):
+    engine = start(tensor_model_parallel_size=2)
+    try:
+        engine.publish(buckets(module), 1)
+        assert len(engine.process.pids) == 2
+        engine.publish(buckets(other), 2)
+        sampling = Sampling(temperature=0, max_tokens=30, ignore_eos=True)
+        (completion,) = engine.run([(PROMPT, sampling)])
+        assert completion.token_ids == HFEngine(other, tokenizer).run([(PROMPT, sampling)])[0].token_ids
+        assert completion.log_probs == pytest.approx(expected(other, PROMPT, completion), abs=5e-4)
+        error = fails_when(engine, lambda: os.kill(engine.process.pids[1], signal.SIGKILL))
+        assert "vLLM is lost" in str(error)
+    finally:
+        engine.close()
+    assert engine.process._used and not any(file.exists() for file in engine.process._used)
+
+
+def test_a_host_that_is_killed_takes_all_with_it(start, module, buckets):
+    engine = start()
+    engine.publish(buckets(module), 1)
+    error = fails_when(engine, lambda: os.kill(engine.process.process.pid, signal.SIGKILL))
+    assert "its process was killed by signal 9" in str(error)
+    engine.close()
+    assert members(engine.process.process.pid) == []
+
+
+def test_an_output_layer_that_is_tied_follows_the_embedding(tmp_path, tokenizer, sharpen, teacher):
+    """With every argument that may be given besides."""
+    own = {"block_size": 32, "log_level": "DEBUG", "num_gpu_blocks_override": 64, "seed": 7}
+    own |= {"prefix_caching_hash_algo": "sha256_cbor", "scheduling_policy": "priority"}
+    assert set(own) == VLLM.tried
+    config = RolloutConfig(name="vllm", max_num_seqs=8, engine_kwargs=EngineKwargs(vllm=own))
+    folder = write_tiny_model(tmp_path / "tied", hidden_size=64, heads=2)
+    module = sharpen(AutoModelForCausalLM.from_pretrained(folder))
+    assert module.lm_head.weight is module.model.embed_tokens.weight
+    engine = VLLMEngine(module, tokenizer, config, tmp_path)
+    try:
+        for version in (1, 2):
+            engine.publish([dict(module.named_parameters())], version)
+            wanted = [row[i].item() for row, i in zip(teacher(module, IDS), IDS[1:], strict=True)]
+            assert engine.log_probs_of(IDS) == pytest.approx(wanted, abs=5e-4)
+            with torch.no_grad():
+                module.model.embed_tokens.weight.mul_(1.5)
+    finally:
+        engine.close()
+    assert engine.process._used and not any(file.exists() for file in engine.process._used)
+
+
+def test_heads_that_vllm_has_no_kernels_for(tmp_path, tokenizer):
+    """Told at the start, not when the first request kills it."""
+    folder = write_tiny_model(tmp_path / "narrow", hidden_size=48, heads=2)
+    module = AutoModelForCausalLM.from_pretrained(folder)
+    with pytest.raises(ConfigError, match="heads have 24 numbers, and on a CPU vLLM has kernels for 32, 64"):
+        VLLMEngine(module, tokenizer, RolloutConfig(name="vllm"))
+
+
+@pytest.mark.ray
+def test_inside_a_ray_actor(tiny_folder, module, tokenizer, sharpen):
+    ray = pytest.importorskip("ray")
+    sampling = Sampling(temperature=0, max_tokens=20, ignore_eos=True)
+    wanted = HFEngine(module, tokenizer).run([(PROMPT, sampling)])[0].token_ids
+
+    class Actor:
+        def ask(self, folder):
+            import torch
+            from transformers import AutoModelForCausalLM, AutoTokenizer
+
+            from burnish.config.rollout import RolloutConfig
+            from burnish.rollout import make_engine
+
+            model = sharpen(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32))
+            engine = make_engine("vllm", model, AutoTokenizer.from_pretrained(folder), RolloutConfig(max_num_seqs=8))
+            engine.publish([dict(model.named_parameters())], 1)
+            try:
+                return engine.run([(PROMPT, sampling)])[0].token_ids
+            finally:
+                engine.close()
+
+    ray.init(num_cpus=1, include_dashboard=False, logging_level="error")
+    try:
+        assert ray.get(ray.remote(Actor).remote().ask.remote(str(tiny_folder)), timeout=900) == wanted
+    finally:
+        ray.shutdown()
+
+
+def test_threads_end_with_the_engine(shared_engine):
+    assert [thread.name for thread in threading.enumerate()].count("vLLM") == 1, "that of the shared engine"
