@@ -3,12 +3,16 @@
 Adding an engine is adding a file and a line in `ENGINES`.
 """
 
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from burnish.errors import ConfigError, NotAvailable
+from burnish.config.rules.engine import on_devices
+from burnish.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
     from transformers import PreTrainedTokenizerBase
 
@@ -16,22 +20,33 @@ if TYPE_CHECKING:
     from burnish.config.rollout import RolloutConfig
     from burnish.rollout.base import RolloutEngine
 
-ENGINES = {"native": "burnish.rollout.native.engine:NativeEngine", "hf": "burnish.rollout.hf:HFEngine"}
-LATER = {
-    "vllm": "the vllm rollout engine, which needs the package vllm (pip install 'burnish[vllm]')",
-    "sglang": "the sglang rollout engine, which needs the package sglang (pip install 'burnish[sglang]')",
+ENGINES = {
+    "native": "burnish.rollout.native.engine:NativeEngine",
+    "hf": "burnish.rollout.hf:HFEngine",
+    "vllm": "burnish.rollout.vllm.engine:VLLMEngine",
+    "sglang": "burnish.rollout.sglang.engine:SGLangEngine",
 }
 
 
-def make_engine(name: str, module: Any, tokenizer: Any, config: "RolloutConfig") -> "RolloutEngine":
-    """The engine called `name`, generating with `module` as `actor_rollout_ref.rollout` says."""
+def make_engine(
+    name: str, module: Any, tokenizer: Any, config: "RolloutConfig", logs: "Path | None" = None
+) -> "RolloutEngine":
+    """The engine called `name`, generating with `module` as `actor_rollout_ref.rollout` says.
+
+    `logs` is where processes of its own write their logs; None: the temporary folder, where only that of an engine that
+    was lost stays.
+    """
+    made: RolloutEngine = engine_class(name).from_config(module, tokenizer, config, logs)
+    return made
+
+
+def engine_class(name: str) -> Any:
+    """The class of the engine called `name`; what it is about, before one is made."""
     there = ", ".join(f"rollout.name={known}" for known in ENGINES)
-    if name in LATER:
-        raise NotAvailable(LATER[name], f"This version has {there}.")
     if name not in ENGINES:
         raise ConfigError(f"actor_rollout_ref.rollout.name={name!r} is no rollout engine; this version has {there}")
     module_name, class_name = ENGINES[name].split(":")
-    return getattr(import_module(module_name), class_name).from_config(module, tokenizer, config)
+    return getattr(import_module(module_name), class_name)
 
 
 def load_engine(
@@ -41,8 +56,39 @@ def load_engine(
     device: "torch.device",
     dtype: str | None = None,
 ) -> "RolloutEngine":
-    """An engine that generates with the weights of a model folder, where nothing is trained."""
+    """An engine that generates with the weights of a model folder, where nothing is trained. Its caller closes it.
+
+    A program, which has a copy of its own, is given them from the CPU's memory, so that all of the GPU's is left to it.
+    It must give a fixed sequence the log-probs that they give it there. It is supervised: one that is lost is replaced.
+    """
+    import torch
+
+    from burnish.models.device import dtype_on
     from burnish.models.loading import load_causal_lm
 
+    on_devices(rollout, "rollout", torch.cuda.device_count() if device.type == "cuda" else 0)
+    dtype = dtype_on(device, dtype or model.dtype)
+    if engine_class(rollout.name).own_weights:
+        return _load_program(model, tokenizer, rollout, dtype)
     module = load_causal_lm(model.path, model, device, dtype).requires_grad_(False)
     return make_engine(rollout.name, module, tokenizer, rollout)
+
+
+def _load_program(
+    model: "ModelConfig", tokenizer: "PreTrainedTokenizerBase", rollout: "RolloutConfig", dtype: str
+) -> "RolloutEngine":
+    from burnish.models.loading import load_causal_lm
+    from burnish.rollout.hosted.canary import proof_by
+    from burnish.rollout.supervised import Supervised
+
+    model = replace(model, attn_implementation="auto")  # the others may be for GPUs only
+    module = load_causal_lm(model.path, model, "cpu", dtype).requires_grad_(False)
+    program: Any = make_engine(rollout.name, module, tokenizer, rollout)
+    engine = Supervised(program)
+    try:
+        program.expect(proof_by(module, 0, engine.context, program.dtype))
+        engine.publish([{name: parameter} for name, parameter in module.named_parameters()], 0)
+    except BaseException:
+        engine.close()
+        raise
+    return engine

@@ -17,17 +17,22 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
-from burnish.errors import ConfigError
+from burnish.errors import ConfigError, RolloutError
 
 FinishReason = Literal["stop", "length", "abort"]
 OnToken = Callable[[int, float], None]  # a sampled token id and its log-prob
 T = TypeVar("T")
 LEAST_TEMPERATURE = 1e-3  # but for 0: logits divided by less leave the range of float32
+POLICY_IS_BROKEN = (
+    "the trained weights give logits that are NaN or infinite: the policy is broken. Lower optim.lr or grad_clip, and "
+    "go on from an earlier checkpoint (trainer.resume_from_path) or from none (trainer.resume_mode=disable)"
+)
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,12 @@ class Completion:
     log_probs: list[float]  # one per token, under the policy at that moment
     finish_reason: FinishReason
     stop: str | int | None = None  # the string or token id that ended it
-    policy_version: int = 0
+    policy_version: int = 0  # of the weights that sampled it; where these changed on the way, the oldest
+    versions: list[int] = field(default_factory=list)  # one per token; empty: all are `policy_version`
+
+    def token_versions(self) -> list[int]:
+        """The version of the weights that sampled each token."""
+        return self.versions or [self.policy_version] * len(self.token_ids)
 
 
 @dataclass
@@ -118,6 +128,8 @@ class RolloutEngine(ABC):
 
     context: int  # tokens of a prompt and its completion together, at most
     vocabulary: int  # token ids are below it
+    own_weights: ClassVar[bool] = False  # it holds weights of its own, which must be handed over to `publish`
+    runs_on: ClassVar[bool] = False  # it takes new weights while requests run, which go on under them
 
     @abstractmethod
     async def generate(
@@ -168,6 +180,9 @@ class RolloutEngine(ABC):
         They come in buckets, each some named tensors, so that never all of them are held twice: a bucket is asked for
         when the one before is taken over and let go. None: the engine reads the trainer's own memory. Where it fails
         on the way, in the buckets themselves or here, `generate` is refused until a publish succeeds.
+
+        Requests that run are refused by it, or, where the engine `runs_on`, go on under the new weights: nothing that
+        was computed with the old ones is used again, and their tokens so far stay.
         """
 
     @abstractmethod
@@ -191,6 +206,29 @@ class RolloutEngine(ABC):
     @abstractmethod
     def stats(self) -> dict[str, float]:
         """Counters since the engine was made."""
+
+    @property
+    @abstractmethod
+    def in_flight(self) -> int:
+        """Requests without an answer."""
+
+    def pause(self) -> None:  # noqa: B027 (most engines have nothing under way between two steps)
+        """End what is under way, in the thread that steps it, before another one changes weights or memory."""
+
+    def beside(self) -> AbstractContextManager[object]:
+        """What a thread is in that steps it while another computes: on a GPU, a stream of its own."""
+        return nullcontext()
+
+    def lost(self) -> str | None:
+        """Why it can serve no more: its thread or process is gone, or shows no sign of life. None: it is well."""
+        return None
+
+    def renewed(self) -> "RolloutEngine":
+        """A new engine in the place of this one, which is lost, with the weights last published and their version."""
+        raise RolloutError(f"{type(self).__name__} cannot be made anew")
+
+    def close(self) -> None:  # noqa: B027 (most engines have nothing to end)
+        """End the threads and processes of its own."""
 
 
 class EventLoop:

@@ -11,37 +11,39 @@ import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from burnish.config.rollout import RolloutConfig
-from burnish.errors import BurnishError, ConfigError, NotAvailable, RolloutError
-from burnish.rollout.base import Completion, OnToken, RolloutEngine, Sampling
+from burnish.errors import BurnishError, ConfigError, EngineLost, RolloutError
+from burnish.rollout.admission import Admitting
+from burnish.rollout.base import Completion, OnToken, Sampling
 from burnish.rollout.request import Request
-from burnish.rollout.stops import StopMatcher
 
 log = logging.getLogger(__name__)
 
 SETTLE_PASSES = 16  # passes of the event loop without a new request before work starts
+STEP_DEADLINE_S = {"cuda": 300.0, "cpu": 1800.0}  # a step that takes longer hangs; the first ones capture graphs
 
 
-class InProcessEngine(RolloutEngine):
+class InProcessEngine(Admitting):
     """Generates with `module`, whose weights it shares: an optimiser step is seen by what is generated next."""
 
     name: str
+    _made_from: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        engine = super().__new__(cls)
+        engine._made_from = args, kwargs  # for `renewed`
+        return engine
 
     def __init__(self, module: nn.Module, tokenizer: Any, max_model_len: int | None = None):
+        super().__init__(module, tokenizer, max_model_len)
         self.module = module
-        self.tokenizer = tokenizer
-        self.context = _context(module, max_model_len)
-        self.vocabulary = int(module.get_input_embeddings().num_embeddings)  # type: ignore[operator]
-        self.version = 0
-        self._eos_ids = _eos_ids(module, tokenizer)
-        self._asleep = False
-        self._is_whole = True  # no publish has left the weights half old, half new
-        self._active: dict[str, Request] = {}  # whose callers wait
+        self.step_deadline_s = STEP_DEADLINE_S.get(next(module.parameters()).device.type, 1800.0)
+        self._broken: EngineLost | None = None  # by a step that did not end
         self._arrived = 0  # requests so far
         self._driver: asyncio.Task[None] | None = None
         self._drivers = 0  # so far; the last one is in charge
@@ -65,34 +67,9 @@ class InProcessEngine(RolloutEngine):
         order: tuple[int, ...] = (),
         on_token: OnToken | None = None,
     ) -> Completion:
-        if images:
-            raise NotAvailable(f"images in a rollout request (request {request_id})")
-        if self._asleep:
-            raise RolloutError(f"request {request_id}: the engine sleeps; call wake() before generating")
-        if not self._is_whole:
-            raise RolloutError(
-                f"request {request_id}: the last publish failed, which may have left some weights old and some new; "
-                "publish again before generating"
-            )
+        self._refuse_unready(request_id, images)
         self._ensure_driver()
-        if request_id in self._active and not self._active[request_id].done:
-            raise RolloutError(f"request {request_id} is already running; request ids must differ")
-        problem = self.prompt_problem(prompt_ids)
-        if problem is not None:
-            raise RolloutError(f"request {request_id}: {problem}")
-        room = self.context - len(prompt_ids)
-        request = Request(
-            request_id=request_id,
-            prompt_ids=prompt_ids,
-            sampling=sampling,
-            limit=min(sampling.max_tokens or room, room),
-            stop_ids=frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self._eos_ids),
-            matcher=StopMatcher(self.tokenizer, sampling.stop) if sampling.stop else None,
-            future=asyncio.get_running_loop().create_future(),
-            order=order,
-            on_token=on_token,
-        )
-        self._active[request_id] = request
+        request = self._take_request(prompt_ids, sampling, request_id, order, on_token)
         self._arrived += 1
         try:
             self._enter(request)
@@ -143,22 +120,25 @@ class InProcessEngine(RolloutEngine):
             quiet = quiet + 1 if self._arrived == seen else 0
             seen = self._arrived
 
-    def _refuse_while_running(self, what: str) -> None:
-        if any(not request.done for request in self._active.values()):
-            raise RolloutError(f"{what} while requests are running; abort them first")
-
     def publish(self, weights: Iterable[Mapping[str, Tensor]] | None, version: int) -> None:
         """`weights` is None, or buckets of named tensors; those not the module's own memory are copied into it."""
         self._prepare_publish()
-        if weights is not None:
-            self._is_whole = False
-            self._take_over(weights)
-        self._prove_publish()
+        try:
+            if weights is not None:
+                self._is_whole = False
+                self._take_over(weights)
+            self._prove_publish()
+        except BaseException as error:
+            self._end_running(RolloutError(f"the weights were to change under it, which failed: {error}"))
+            raise
         self._is_whole, self.version = True, version
 
     def _prepare_publish(self) -> None:
         """Refuse, or forget what belongs to the weights so far."""
         self._refuse_while_running("weights cannot change")
+
+    def _end_running(self, error: RolloutError) -> None:
+        """No request goes on with weights that may be half old, half new."""
 
     def _prove_publish(self) -> None:
         """RolloutError where what generates is not what was published."""
@@ -184,6 +164,22 @@ class InProcessEngine(RolloutEngine):
                 shapes = f"{tuple(tensor.shape)}, and the module's is {tuple(own[name].shape)}"
                 raise RolloutError(f"published weight {name!r} is {shapes}; publish weights of the same model")
 
+    def lost(self) -> str | None:
+        return None if self._broken is None else str(self._broken).partition("\n")[0]
+
+    def renewed(self) -> Self:
+        """An engine made of the same, over the same module: its memory holds the weights already."""
+        args, kwargs = self._made_from
+        self._give_back()
+        new = type(self)(*args, **kwargs)
+        if self._is_whole:
+            new.publish(None, self.version)
+        new._is_whole, new.version = self._is_whole, self.version
+        return new
+
+    def _give_back(self) -> None:
+        """It is lost: let go of memory that the next engine needs. Called in any thread, perhaps again."""
+
     def _fail(self, requests: Sequence[Request], error: Exception) -> None:
         """Every caller of a broken step gets its own error, with the cause."""
         for request in requests:
@@ -191,14 +187,15 @@ class InProcessEngine(RolloutEngine):
                 continue
             failure: Exception
             if isinstance(error, RolloutError):
-                failure = RolloutError(f"request {request.request_id}: {error}")
+                kind = EngineLost if isinstance(error, EngineLost) else RolloutError
+                failure = kind(f"request {request.request_id}: {error}")
             elif isinstance(error, BurnishError):  # says itself what to mend
                 failure = type(error).__new__(type(error), *error.args)  # its text is made already
                 failure.__dict__.update(error.__dict__)
             else:
                 failure = RolloutError(f"request {request.request_id}: {type(error).__name__}: {error}")
             failure.__cause__ = error
-            request.future.set_exception(failure)
+            request.fail(failure)
 
 
 def _copy(bucket: Mapping[str, Tensor], own: Mapping[str, Tensor], filled: dict[int, str]) -> None:
@@ -239,26 +236,3 @@ def _told(driver: "asyncio.Task[None]") -> None:
     error = None if driver.cancelled() else driver.exception()
     if isinstance(error, Exception):
         log.error("%s ended: %s", driver.get_name(), error, exc_info=error)
-
-
-def _context(module: nn.Module, max_model_len: int | None) -> int:
-    config = module.config.get_text_config()  # type: ignore[union-attr, operator]
-    own: int | None = getattr(config, "max_position_embeddings", None)
-    limit = max_model_len or own
-    if limit is None:
-        raise ConfigError(
-            f"{type(module).__name__} does not say how long its context is; set actor_rollout_ref.rollout.max_model_len"
-        )
-    if own is not None and max_model_len is not None and max_model_len > own:
-        raise ConfigError(
-            f"actor_rollout_ref.rollout.max_model_len={max_model_len}: the model's context is {own} tokens; "
-            "lower it, or raise max_position_embeddings in actor_rollout_ref.model.override_config"
-        )
-    return limit
-
-
-def _eos_ids(module: nn.Module, tokenizer: Any) -> frozenset[int]:
-    """What ends a sequence: the tokenizer's token and those of the module's generation configuration."""
-    listed = getattr(getattr(module, "generation_config", None), "eos_token_id", None)
-    ids = listed if isinstance(listed, list | tuple) else [listed]
-    return frozenset(int(i) for i in [*ids, tokenizer.eos_token_id] if i is not None)

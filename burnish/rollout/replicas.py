@@ -68,23 +68,31 @@ class Load:
         return self.own + self.others
 
 
+def namespace_of(request_id: str) -> str:
+    """What stands before the slash in the id of a trajectory's request (`agents/server.py`); "" where there is none."""
+    namespace, slash, _ = request_id.partition("/")
+    return namespace if slash else ""
+
+
 class Router:
-    """Chooses among `count` replicas; pure bookkeeping. `order` is (uid, sample, turn), or () for a lone request."""
+    """Chooses among `count` replicas; pure bookkeeping. `order` is (uid, sample, turn), or () for a lone request.
+
+    Prompts are known by namespace and uid: those of validation may run beside training's, and have uids of their own.
+    """
 
     def __init__(self, count: int, slack: int = SLACK):
         self.loads = [Load() for _ in range(count)]
         self.slack = slack
-        self._trajectories: dict[tuple[int, ...], int] = {}  # (uid, sample) → its replica
-        self._prompts: dict[int, int] = {}  # uid → the replica of the last sample that began
+        # Namespace and uid → its samples, in the order they began → their replicas.
+        self._prompts: dict[tuple[str, int], dict[int, int]] = {}
 
-    def begin(self, order: tuple[int, ...]) -> int:
+    def begin(self, order: tuple[int, ...], namespace: str = "") -> int:
         """The replica for a request, which counts there from now on."""
-        trajectory = order[:2]
-        place = self._trajectories.get(trajectory)
+        uid, sample = (order[0], order[1]) if order else (0, 0)
+        samples = self._prompts.setdefault((namespace, uid), {}) if order else {}
+        place = samples.get(sample)
         if place is None:
-            place = self._place(order[0] if order else 0, self._prompts.get(order[0]) if order else None)
-            if order:
-                self._trajectories[trajectory], self._prompts[order[0]] = place, place
+            place = samples[sample] = self._place(uid, next(reversed(samples.values()), None))
         self.loads[place].own += 1
         return place
 
@@ -94,16 +102,18 @@ class Router:
         if load is not None:
             self.loads[place].others = max(load - self.loads[place].own, 0)
 
-    def forget(self) -> None:
-        """All trajectories have ended; what replicas told of their load is no longer so."""
-        self._trajectories.clear()
-        self._prompts.clear()
-        for load in self.loads:
-            load.others = 0
+    def forget(self, uids: Iterable[int], namespace: str = "") -> None:
+        """All trajectories of these prompts have ended. Where none is left, neither is what replicas told of their load
+        so any more."""
+        for uid in uids:
+            self._prompts.pop((namespace, uid), None)
+        if not self._prompts:
+            for load in self.loads:
+                load.others = 0
 
     def __len__(self) -> int:
         """Trajectories that it remembers."""
-        return len(self._trajectories)
+        return sum(map(len, self._prompts.values()))
 
     def _place(self, uid: int, home: int | None) -> int:
         count = len(self.loads)
@@ -125,9 +135,11 @@ class Replicas(RolloutEngine):
 
     @classmethod
     async def over(cls, peers: Sequence[Peer]) -> "Replicas":
-        """Ask the replicas what they can take; all of them must be able to take a request."""
+        """Ask the replicas what they can take; those that can take nothing (`Elsewhere`) are left out."""
         limits: list[Limits] = await asyncio.gather(*[peer.call("limits") for peer in peers])
-        return cls(peers, min(limit.context for limit in limits), min(limit.vocabulary for limit in limits))
+        there = [(peer, limit) for peer, limit in zip(peers, limits, strict=True) if limit.context]
+        context, vocabulary = (min(limit[part] for _, limit in there) for part in range(2))
+        return cls([peer for peer, _ in there], context, vocabulary)
 
     async def generate(
         self,
@@ -147,7 +159,7 @@ class Replicas(RolloutEngine):
             raise RolloutError(f"request {request_id} is already running; request ids must differ")
         if problem := self.prompt_problem(prompt_ids):
             raise RolloutError(f"request {request_id}: {problem}")
-        place, load = self.router.begin(order), None
+        place, load = self.router.begin(order, namespace_of(request_id)), None
         peer = self._in_flight[request_id] = self.peers[place]
         self._requests += 1
         try:
@@ -187,9 +199,9 @@ class Replicas(RolloutEngine):
         except Exception as error:  # noqa: BLE001 (whoever still wants the request hears of it by the request itself)
             log.debug("request %s could not be aborted on %s: %s", request_id, peer.name, error)
 
-    def forget(self) -> None:
-        """All trajectories so far have ended: nothing is remembered of them."""
-        self.router.forget()
+    def forget(self, uids: Iterable[int], namespace: str = "") -> None:
+        """All trajectories of these prompts have ended: nothing is remembered of them."""
+        self.router.forget(uids, namespace)
 
     def publish(self, weights: Iterable[Mapping[str, Any]] | None, version: int) -> None:
         raise self._not_here("publish weights")
@@ -203,6 +215,10 @@ class Replicas(RolloutEngine):
     def stats(self) -> dict[str, float]:
         """What went through here. What was computed is counted where it was: several routers ask one replica."""
         return {"requests": self._requests, "aborted": self._aborted, "in_flight": len(self._in_flight)}
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._in_flight)
 
     def _not_here(self, what: str) -> RolloutError:
         return RolloutError(f"replicas {what} when their own worker group is told to, not through one of its clients")

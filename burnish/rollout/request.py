@@ -52,5 +52,22 @@ class Request:
         found = self.matcher.push(token_id) if self.matcher else None
         return token_id if token_id in self.stop_ids else found
 
-    def finish(self, reason: FinishReason, stop: str | int | None, version: int) -> None:
-        self.future.set_result(Completion(self.token_ids, self.log_probs, reason, stop, version))
+    def fail(self, error: Exception) -> None:
+        """Let its caller have this error; also from another thread than the caller's loop has."""
+        loop = self.future.get_loop()
+        try:
+            is_here = asyncio.get_running_loop() is loop
+        except RuntimeError:
+            is_here = not loop.is_running()
+        if is_here:
+            self._fail(error)
+        else:
+            loop.call_soon_threadsafe(self._fail, error)
+
+    def _fail(self, error: Exception) -> None:
+        if not self.done:
+            self.future.set_exception(error)
+
+    def finish(self, reason: FinishReason, stop: str | int | None, version: int, versions: Sequence[int] = ()) -> None:
+        """`versions` is of each token, where they are not all `version`."""
+        self.future.set_result(Completion(self.token_ids, self.log_probs, reason, stop, version, list(versions)))

@@ -1,6 +1,7 @@
 """A small random model in float32, and requests run one by one or all at once."""
 
 import asyncio
+import copy
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from burnish.models.tiny import write_tiny_model
 from burnish.rollout.hf import HFEngine
+
+pytest.register_assert_rewrite("tests.rollout.hosted.contract")  # so that a failure there shows the values
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +29,12 @@ def module(tiny_folder):
 
 
 @pytest.fixture(scope="session")
+def context(module):
+    """How many tokens the module was made for."""
+    return module.config.max_position_embeddings
+
+
+@pytest.fixture(scope="session")
 def sharpen():
     return sharpened
 
@@ -37,6 +46,52 @@ def sharpened(model):
             if parameter.ndim > 1:
                 parameter.mul_(10)
     return model
+
+
+@pytest.fixture(scope="session")
+def other(module):
+    """The same model with other weights."""
+    changed = copy.deepcopy(module)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in changed.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * parameter.std() * 0.5)
+    return changed
+
+
+@pytest.fixture(scope="session")
+def buckets():
+    """`buckets(module)`: its weights, in two of them."""
+
+    def weights_of(module):
+        parameters = list(module.named_parameters())
+        return [dict(parameters[:5]), dict(parameters[5:])]
+
+    return weights_of
+
+
+@pytest.fixture(scope="session")
+def teacher():
+    """`teacher(module, ids, temperature)`: log-probs (n - 1, V) of what follows each token."""
+
+    def log_probs(module, ids, temperature=1.0):
+        with torch.no_grad():
+            logits = module(input_ids=torch.tensor([list(ids)])).logits[0].float()
+        return (logits[:-1] / (temperature or 1.0)).log_softmax(-1)
+
+    return log_probs
+
+
+@pytest.fixture(scope="session")
+def expected(teacher):
+    """`expected(module, prompt, completion, temperature)`: the log-probs that its tokens should have."""
+
+    def values(module, prompt, completion, temperature=1.0):
+        ids = [*prompt, *completion.token_ids]
+        rows = teacher(module, ids, temperature)[len(prompt) - 1 :]
+        return [row[i].item() for row, i in zip(rows, completion.token_ids, strict=True)]
+
+    return values
 
 
 @pytest.fixture

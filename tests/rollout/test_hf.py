@@ -373,7 +373,7 @@ def test_models_with_other_caches_are_refused(tokenizer, generate_all):
 def test_engines_by_name(module, tokenizer):
     engine = make_engine("hf", module, tokenizer, RolloutConfig(max_num_seqs=3, max_model_len=40))
     assert (type(engine), engine.max_num_seqs, engine.context) == (HFEngine, 3, 40)
-    with pytest.raises(NotAvailable, match=r"package vllm .*rollout\.name=hf"):
+    with pytest.raises(ConfigError, match=r"package vllm, .*rollout\.name=native"):
         make_engine("vllm", module, tokenizer, RolloutConfig())
     with pytest.raises(ConfigError, match=r"'vlm' is no rollout engine; .*rollout\.name=hf"):
         make_engine("vlm", module, tokenizer, RolloutConfig())

@@ -85,11 +85,24 @@ def test_what_has_ended_is_forgotten():
     for uid, sample in itertools.product(range(50), range(4)):
         router.end(router.begin((uid, sample, 0)), load=3)
     assert len(router) == 200
-    router.forget()
+    router.forget(range(25))
+    assert len(router) == 100 and [load.others for load in router.loads] == [3, 3]
+    router.forget(range(50))
     assert len(router) == 0 and not router._prompts and [load.total for load in router.loads] == [0, 0]
     for _ in range(100):
         router.end(router.begin(()))  # belongs to no trajectory
     assert len(router) == 0 and not router._prompts
+
+
+def test_prompts_of_training_and_of_validation_have_uids_of_their_own():
+    router = Router(2, slack=0)
+    home = router.begin((0, 0, 0), "train")
+    router.loads[home].own += 5
+    assert router.begin((0, 0, 0), "val") != home
+    router.forget([0], "val")
+    assert len(router) == 1 and router.begin((0, 0, 1), "train") == home, "training's trajectory has lost its place"
+    router.forget([0], "train")
+    assert len(router) == 0
 
 
 # What goes through
@@ -143,9 +156,10 @@ def test_trajectories_of_several_turns_beside_one_another():
         peers = [FakePeer(number) for number in range(3)]
         replicas = Replicas(peers, 50, 300)
 
-        async def trajectory(uid, sample):
+        async def trajectory(uid, sample, name="train"):
             return {
-                (await replicas.generate([5], SAMPLING, request_id=f"{uid}.{sample}.{turn}", order=(uid, sample, turn)))
+                (await replicas.generate([5], SAMPLING, request_id=f"{name}/{uid}.{sample}.{turn}/its text",
+                                         order=(uid, sample, turn)))
                 .token_ids[0]
                 for turn in range(4)
             }  # fmt: skip
@@ -153,7 +167,10 @@ def test_trajectories_of_several_turns_beside_one_another():
         found = await asyncio.gather(*[trajectory(uid, sample) for uid in range(6) for sample in range(2)])
         assert all(len(places) == 1 for places in found) and found[::2] == found[1::2]
         assert [len(peer.calls) for peer in peers] == [16] * 3
-        replicas.forget()
+        await trajectory(0, 0, "val")
+        replicas.forget(range(6), "val")
+        assert len(replicas.router) == 12
+        replicas.forget(range(6), "train")
         assert len(replicas.router) == 0
 
     in_time(main)

@@ -1,7 +1,7 @@
 """Stop strings over token boundaries, split characters and special tokens."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burnish.models.tiny import byte_tokenizer
@@ -53,6 +53,7 @@ def test_broken_bytes_do_not_hide_a_later_stop():
     assert found == [None] * 5 + ["stop"]
 
 
+@settings(deadline=None)
 @given(st.text("aé日 \n<", max_size=12), st.lists(st.text("aé日 \n<", min_size=1, max_size=3), min_size=1, max_size=3))
 def test_agrees_with_searching_the_whole_text(text, stops):
     ids = TOKENIZER(text, add_special_tokens=False)["input_ids"]
@@ -80,6 +81,7 @@ def test_a_stop_string_before_half_a_character_is_found_at_once():
     assert [text.push(0), text.rest, text.push(1), text.rest] == ["stop", "\ufffd", "😀", ""]
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=30))
 def test_pieces_and_rest_are_what_the_tokenizer_makes_of_all(data):
     text, ids, given_out = Detokenizer(TOKENIZER), byte_ids(data), ""

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from burnish.errors import RolloutError
+from burnish.rollout.base import POLICY_IS_BROKEN
 from burnish.rollout.in_process import evaluating
 from burnish.rollout.native.block_manager import BlockManager
 from burnish.rollout.native.runner import Runner
@@ -52,11 +53,7 @@ class Canary:
             plain = self._module(input_ids=line, use_cache=False).logits[0].float()  # (n, V)
             own = runner.teacher_forced(ids, blocks, prompt=min(PROMPT, self._length)).float()
         if not bool(plain.isfinite().all()):
-            raise RolloutError(
-                "the trained weights give logits that are NaN or infinite: the policy is broken. Lower optim.lr or "
-                "grad_clip, and go on from an earlier checkpoint (trainer.resume_from_path) or from none "
-                "(trainer.resume_mode=disable)"
-            )
+            raise RolloutError(POLICY_IS_BROKEN)
         spread = float((plain - plain.mean(-1, keepdim=True)).norm())
         difference = float((own - plain).norm()) / max(spread, 1e-6)
         allowed = TOLERANCE.get(runner.pool.dtype, TOLERANCE[torch.float32])

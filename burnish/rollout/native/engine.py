@@ -21,11 +21,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from burnish.config.rollout import RolloutConfig
@@ -49,7 +51,6 @@ from burnish.rollout.request import Request
 AHEAD = {"cuda": 3, "cpu": 0}  # steps queued before the results of the first are read
 GATHER = {"cuda": 4}  # steps between two short prefills
 SHRUNK = 0.8  # of what fits now: where the context is cut to the pool, memory may be shorter the next time
-STEP_DEADLINE_S = {"cuda": 300.0, "cpu": 1800.0}
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class NativeEngine(InProcessEngine):
     """
 
     name = "native"
+    runs_on = True
 
     def __init__(
         self,
@@ -123,13 +125,15 @@ class NativeEngine(InProcessEngine):
         )
         self._canary = Canary(module, self.context)
         self._ahead = AHEAD.get(self.device.type, 0) if ahead is None else ahead
-        self._deadline_s = STEP_DEADLINE_S.get(self.device.type, 1800.0) if step_deadline_s is None else step_deadline_s
-        self._watch = Watch(self._deadline_s)
+        if step_deadline_s is not None:
+            self.step_deadline_s = step_deadline_s
+        self._watch = Watch(self.step_deadline_s)
         self._sequences: dict[Request, Sequence] = {}  # in the scheduler
         self._flights: deque[Launched] = deque()
         self._launches = self._landings = 0
         self._retired: deque[tuple[int, int]] = deque()  # slots, each with the launches that may still write to it
-        self._broken: Stuck | None = None
+        self._stepping = False
+        self._stream: torch.cuda.Stream | None = None  # of a thread of its own that steps it beside others
         self._was_training = False  # the module, before a step put it into evaluation mode
         self._landing = False
         self._aborts: list[str] = []  # asked for while a step lands
@@ -139,7 +143,10 @@ class NativeEngine(InProcessEngine):
         self._canary.check(self.runner, self.scheduler.blocks)
 
     @classmethod
-    def from_config(cls, module: nn.Module, tokenizer: Any, config: RolloutConfig) -> "NativeEngine":
+    def from_config(
+        cls, module: nn.Module, tokenizer: Any, config: RolloutConfig, logs: Path | None = None
+    ) -> "NativeEngine":
+        """`logs` is for engines with processes of their own."""
         cls.check_dtype(module, config)
         known = config.prompt_length is not None and config.response_length is not None
         return cls(
@@ -186,7 +193,13 @@ class NativeEngine(InProcessEngine):
         request = sequence.request
         if sequence.slot >= 0:
             request.token_ids, request.log_probs = self.history.sampled(sequence.slot)
-        request.finish(reason, stop, self.version)
+        versions = sequence.under and self._versions(sequence)
+        request.finish(reason, stop, min(versions, default=self.version), versions)
+
+    def _versions(self, sequence: Sequence) -> list[int]:
+        """Of each token that it has."""
+        count = int(self.history.counts[sequence.slot]) if sequence.slot >= 0 else 0
+        return sequence.under + [self.version] * (count - len(sequence.under))
 
     def _drop(self, sequence: Sequence) -> None:
         self.scheduler.drop(sequence)
@@ -225,16 +238,23 @@ class NativeEngine(InProcessEngine):
         self._was_training |= self.module.training
         if self.module.training:
             self.module.eval()
+        self._stepping = True  # before the look at `_broken`: `_give_back` sets that before it looks at this
         try:
+            self._refuse_broken()
             return self._step()
         except Exception as error:  # noqa: BLE001 (rises at every caller)
-            if isinstance(error, Stuck):
-                self._broken = error = Stuck(str(error) or self._watch.report)
-            self._fail(list(self._sequences), error)
-            self._start_again()
+            self._break_off(error)
             return True
         finally:
+            self._stepping = False
             self._rest()
+
+    def _break_off(self, error: Exception) -> None:
+        """A step failed: every caller is told, and nothing that it wrote stays."""
+        if isinstance(error, Stuck):
+            self._broken = error = Stuck(str(error) or self._watch.report)
+        self._fail(list(self._sequences), error)
+        self._start_again()
 
     def _rest(self) -> None:
         """Where nobody waits any more, end what is under way and leave the module as it was found."""
@@ -296,7 +316,7 @@ class NativeEngine(InProcessEngine):
 
     def _land(self, step: Launched) -> bool:
         """Write down what a step sampled and answer those that are done."""
-        ids, log_probs, status = step.flight.wait(self._deadline_s, step.what)[:, step.rows]
+        ids, log_probs, status = step.flight.wait(self.step_deadline_s, step.what)[:, step.rows]
         sampled = status > 0
         if np.isnan(log_probs[sampled]).any():
             first = step.sequences[sampled][np.isnan(log_probs[sampled])][0].request.request_id
@@ -339,7 +359,7 @@ class NativeEngine(InProcessEngine):
         while self._flights and self._broken is None:
             step = self._flights.popleft()
             with suppress(Exception):
-                step.flight.wait(self._deadline_s, step.what)
+                step.flight.wait(self.step_deadline_s, step.what)
         self._restore_mode()
         self._flights.clear()
         self._landings, self._landing, self._aborts = self._launches, False, []
@@ -357,16 +377,42 @@ class NativeEngine(InProcessEngine):
     # Weights and memory
 
     def _prepare_publish(self) -> None:
-        """Keys and values of the old weights are forgotten."""
+        """Keys and values of the old weights are forgotten. What runs goes back to the queue with the tokens it has,
+        and is read again under the new weights."""
         self._refuse_broken()
-        super()._prepare_publish()
         if self._asleep:
             raise RolloutError("weights cannot be published while the engine sleeps; call wake() first")
         self._land_all()
+        self.scheduler.preempt_all()
+        for sequence in self._sequences.values():
+            sequence.under = self._versions(sequence)
         self.scheduler.blocks.forget()
+        self._synchronise()
+
+    def _end_running(self, error: RolloutError) -> None:
+        self._fail(list(self._sequences), error)
+        self._start_again()
+
+    def pause(self) -> None:
+        try:
+            self._land_all()
+        except Exception as error:  # noqa: BLE001 (rises at every caller, as that of a step)
+            self._break_off(error)
 
     def _prove_publish(self) -> None:
         self._canary.check(self.runner, self.scheduler.blocks)
+        self._synchronise()
+
+    def beside(self) -> AbstractContextManager[object]:
+        if self.device.type != "cuda":
+            return nullcontext()
+        self._stream = torch.cuda.Stream(self.device)
+        return torch.cuda.stream(self._stream)
+
+    def _synchronise(self) -> None:
+        """Who publishes is on another stream than who generates beside it: each sees what the other has written."""
+        if self._stream is not None:
+            torch.cuda.synchronize(self.device)
 
     def sleep(self) -> None:
         """Give the KV pool back; `generate` is refused until `wake`."""
@@ -383,6 +429,21 @@ class NativeEngine(InProcessEngine):
         if self._asleep:
             self._make_pool()
             self._asleep = False
+
+    def _give_back(self) -> None:
+        """The KV pool and the graphs, unless a step may still write there: one that hangs, or runs on the device."""
+        self._broken = self._broken or Stuck("a new engine takes its place")  # it steps no more
+        if self._stepping or not self._is_idle():
+            log.warning("a step of the lost rollout engine may still be under way: its KV pool is not given back")
+            return
+        self.runner.forget_graphs()
+        self.pool.release()
+
+    def _is_idle(self) -> bool:
+        """Whether the device has done all that was handed to it."""
+        if self.device.type != "cuda":
+            return True
+        return (self._stream or torch.cuda.default_stream(self.device)).query()
 
     def _land_all(self) -> None:
         """Steps of requests that were aborted may still be under way."""

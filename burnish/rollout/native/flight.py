@@ -18,14 +18,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from burnish.errors import RolloutError
+from burnish.errors import EngineLost
+from burnish.waits import Wait, ran, waiting
 
 POLL_S = 2e-5
+LOOK_S = 2.0  # between two looks of `Watch`, at most
+OWNER = "the rollout engine"
 
 log = logging.getLogger(__name__)
 
 
-class Stuck(RolloutError):
+class Stuck(EngineLost):
     """A step did not end; the engine cannot go on."""
 
 
@@ -50,11 +53,13 @@ class DeviceFlight:
 
     def wait(self, deadline_s: float, what: str) -> np.ndarray:
         """`Rows.out` after the step, (3, C)."""
-        start = time.monotonic()
-        while not self._event.query():
-            if time.monotonic() - start > deadline_s:
-                raise Stuck(_report(what, deadline_s, "its kernels have not ended"))
-            time.sleep(POLL_S)
+        if not self._event.query():
+            with waiting("engine", OWNER, what, deadline_s) as wait:
+                while not self._event.query():
+                    if wait.age > deadline_s:
+                        wait.overdue()
+                        raise Stuck(_report(what, deadline_s, "its kernels have not ended"))
+                    time.sleep(POLL_S)
         return self._copy.numpy()
 
 
@@ -67,13 +72,16 @@ class Watch:
     If not, it writes the stack to the log, and raises `Stuck` in the thread that computes, as soon as that runs Python
     code again. (A call into a library that never returns cannot be ended from outside; it is reported.) The thread
     lives from `open` to `close` and wakes a few times within the deadline.
+
+    Each step is a wait (`burnish/waits.py`). In the main thread the watchdog ends one that this cannot end; in a thread
+    of its own the engine's heartbeat does (`engine_loop.py`), which leaves the thread behind.
     """
 
     def __init__(self, deadline_s: float):
         self.deadline_s = deadline_s
         self.report = ""  # of the step that did not end
         self._lock = threading.Lock()  # so that nothing is raised in a thread whose step has just ended
-        self._step: tuple[float, str, int] | None = None  # when it is due, what it is, and whose
+        self._step: Wait | None = None
         self._closed = threading.Event()
 
     def open(self) -> None:
@@ -87,25 +95,33 @@ class Watch:
     @contextmanager
     def over(self, what: str) -> Iterator[None]:
         """Watch what is computed inside."""
-        self._step = time.monotonic() + self.deadline_s, what, threading.get_ident()
+        is_main = threading.current_thread() is threading.main_thread()
+        step = waiting("engine", OWNER, what, self.deadline_s, is_only_told=not is_main)
         try:
-            yield
+            with step:
+                self._step = step
+                try:
+                    yield
+                finally:
+                    with self._lock:
+                        self._step = None
         finally:
-            with self._lock:
-                self._step = None
+            step.drop()  # `Stuck` may arrive just where it ends, which then does not
 
     def _look(self, closed: threading.Event) -> None:
-        while not closed.wait(min(self.deadline_s / 4, 5.0)):
+        while not closed.wait(min(self.deadline_s / 4, LOOK_S)):
             with self._lock:
-                if self._step is not None and time.monotonic() > self._step[0]:
-                    self._tell(*self._step)
+                step = self._step
+                if step is not None and step.deadline is not None and ran() > step.deadline:
+                    self._tell(step)
                     self._step = None
 
-    def _tell(self, due: float, what: str, thread: int) -> None:
-        frame = sys._current_frames().get(thread)
-        self.report = _report(what, self.deadline_s, "".join(traceback.format_stack(frame)) if frame else "")
+    def _tell(self, step: Wait) -> None:
+        step.tell()
+        frame = sys._current_frames().get(step.thread)
+        self.report = _report(step.subject, self.deadline_s, "".join(traceback.format_stack(frame)) if frame else "")
         log.error("%s", self.report)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Stuck))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(step.thread), ctypes.py_object(Stuck))
 
 
 def _report(what: str, deadline_s: float, where: str) -> str:

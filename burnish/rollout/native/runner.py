@@ -100,6 +100,10 @@ class Runner:
 
         return self._fly(run)
 
+    def forget_graphs(self) -> None:
+        """Give their memory back; steps are not replayed any more."""
+        self._graphs = None
+
     def teacher_forced(self, ids: np.ndarray, blocks: list[int], prompt: int) -> Tensor:
         """Logits (n, V) after each of `ids` (n,): the first `prompt` read at once, the others fed one by one to row 0.
 

@@ -262,6 +262,12 @@ class Scheduler:
         self.preemptions += 1
         self.add(youngest)
 
+    def preempt_all(self) -> None:
+        """Send all that run back to the queue, in which each keeps its place; the same condition as above."""
+        for sequence in [*self._live(), *self._reading]:
+            self._leave(sequence, sequence.prompt[:0])
+            self.add(sequence)
+
     def end(self, sequence: Sequence) -> None:
         """It is done: its blocks are free, and what they hold may be shared."""
         tokens = self.tokens(sequence)

@@ -21,6 +21,7 @@ class Sequence:
     blocks: list[int] = field(default_factory=list)
     computed: int = 0  # tokens whose keys and values are in the pool, or will be when what is queued has run
     row: int | None = None  # in the decode batch, once all its tokens but the newest are computed
+    under: list[int] = field(default_factory=list)  # versions of the tokens sampled before the weights last changed
 
     @property
     def watched(self) -> bool:

@@ -58,7 +58,8 @@ class Checked:
 def check_exact(module, requests, completions, *, context, atol=1e-5):
     """Fails at the first request with a token, a log-prob or an end that a plain forward does not give.
 
-    Completions that were aborted may be shorter than they would have been. Stop strings are not looked at.
+    Completions that were aborted may be shorter than they would have been. Stop strings are not looked at. Where
+    weights changed on the way, `module` is a dictionary: the module of each version.
     """
     checked = Checked(0, 0, 0.0)
     pairs = sorted(zip(requests, completions, strict=True), key=lambda pair: len(pair[0][0]) + len(pair[1].token_ids))
@@ -73,13 +74,16 @@ def check_exact(module, requests, completions, *, context, atol=1e-5):
 def _check_rows(module, pairs, checked, atol):
     lines = [[*prompt, *completion.token_ids] for (prompt, _), completion in pairs]
     width = max(len(line) for line in lines)
-    ids = torch.tensor([line + [0] * (width - len(line)) for line in lines], device=module.device)  # (B, L)
-    mask = torch.tensor([[1] * len(line) + [0] * (width - len(line)) for line in lines], device=module.device)
-    logits = module(input_ids=ids, attention_mask=mask).logits  # (B, L, V)
+    modules = module if isinstance(module, dict) else {None: module}
+    device = next(iter(modules.values())).device
+    ids = torch.tensor([line + [0] * (width - len(line)) for line in lines], device=device)  # (B, L)
+    mask = torch.tensor([[1] * len(line) + [0] * (width - len(line)) for line in lines], device=device)
+    logits = {version: one(input_ids=ids, attention_mask=mask).logits for version, one in modules.items()}  # (B, L, V)
     rows, samplings, owners, places = [], [], [], []
     for row, ((prompt, sampling), completion) in enumerate(pairs):
         count = len(completion.token_ids)
-        rows.append(logits[row, len(prompt) - 1 : len(prompt) - 1 + count])
+        versions = completion.token_versions() if isinstance(module, dict) else [None] * count
+        rows += [logits[version][row, len(prompt) - 1 + i][None] for i, version in enumerate(versions)]
         samplings += [sampling] * count
         owners += [row] * count
         places += range(count)

@@ -1,7 +1,7 @@
 """Blocks: taken, shared, kept for what they hold, given away when there is no other, and never lost."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burnish.rollout.native.block_manager import BlockManager
@@ -94,6 +94,7 @@ def test_without_caching_nothing_is_kept():
     assert blocks.empty == blocks.total
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 14)), max_size=60))
 def test_no_block_is_lost_or_given_twice(steps):
     """Sequences over an alphabet of one token per stem come and go; those that match share."""

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from burnish.errors import ConfigError, NotAvailable, RolloutError
+from burnish.errors import ConfigError, EngineLost, NotAvailable, RolloutError
 from burnish.rollout.base import Sampling
+from burnish.rollout.engine_loop import EngineLoop
 from burnish.rollout.native.engine import NativeEngine
+from burnish.rollout.native.flight import Stuck
 from burnish.rollout.native.kv_pool import KVPool
 from burnish.rollout.native.sequence import History
 from tests.rollout.native.asking import LONG, aheads, start, until
@@ -431,6 +433,84 @@ def test_an_engine_that_was_stuck_takes_no_orders(module, tokenizer, swap_decode
         with pytest.raises(RolloutError, match="was stuck and cannot be used any more; make a new one"):
             order()
     assert (engine.version, engine.stats()["kv_blocks_used"]) == (0, 0)
+
+
+# The next engine
+
+
+def test_a_lost_engine_gives_its_pool_back_before_the_next_one_takes_its_own(native, module, monkeypatch):
+    engine, held, make = native(module), [], NativeEngine._make_pool
+    expected = engine.run([([5, 6], LONG)])[0].token_ids
+    engine._broken = Stuck("a step did not end")
+
+    def made(new):
+        held.append(engine.pool.blocks)
+        make(new)
+
+    monkeypatch.setattr(NativeEngine, "_make_pool", made)
+    new = engine.renewed()
+    assert held == [0] and new.pool.blocks and new.lost() is None
+    assert new.run([([5, 6], LONG)])[0].token_ids == expected
+    assert engine.lost() == "a step did not end"
+    engine.renewed()  # as where the first could not be made
+
+
+@pytest.mark.parametrize("where", ["in a step", "on the device"])
+def test_what_a_step_may_still_write_to_is_not_given_back(module, tokenizer, swap_decoder, monkeypatch, caplog, where):
+    engine = NativeEngine(module, tokenizer, max_num_seqs=4, blocks=40, block_size=8)
+    began, release = threading.Event(), threading.Event()
+
+    def blocks(decoder):
+        def call(*args, **kwargs):
+            began.set()
+            assert release.wait(60)
+            return decoder(*args, **kwargs)
+
+        return call
+
+    if where == "on the device":
+        monkeypatch.setattr(engine, "_is_idle", lambda: False)
+        engine.renewed()
+        assert engine.pool.blocks == 40
+    else:
+        swap_decoder(engine, blocks)
+        loop = EngineLoop(engine)
+
+        async def ask():
+            task = asyncio.create_task(loop.generate([5, 6], LONG, request_id="a"))
+            await asyncio.to_thread(began.wait, 60)
+            loop._sign = float("-inf")
+            assert loop.lost()
+            with pytest.raises(EngineLost):
+                await task
+
+        asyncio.run(ask())
+        new = loop.renewed()
+        assert engine.pool.blocks == 40 and new._engine.pool.blocks == 40
+        release.set()
+        loop._thread.join(60)
+        assert not loop._thread.is_alive() and engine.stats()["steps"] == 1, "the step has ended, and none came after"
+        new.close()
+    assert "its KV pool is not given back" in caplog.text
+
+
+def test_a_step_that_lands_late_for_a_publish_leaves_the_engine_lost(native, module, monkeypatch):
+    """Weights change between two steps: what is under way is landed before, and may hang like any other."""
+    engine = native(module, ahead=2)
+
+    def stuck(step):
+        raise Stuck("its kernels have not ended")
+
+    async def main():
+        task = start(engine, "a")
+        await until(lambda: engine._flights)
+        monkeypatch.setattr(engine, "_land", stuck)
+        engine.pause()
+        with pytest.raises(EngineLost, match="have not ended"):
+            await task
+
+    asyncio.run(main())
+    assert engine.lost() == "its kernels have not ended"
 
 
 @aheads

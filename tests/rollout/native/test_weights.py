@@ -102,26 +102,6 @@ def test_two_engines_on_one_module(native, module):
     second.publish(None, 1)
 
 
-def test_publish_is_refused_while_requests_run_or_wait(native, module):
-    engine = native(module, max_num_seqs=1)
-
-    async def main(passes):
-        tasks = [
-            asyncio.create_task(engine.generate([5, 6], Sampling(max_tokens=30, ignore_eos=True), request_id=name))
-            for name in "ab"
-        ]
-        for _ in range(passes):
-            await asyncio.sleep(0)
-        with pytest.raises(RolloutError, match="while requests are running"):
-            engine.publish(None, 1)
-        return await asyncio.gather(*tasks)
-
-    for passes in (1, 60):
-        assert [len(c.token_ids) for c in asyncio.run(main(passes))] == [30, 30]
-    engine.publish(None, 1)
-    assert engine.run(GREEDY)[0].policy_version == 1
-
-
 @both_ways
 @pytest.mark.parametrize(
     "name", ["model.norm.weight", "model.layers.1.self_attn.k_proj.weight", "model.layers.0.mlp.up_proj.weight"]

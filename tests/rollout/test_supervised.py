@@ -1,0 +1,609 @@
+"""An engine that hangs or dies is replaced: one new engine, every request answered, and with the same tokens.
+
+With an engine of the test's own, which is lost when it is told to; `test_supervised_engines.py` does it to real ones.
+"""
+
+import asyncio
+import threading
+
+import pytest
+
+from burnish.errors import EngineLost, RolloutError
+from burnish.rollout.base import Completion, RolloutEngine, Sampling
+from burnish.rollout.hosted.engine import HEARTBEAT_S
+from burnish.rollout.hosted.process import CLOSE_S, START_S
+from burnish.rollout.supervised import RENEWAL_S, RESTARTS, Supervised
+from burnish.waits import longest
+from burnish.workers.rollout_metrics import engine_metrics, replica_metrics
+from tests.rollout.renewing import LOOK_S, PATIENT_S, all_have_asked, in_time, log_is_whole, until
+
+
+class Shop:
+    """Makes engines one after the other, and says what each of them does."""
+
+    def __init__(self):
+        self.engines = []
+        self.fates = {}  # number of an engine → "hangs", "dies", "refuses"
+        self.opens = threading.Event()  # engines after the first are made once this is set
+        self.opens.set()
+        self.broken = 0  # new engines that cannot be made
+        self.version = 0  # of the weights that new ones have
+        self.tokens = lambda number, seed: [seed, seed + 1, seed + 2]
+        self.told = 3  # tokens that an engine tells of before it hangs
+        self.making = threading.Event()
+        self.poison = None  # seed of the request that ends its engine, when that has answered others
+
+    def make(self):
+        self.engines.append(Fake(self, len(self.engines)))
+        return self.engines[-1]
+
+
+class Fake(RolloutEngine):
+    """Answers at once, or not at all."""
+
+    context = vocabulary = 100
+
+    def __init__(self, shop, number):
+        self.shop, self.number, self.version = shop, number, shop.version
+        self.orders, self.aborted = [], []
+        self.why = None
+        self.waiting = {}  # request → the loop and the future of one that gets no answer
+        self.requests = self.answered = 0
+        self.is_closed = False
+
+    async def generate(self, prompt_ids, sampling, *, request_id, images=None, order=(), on_token=None):
+        self.requests += 1
+        tokens, fate = self.shop.tokens(self.number, sampling.seed), self.shop.fates.get(self.number)
+        for token in tokens if fate is None else tokens[: self.shop.told]:
+            if on_token is not None:
+                on_token(token, -1.0)
+        if sampling.seed == self.shop.poison:
+            await until(lambda: self.answered > 1)
+            raise EngineLost(f"request {request_id}: engine {self.number} cannot read it")
+        if fate == "refuses":
+            raise RolloutError(f"request {request_id}: not this one")
+        if fate == "dies":
+            raise EngineLost(f"request {request_id}: engine {self.number} is dead")
+        if fate == "hangs":
+            loop = asyncio.get_running_loop()
+            self.waiting[request_id] = loop, loop.create_future()
+            await self.waiting[request_id][1]
+        self.answered += 1
+        return Completion(tokens, [-1.0] * len(tokens), "stop", None, self.number)
+
+    def lost(self):
+        return self.why
+
+    def renewed(self):
+        self.shop.making.set()
+        assert self.shop.opens.wait(PATIENT_S)
+        if self.shop.broken:
+            self.shop.broken -= 1
+            raise MemoryError("no room")
+        return self.shop.make()
+
+    def publish(self, weights, version):
+        if self.shop.fates.get(self.number) == "dies":
+            raise EngineLost("dead before the first bucket")
+        taken = []
+        for bucket in weights or ():
+            taken.append(bucket)
+            if self.shop.fates.get(self.number) == "dies in a publish":
+                raise EngineLost("dead after the first bucket")
+        if self.shop.fates.get(self.number) == "dies after a publish":
+            self.shop.version = version if self.shop.kept else 0
+            raise EngineLost("dead after the last bucket")
+        self.orders.append(("publish", version, taken))
+
+    def sleep(self):
+        if self.shop.fates.get(self.number) == "cannot sleep":
+            raise MemoryError("no room to sleep in")
+        self.orders.append("sleep")
+
+    def wake(self):
+        self.orders.append("wake")
+
+    def admit_any_time(self):
+        self.orders.append("any time")
+
+    def abort(self, request_id):
+        self.aborted.append(request_id)
+
+    def stats(self):
+        return {"requests": self.requests, "running": 1, "busy_s": 2.0, "generated_tokens": 10}
+
+    @property
+    def in_flight(self):
+        return len(self.waiting)
+
+    def close(self):
+        self.is_closed = True
+
+
+@pytest.fixture
+def shop():
+    return Shop()
+
+
+@pytest.fixture
+def supervised(shop):
+    engine = Supervised(shop.make(), look_s=LOOK_S)
+    yield engine
+    shop.opens.set()
+    engine.close()
+
+
+def seeded(seed):
+    return Sampling(seed=seed)
+
+
+def gathered(engine, count, **how):
+    async def all_of_them():
+        calls = [engine.generate([1], seeded(i), request_id=str(i), **how) for i in range(count)]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    return in_time(all_of_them())
+
+
+def hung(shop, number, count):
+    return lambda: len(shop.engines) > number and len(shop.engines[number].waiting) >= count
+
+
+# One renewal
+
+
+@pytest.mark.parametrize("fate", ["hangs", "dies"])
+def test_many_requests_of_several_event_loops_lose_an_engine_once(shop, supervised, fate, caplog):
+    shop.fates[0] = fate
+    shop.opens.clear()
+    found = {}
+    first = shop.engines[0]
+
+    def client(own):
+        async def mine():
+            calls = [supervised.generate([1], seeded(i), request_id=str(i)) for i in own]
+            return await asyncio.wait_for(asyncio.gather(*calls), PATIENT_S)
+
+        found.update(zip(own, asyncio.run(mine()), strict=True))
+
+    clients = [threading.Thread(target=client, args=(range(part, 30, 3),)) for part in range(3)]
+    for thread in clients:
+        thread.start()
+    if fate == "hangs":
+        in_time(until(lambda: len(first.waiting) == 30))
+        assert supervised.in_flight == 30
+        first.why = "no sign of life"
+    in_time(until(lambda: all_have_asked(supervised, supervised._renewal, 30)))  # the first gets no more of them
+    shop.opens.set()
+    for thread in clients:
+        thread.join(PATIENT_S)
+    assert [found[i].token_ids for i in range(30)] == [[i, i + 1, i + 2] for i in range(30)]
+    assert {completion.policy_version for completion in found.values()} == {1}
+    assert len(shop.engines) == 2 and supervised.engine is shop.engines[1]
+    counts = supervised.stats()
+    assert counts["replica_restarts"] == 1 and supervised.in_flight == 0
+    asked_of_the_first = counts["requests"] - 30
+    assert counts["requests_again"] == asked_of_the_first == (30 if fate == "hangs" else first.requests)
+    reason = "no sign of life" if fate == "hangs" else "engine 0 is dead"
+    log_is_whole(supervised)
+    assert reason in caplog.text and "has the weights; requests asked again" in caplog.text
+
+
+def test_an_ordinary_error_is_the_callers(shop, supervised):
+    shop.fates[0] = "refuses"
+    assert [str(error) for error in gathered(supervised, 2)] == [f"request {i}: not this one" for i in range(2)]
+    assert len(shop.engines) == 1 and supervised.stats()["replica_restarts"] == 0
+
+
+def test_an_ordinary_error_of_an_engine_that_is_lost_is_not(shop, supervised):
+    shop.fates[0] = "refuses"
+    shop.engines[0].why = "stuck"
+    assert gathered(supervised, 1)[0].token_ids == [0, 1, 2]
+
+
+def test_event_loops_go_on_while_a_new_engine_is_made(shop, supervised):
+    shop.fates[0] = "dies"
+    shop.opens.clear()
+
+    async def main():
+        task = asyncio.create_task(supervised.generate([1], seeded(5), request_id="a"))
+        await until(shop.making.is_set)
+        late = asyncio.create_task(supervised.generate([1], seeded(6), request_id="b"))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not task.done() and not late.done() and supervised.in_flight == 2
+        shop.opens.set()
+        return await task, await late
+
+    assert [done.token_ids[0] for done in in_time(main())] == [5, 6]
+    assert supervised.stats()["requests_again"] == 1  # the late one was asked once
+
+
+def test_the_thread_that_looks_ends_with_the_requests(supervised):
+    gathered(supervised, 3)
+    in_time(until(lambda: supervised._looker is None))
+    assert gathered(supervised, 1)[0].finish_reason == "stop"
+
+
+# Giving up
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_it_gives_up_with_all_reasons_in_order(shop, supervised, count):
+    shop.fates = dict.fromkeys(range(10), "dies")
+    for i, error in enumerate(gathered(supervised, count)):
+        assert type(error) is RolloutError and str(error).startswith(
+            f"request {i}: the rollout engine is lost, no other"
+        )
+        places = [str(error).index(f"engine {n} is dead") for n in range(RESTARTS + 1)]
+        assert places == sorted(places)
+    assert len(shop.engines) == 1 + RESTARTS and supervised.stats()["replica_restarts"] == RESTARTS
+    with pytest.raises(RolloutError, match="engine 3 is dead"):
+        supervised.publish(None, 1)
+    assert "given up" in str(gathered(supervised, 1)[0])
+    assert supervised.in_flight == 0
+
+
+def test_a_request_that_is_completed_begins_the_count_anew(shop, supervised):
+    for round_ in range(1, 4):  # each loses as many engines as may be lost
+        now = len(shop.engines) - 1
+        shop.fates = dict.fromkeys(range(now, now + RESTARTS), "dies")
+        assert gathered(supervised, 1)[0].finish_reason == "stop"
+        assert supervised.stats()["replica_restarts"] == round_ * RESTARTS
+
+
+def test_a_new_engine_that_cannot_be_made_counts_too(shop, supervised):
+    shop.fates[0] = "dies"
+    shop.broken = RESTARTS - 1
+    assert gathered(supervised, 1)[0].finish_reason == "stop"
+    shop.fates[1], shop.broken = "dies", RESTARTS
+    message = str(gathered(supervised, 1)[0])
+    assert "1. request 0: engine 1 is dead; 2. no new engine could be made: MemoryError: no room; 3. " in message
+    assert len(shop.engines) == 2
+
+
+def test_a_new_engine_that_fails_at_once_is_replaced_and_none_is_left(shop, supervised):
+    """The next one is made in the place of that one, which ends what it has started."""
+    supervised.sleep()
+    shop.engines[0].why, shop.fates[1] = "gone", "cannot sleep"
+    supervised.wake()
+    assert supervised.engine is shop.engines[2] and supervised.stats()["replica_restarts"] == 1
+    supervised.sleep()
+    shop.engines[2].why = "gone too"
+    shop.fates |= dict.fromkeys(range(3, 9), "cannot sleep")
+    with pytest.raises(RolloutError, match="given up.*no new engine could be made: MemoryError: no room to sleep in"):
+        supervised.wake()
+    assert len(shop.engines) > 3 and shop.engines[-1].is_closed
+
+
+def test_a_new_engine_that_does_not_come_is_not_awaited(shop):
+    shop.fates[0] = "dies"
+    shop.opens.clear()
+    supervised = Supervised(shop.make(), look_s=LOOK_S, renewal_s=0.2)
+    assert "2. no new engine was there after 0.2 s" in str(gathered(supervised, 2)[1])
+    shop.opens.set()
+    in_time(until(lambda: len(shop.engines) == 2 and shop.engines[1].is_closed))  # it came too late
+    assert supervised.engine is shop.engines[0]
+    supervised.close()
+
+
+def test_a_request_that_ends_its_engines_fails_alone(shop, supervised):
+    """Others are answered in between, so that engines are not given up."""
+    shop.poison = 13
+
+    async def main():
+        poison = asyncio.create_task(supervised.generate([1], seeded(13), request_id="poison"))
+        answered = 0
+        while not poison.done():
+            now = await supervised.generate([1], seeded(2), request_id=f"other {answered}")
+            answered += now.finish_reason == "stop"
+            await asyncio.sleep(0)
+        with pytest.raises(RolloutError) as raised:
+            await poison
+        return raised.value, answered
+
+    error, answered = in_time(main())
+    assert not isinstance(error, EngineLost) and answered > RESTARTS
+    assert str(error).startswith(f"request poison: {RESTARTS + 1} rollout engines were lost while they had it")
+    assert "4. request poison: engine 3 cannot read it" in str(error)
+    counts = supervised.stats()
+    assert counts["replica_restarts"] == RESTARTS + 1 and counts["requests_again"] == RESTARTS
+    assert supervised.lost() is None and gathered(supervised, 1)[0].finish_reason == "stop"
+
+
+def test_what_is_lost_for_good_is_told(shop, supervised):
+    shop.fates[0] = "dies"
+    shop.opens.clear()
+
+    async def main():
+        task = asyncio.create_task(supervised.generate([1], seeded(5), request_id="a"))
+        await until(shop.making.is_set)
+        assert supervised.lost() is None, "a new one is on its way"
+        shop.opens.set()
+        await task
+
+    in_time(main())
+    shop.fates = dict.fromkeys(range(10), "dies")
+    gathered(supervised, 1)
+    assert "given up" in supervised.lost()
+    ended = Supervised(Fake(shop, 0))
+    ended.close()
+    assert ended.lost() == "the rollout engine has stopped"
+
+
+def test_a_renewal_has_time_for_all_its_parts():
+    """Start, four calls on a CPU (load, proof, open, sleep), and the end of the lost one."""
+    assert START_S + 4 * 2 * HEARTBEAT_S["cpu"] + 7 * CLOSE_S <= RENEWAL_S
+
+
+def test_an_order_that_waits_for_a_new_engine_is_seen(shop, supervised):
+    shop.engines[0].why = "gone"
+    shop.opens.clear()
+    order = threading.Thread(target=supervised.wake, name="who orders")
+    order.start()
+    in_time(until(lambda: "a new rollout engine in the place of a lost one (who orders)" in map(str, longest())))
+    (wait,) = [wait for wait in longest() if wait.owner == "who orders"]
+    assert wait.kind == "engine" and wait.seconds == pytest.approx(RENEWAL_S, abs=60)
+    shop.opens.set()
+    order.join(PATIENT_S)
+    assert supervised.engine.orders == ["wake"]
+
+
+# Callers that end meanwhile
+
+
+def test_abort_while_a_new_engine_is_made_gives_what_there_is(shop, supervised):
+    shop.fates[0], shop.told = "hangs", 2
+    supervised.publish(None, 7)
+    shop.opens.clear()
+
+    async def main():
+        told = []
+        task = asyncio.create_task(
+            supervised.generate([1], seeded(5), request_id="a", on_token=lambda *token: told.append(token))
+        )
+        other = asyncio.create_task(supervised.generate([1], seeded(6), request_id="b"))
+        await until(shop.making.is_set)
+        supervised.abort("never there")
+        supervised.abort("a")
+        aborted = await task
+        assert not other.done() and told == [(5, -1.0), (6, -1.0)]
+        shop.opens.set()
+        return aborted, await other
+
+    aborted, other = in_time(with_loss(shop, main, 2))
+    assert (aborted.token_ids, aborted.finish_reason, aborted.policy_version) == ([5, 6], "abort", 7)
+    assert other.token_ids == [6, 7, 8]
+    assert supervised.stats()["requests_again"] == 1
+
+
+def test_tokens_of_a_request_that_is_aborted_keep_the_versions_that_sampled_them(shop, supervised):
+    """It began with version 7, was told of two tokens, then of one of version 8; 9 was published while none came."""
+    shop.fates[0], shop.told = "hangs", 2
+    supervised.publish(None, 7)
+    shop.opens.clear()
+    tells = []
+    ask = shop.engines[0].generate
+
+    async def noted(*args, on_token, **how):
+        tells.append(on_token)
+        return await ask(*args, on_token=on_token, **how)
+
+    shop.engines[0].generate = noted
+
+    async def main():
+        task = asyncio.create_task(supervised.generate([1], seeded(5), request_id="a", on_token=lambda *token: None))
+        await until(hung(shop, 0, 1))
+        supervised.publish(None, 8)
+        await asyncio.sleep(0)
+        tells[0](7, -1.0)
+        supervised.publish(None, 9)
+        shop.engines[0].why = "no sign of life"
+        await until(shop.making.is_set)
+        supervised.abort("a")
+        return await task
+
+    aborted = in_time(main())
+    assert (aborted.token_ids, aborted.finish_reason) == ([5, 6, 7], "abort")
+    assert (aborted.policy_version, aborted.token_versions()) == (7, [7, 7, 8])
+
+
+async def with_loss(shop, main, count):
+    """`main`, in which the first engine is lost once it has so many requests."""
+    work = asyncio.create_task(main())
+    await until(hung(shop, 0, count))
+    shop.engines[0].why = "no sign of life"
+    return await work
+
+
+def test_abort_of_a_request_that_an_engine_has_is_the_engines_until_it_is_lost(shop, supervised):
+    shop.fates[0] = "hangs"
+
+    async def main():
+        task = asyncio.create_task(supervised.generate([1], seeded(5), request_id="a"))
+        await until(hung(shop, 0, 1))
+        supervised.abort("a")
+        assert shop.engines[0].aborted == ["a"] and not task.done()
+        shop.engines[0].why = "no sign of life"
+        return await task
+
+    assert in_time(main()).finish_reason == "abort"
+    in_time(until(lambda: supervised.engine is not shop.engines[0]))  # which is renewed all the same
+    assert shop.engines[1].requests == 0
+
+
+@pytest.mark.parametrize("when", ["asked", "renewed"])
+def test_a_caller_that_is_cancelled_goes_alone(shop, supervised, when):
+    shop.fates[0] = "hangs"
+    shop.opens.clear()
+
+    async def main():
+        task, other = (asyncio.create_task(supervised.generate([1], seeded(i), request_id=str(i))) for i in (5, 6))
+        await until(hung(shop, 0, 2))
+        if when == "renewed":
+            shop.engines[0].why = "no sign of life"
+            await until(shop.making.is_set)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert supervised.in_flight == 1
+        shop.engines[0].why = "no sign of life"
+        shop.opens.set()
+        return await other
+
+    assert in_time(main()).token_ids == [6, 7, 8]
+    assert supervised.stats()["requests_again"] == 1
+
+
+def test_a_caller_with_a_time_limit_of_its_own_keeps_it(shop, supervised):
+    shop.fates[0] = "hangs"
+    shop.opens.clear()
+
+    async def main():
+        async with asyncio.timeout(PATIENT_S):
+            task = asyncio.create_task(supervised.generate([1], seeded(5), request_id="a"))
+            await until(hung(shop, 0, 1))
+            shop.engines[0].why = "no sign of life"
+            await until(shop.making.is_set)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await supervised.generate([1], seeded(6), request_id="b")
+        shop.opens.set()
+        return await task
+
+    assert in_time(main()).token_ids == [5, 6, 7]
+
+
+def test_close_while_a_new_engine_is_made(shop, supervised):
+    shop.fates[0] = "dies"
+    shop.opens.clear()
+
+    async def main():
+        task = asyncio.create_task(supervised.generate([1], seeded(5), request_id="a"))
+        await until(shop.making.is_set)
+        closing = asyncio.create_task(asyncio.to_thread(supervised.close))
+        with pytest.raises(RolloutError, match="request a: the rollout engine has stopped"):
+            await task
+        shop.opens.set()
+        await closing
+
+    in_time(main())
+    assert [engine.is_closed for engine in shop.engines] == [True, True]
+    with pytest.raises(RolloutError, match="stopped"):
+        supervised.publish(None, 1)
+
+
+# Tokens one by one
+
+
+@pytest.mark.parametrize("told", [0, 1, 3])
+def test_nobody_is_told_twice_of_a_token(shop, supervised, told):
+    shop.fates[0] = shop.fates[1] = "dies"
+    shop.told = told
+    seen = []
+    done = gathered(supervised, 1, on_token=lambda token, log_prob: seen.append((token, log_prob)))[0]
+    assert seen == [(token, -1.0) for token in done.token_ids] == [(0, -1.0), (1, -1.0), (2, -1.0)]
+
+
+def test_a_caller_that_was_told_of_other_tokens_fails(shop, supervised):
+    shop.fates[0], shop.told = "dies", 2
+    shop.tokens = lambda number, seed: [4, 5 + number, 6]
+    seen = []
+    told = gathered(supervised, 1, on_token=lambda token, _: seen.append(token))[0]
+    assert seen == [4, 5] and "samples another token at position 1, which its caller has been told of" in str(told)
+    assert gathered(supervised, 1)[0].token_ids == [4, 6, 6]  # who was told of nothing has no part in it
+
+
+# Orders
+
+
+def test_orders_go_to_the_engine(shop, supervised):
+    supervised.sleep()
+    supervised.wake()
+    supervised.admit_any_time()
+    supervised.publish([{"w": 1}], 3)
+    supervised.publish(None, 4)
+    assert shop.engines[0].orders == ["sleep", "wake", "any time", ("publish", 3, [{"w": 1}]), ("publish", 4, [])]
+    assert (supervised.context, supervised.vocabulary) == (100, 100)
+    assert not supervised.own_weights and not supervised.runs_on
+
+
+def test_a_lost_engine_is_renewed_before_weights_are_published(shop, supervised):
+    supervised.admit_any_time()
+    supervised.sleep()
+    shop.engines[0].why = "gone"
+    supervised.wake()
+    shop.engines[1].why = "gone too"
+    supervised.publish([{"w": 1}], 3)
+    assert shop.engines[1].orders == ["any time", "sleep", "wake"]
+    assert shop.engines[2].orders == ["any time", ("publish", 3, [{"w": 1}])]
+
+
+def test_an_engine_that_is_lost_before_the_first_bucket(shop, supervised):
+    shop.fates[0] = "dies"
+    supervised.publish(({"w": i} for i in range(2)), 3)
+    assert shop.engines[1].orders == [("publish", 3, [{"w": 0}, {"w": 1}])]
+
+
+class Again:
+    """Two buckets, as often as somebody goes through them."""
+
+    def __iter__(self):
+        return ({"w": i} for i in range(2))
+
+
+@pytest.mark.parametrize("weights", [[{"w": 0}, {"w": 1}], Again()])
+def test_an_engine_that_is_lost_after_the_first_bucket_and_the_next_one_gets_all(shop, supervised, weights):
+    shop.fates[0] = shop.fates[1] = "dies in a publish"
+    supervised.publish(weights, 3)
+    assert shop.engines[2].orders == [("publish", 3, [{"w": 0}, {"w": 1}])]
+    assert supervised.stats()["replica_restarts"] == 2
+
+
+def test_engines_that_are_lost_in_every_publish_are_given_up(shop, supervised):
+    shop.fates = dict.fromkeys(range(10), "dies in a publish")
+    with pytest.raises(RolloutError, match=r"given up\. .* 4\. dead after the first bucket"):
+        supervised.publish(Again(), 3)
+    assert len(shop.engines) == 1 + RESTARTS
+
+
+def test_buckets_that_come_once_are_not_handed_over_again(shop, supervised):
+    shop.fates[0] = "dies in a publish"
+    with pytest.raises(RolloutError, match="while it took over the weights of version 3.*publish again") as raised:
+        supervised.publish(({"w": i} for i in range(2)), 3)
+    assert not isinstance(raised.value, EngineLost)
+    supervised.publish([{"w": 1}], 3)
+    assert shop.engines[1].orders == [("publish", 3, [{"w": 1}])]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_engine_that_is_lost_after_the_last_bucket_may_have_kept_them(shop, supervised, kept):
+    """As one does that writes them into files first."""
+    shop.fates[0] = "dies after a publish"
+    shop.kept = kept
+    if kept:
+        supervised.publish([{"w": 1}], 3)
+        assert supervised.engine.version == 3 and supervised.engine.orders == []
+    else:
+        with pytest.raises(RolloutError, match="publish again"):
+            supervised.publish(iter([{"w": 1}]), 3)
+    assert supervised.stats()["replica_restarts"] == 1
+
+
+# Figures
+
+
+def test_counts_go_on_and_failures_are_told_where_there_are_any(shop, supervised):
+    before = supervised.stats()
+    assert not [name for name in engine_metrics(before, supervised.stats()) if name.startswith("failures")]
+    shop.fates[0] = "dies"
+    gathered(supervised, 1)
+    after = supervised.stats()
+    assert after == {
+        "requests": 2, "running": 1, "busy_s": 4.0, "generated_tokens": 20, "replica_restarts": 1, "requests_again": 1,
+    }  # fmt: skip
+    failures = {"failures/replica_restarts": 1, "failures/requests_again": 1}
+    assert engine_metrics(before, after).items() >= failures.items()
+    assert engine_metrics(before, after)["rollout/generated_tokens"] == 10
+    both = replica_metrics([before, after], [after, after])
+    assert both.items() >= failures.items() and "failures/replica_restarts" not in replica_metrics([after], [after])
