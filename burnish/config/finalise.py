@@ -22,6 +22,7 @@ from burnish.config.rules.given import Given
 from burnish.config.rules.lora import lora
 from burnish.config.rules.offload import offload
 from burnish.config.rules.process_reward import process_reward
+from burnish.config.rules.run_ahead import run_ahead
 from burnish.config.rules.scoring import scoring
 from burnish.config.rules.unread import unread
 from burnish.config.sft import SFTConfig
@@ -66,6 +67,7 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
     unread(config, given)
     offload(config, given)
     loss.clip_range(config, given)
+    run_ahead(config, given)
     correction(config, given)
     loss.estimator_keys(config, given)
     loss.loss_keys(config, given)

@@ -51,7 +51,7 @@ class GenerationModelConfig(ModelConfig):
 class GenerationRolloutConfig(BaseRolloutConfig):
     """Engine, sampling and agent loop."""
 
-    name: str = engine_key("rollout.name", reader="rollout/__init__.py")
+    name: str = engine_key(reader="rollout/__init__.py")
     prompt_length: int = key(512, "prompt tokens at most", reader=READER, low=1)
     response_length: int = key(512, "response tokens at most", reader=READER, low=1)
     dtype: str = key(

@@ -12,7 +12,8 @@ An estimate, not a promise: it counts what grows with the model and the batch, a
     update     gradients in float32
     figures    log-probs, values and scores: one layer at a time, and the logits of a chunk
     sampling   keys and values: the native engine's pool has room for `max_num_seqs` sequences of full length, within
-               its share of the device; the hf engine keeps those of the sequences that run
+               its share of the device; the hf engine keeps those of the sequences that run; a program with weights of
+               its own (vLLM) takes its share of a GPU for all it has, whatever it needs
 
 Several processes share a model by FSDP2. Of s that hold one copy together, each has
 
@@ -23,7 +24,8 @@ Several processes share a model by FSDP2. Of s that hold one copy together, each
                gradients of a layer before they are shared out
     sampling   a replica of the policy for the rollout engine, whole, w·P, also while it trains
 
-and its part of the rows (`placement.py`). Roles on different pools never share a device, so memory is that of a pool.
+and its part of the rows (`placement.py`). One process whose generation runs ahead of its training has such a replica
+too. Roles on different pools never share a device, so memory is that of a pool.
 
 All but the first take turns, and so do the models, so the peak is what is always there plus the largest turn. With
 `free_cache_engine=false` the KV pool is always there. What is offloaded to host memory is not always there, but in the
@@ -228,8 +230,8 @@ def estimate_memory(
     has_reference = config.reads_reference and not policy.model.has_lora
     reference = frozen.get(ACTOR_MODEL, 0) if has_reference else 0
     away = Away.of(config, held, reference) if on_gpu else Away()
-    kv = _kv_cache(config, sizes[ACTOR_MODEL], needs, memory_bytes) if ACTOR_MODEL in here else 0
-    keeps_kv = has_pool(config) and not policy.rollout.free_cache_engine
+    kv = _kv_cache(config, sizes[ACTOR_MODEL], needs, memory_bytes, on_gpu) if ACTOR_MODEL in here else 0
+    keeps_kv = has_pool(config) and not (policy.rollout.free_cache_engine and (on_gpu or not is_program(config)))
     turns = [*_passes(config, sizes, held, away, micro_batch, on_gpu), *_updates(config, held, away, on_gpu)]
     there = {key: holding.weights + holding.state - away.of_model(key) for key, holding in held.items()}
     return Memory(
@@ -277,7 +279,12 @@ def host_memory() -> int:
 
 def has_pool(config: PPOConfig) -> bool:
     """Whether the rollout engine takes memory for keys and values beforehand."""
-    return config.actor_rollout_ref.rollout.name == "native"
+    return config.actor_rollout_ref.rollout.name != "hf"
+
+
+def is_program(config: PPOConfig) -> bool:
+    """Whether the rollout engine is a program in processes and with weights of its own. On a CPU it frees nothing."""
+    return config.actor_rollout_ref.rollout.name not in ("native", "hf")
 
 
 def sequences_at_a_time(config: PPOConfig, needs: Needs = NOTHING) -> int:
@@ -336,10 +343,14 @@ def _gathered(model: ModelConfig, facts: ModelSizes, fsdp: FSDPConfig, *, trains
 
 
 def _replica(config: PPOConfig, facts: ModelSizes) -> int:
-    """Bytes of the rollout engine's own weights; where one process holds the policy, it generates with those."""
+    """Bytes of the copy that an engine in this process generates with; a process may share the policy's instead."""
+    shares = not split_of(config, ACTOR_MODEL).is_sharded and not config.staleness
+    return 0 if shares or is_program(config) else _generating(config, facts)
+
+
+def _generating(config: PPOConfig, facts: ModelSizes) -> int:
+    """Bytes of all weights in the type that they generate in."""
     model = config.actor_rollout_ref.model
-    if not split_of(config, ACTOR_MODEL).is_sharded:
-        return 0
     return (facts.parameters + adapter_parameters(model, facts)) * BYTES[model.dtype]
 
 
@@ -359,10 +370,16 @@ def _updates(config: PPOConfig, held: Mapping[str, Holding], away: Away, on_gpu:
             yield Turn(name, brought=away.of_model(key), gradients=holding.summed)
 
 
-def _kv_cache(config: PPOConfig, facts: ModelSizes, needs: Needs, memory_bytes: int | None) -> int:
+def _kv_cache(config: PPOConfig, facts: ModelSizes, needs: Needs, memory_bytes: int | None, on_gpu: bool) -> int:
+    """Bytes of keys and values; of a program, with its weights."""
     rollout, per_token = config.actor_rollout_ref.rollout, _kv_per_token(config, facts)
+    in_use = sequences_at_a_time(config, needs) * longest(config) * per_token
     if not has_pool(config):
-        return sequences_at_a_time(config, needs) * longest(config) * per_token
+        return in_use
+    if is_program(config):
+        if on_gpu and memory_bytes is not None:
+            return int(rollout.gpu_memory_utilization * memory_bytes)
+        return (in_use + _generating(config, facts)) // rollout.tensor_model_parallel_size
     whole = (rollout.max_num_seqs * math.ceil(longest(config) / KV_BLOCK) + 1) * KV_BLOCK * per_token
     return whole if memory_bytes is None else min(whole, int(rollout.gpu_memory_utilization * memory_bytes))
 

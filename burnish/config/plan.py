@@ -22,6 +22,7 @@ from burnish.config.memory import (
     gib,
     has_pool,
     host_memory,
+    is_program,
     models_on,
     sequences_at_a_time,
 )
@@ -360,6 +361,9 @@ def _kv(config: PPOConfig, needs: Needs, memory: Memory, memory_bytes: int) -> t
     if not has_pool(config):
         how = f"{sequences_at_a_time(config, needs)} sequences of {longest(config)} tokens"
         return "KV cache", memory.kv_cache, how
+    if is_program(config):
+        keeps = ", also while it trains" if memory.keeps_kv else ""
+        return "rollout engine", memory.kv_cache, f"weights, keys and values of {rollout.name}'s own processes{keeps}"
     how = f"rollout.max_num_seqs={rollout.max_num_seqs} sequences of {longest(config)} tokens"
     how += f", at most {rollout.gpu_memory_utilization:g} of {gib(memory_bytes)}"
     return "KV pool", memory.kv_cache, how + (", also while it trains" if memory.keeps_kv else "")

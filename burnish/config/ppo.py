@@ -75,6 +75,12 @@ class PPOConfig:
         return self.trainer.executor == "ray"
 
     @property
+    def staleness(self) -> int:
+        """Versions that trajectories may lag behind the policy they train; with 0 generation and training alternate."""
+        ahead = self.trainer.async_rollout
+        return ahead.staleness if ahead.enable else 0
+
+    @property
     def reads_reference(self) -> bool:
         """Whether a KL term, in the loss or in the reward, reads the reference policy."""
         return self.actor_rollout_ref.actor.use_kl_loss or self.algorithm.use_kl_in_reward

@@ -13,16 +13,13 @@ from burnish.config.model import DTYPE_SPELLINGS, DTYPES
 ACTOR = "workers/actor_rollout_ref.py"
 ROLLOUTS = "workers/rollouts.py"
 EXPERIENCE = "trainer/experience.py"
+VLLM, SGLANG = "rollout/vllm/arguments.py", "rollout/sglang/arguments.py"
 IN_PROCESS, NATIVE = "rollout/in_process.py", "rollout/native/engine.py"
 TOOL_LOOP, ENVIRONMENT = "agents/loops/tool.py", "agents/environment.py"
 CALL_FORMATS = (
     "hermes", "json", "llama3_json", "qwen3_coder", "react", "gpt-oss", "glm", "seed", "minimax", "kimi",
     "deepseek_v4", "gemma4",
 )  # fmt: skip
-LATER_ENGINES = {
-    "vllm": "the vllm rollout engine, which needs the package vllm (pip install 'burnish[vllm]')",
-    "sglang": "the sglang rollout engine, which needs the package sglang (pip install 'burnish[sglang]')",
-}
 
 
 @dataclass
@@ -104,27 +101,20 @@ class TrainingAgentConfig(AgentConfig):
 class EngineKwargs:
     """Arguments handed to an external engine as they are."""
 
-    vllm: dict[str, Any] = key({}, "arguments for vLLM", later="the vllm rollout engine")
-    sglang: dict[str, Any] = key({}, "arguments for SGLang", later="the sglang rollout engine")
+    vllm: dict[str, Any] = key({}, "arguments for vLLM's engine, besides those that have a key", reader=VLLM)
+    sglang: dict[str, Any] = key({}, "arguments for SGLang's engine, besides those that have a key", reader=SGLANG)
 
 
-def engine_key(name: str, reader: str) -> Any:
-    """The key that chooses an engine, as `name` in its tree."""
-    return key(
-        "native",
-        "rollout engine",
-        reader=reader,
-        choices=("native", "hf", "vllm", "sglang"),
-        later=LATER_ENGINES,
-        instead=f"The engines that are there are native and hf: {name}=native",
-    )
+def engine_key(reader: str) -> Any:
+    """The key that chooses an engine."""
+    return key("native", "rollout engine", reader=reader, choices=("native", "hf", "vllm", "sglang"))
 
 
 @dataclass
 class BaseRolloutConfig:
     """Engine, sampling and agent loop."""
 
-    name: str = engine_key("actor_rollout_ref.rollout.name", reader=ACTOR)
+    name: str = engine_key(reader=ACTOR)
     mode: str = key(
         "async",
         "async or sync generation",
@@ -146,7 +136,11 @@ class BaseRolloutConfig:
         spellings=DTYPE_SPELLINGS,
     )
     gpu_memory_utilization: float = key(
-        0.5, "share of the device's memory for the KV pool, at most", reader=NATIVE, above=0, high=1
+        0.5,
+        "share of the device's memory for the KV pool, at most (vllm: for all it has)",
+        reader=NATIVE,
+        above=0,
+        high=1,
     )
     ignore_eos: bool = key(False, "go on past the end-of-sequence token", reader=EXPERIENCE)
     enforce_eager: bool = key(False, "no CUDA graphs", reader=NATIVE)
@@ -155,7 +149,7 @@ class BaseRolloutConfig:
         "auto", "where the engine's weights come from", inert="engines generate with the very weights that are loaded"
     )
     tensor_model_parallel_size: int = key(
-        1, "devices that share one engine", low=1, later="a rollout engine over several devices"
+        1, "devices that share one engine; more than 1: vllm only", low=1, reader=VLLM
     )
     max_num_batched_tokens: int = key(8192, "prompt tokens read at a time", reader=NATIVE, low=1)
     max_num_seqs: int = key(1024, "sequences generated at the same time", reader=NATIVE, low=1)

@@ -18,8 +18,14 @@ PLACEMENT = "config/placement.py"
 class AsyncRolloutConfig:
     """Generation that runs ahead of training."""
 
-    enable: bool = key(False, "generate while training")
-    staleness: int = key(0, "versions that generation may lag behind")
+    enable: bool = key(False, "generate while training", reader="config/rules/run_ahead.py")
+    staleness: int = key(
+        0,
+        "updates of the policy that a token may lag behind when it is trained on; 0: generation and training alternate",
+        reader="config/ppo.py",
+        low=0,
+        high=16,
+    )
 
 
 @dataclass
@@ -78,7 +84,7 @@ class TrainerConfig(RunConfig):
     max_restarts: int = key(
         2, "Ray: times in a row that a run whose workers died goes on without a new checkpoint", reader=SETUP, low=0
     )
-    async_rollout: AsyncRolloutConfig = section(AsyncRolloutConfig, later="generation that runs ahead of training")
+    async_rollout: AsyncRolloutConfig = section(AsyncRolloutConfig)
     rollout_dump_freq: int = key(1, "steps between dumps of rollouts; -1: never", reader=PPO, low=-1)
     val_before_train: bool = key(True, "validate before the first step", reader=PPO)
     val_only: bool = key(False, "validate and stop", reader=PPO)

@@ -175,13 +175,9 @@ def test_open_sections_take_any_key(make):
 @pytest.mark.parametrize(
     ("keys", "parts"),
     [
-        ({f"{ROLLOUT}.name": "vllm"}, ["needs the package vllm", "pip install 'burnish[vllm]'", "rollout.name=native"]),
-        ({f"{ROLLOUT}.name": "sglang"}, ["needs the package sglang", "are native and hf", "rollout.name=native"]),
         ({f"{ACTOR}.strategy": "megatron"}, ["training with Megatron-core"]),
         ({f"{ACTOR}.megatron.tensor_model_parallel_size": 2}, ["training with Megatron-core"]),
-        ({f"{ROLLOUT}.tensor_model_parallel_size": 2}, ["a rollout engine over several devices"]),
         ({"data.image_key": "pictures"}, ["images in prompts"]),
-        ({"trainer.async_rollout.staleness": 1}, ["generation that runs ahead of training"]),
         ({"global_profiler.tool": "torch"}, ["profiling"]),
         ({"controller_nsight_options.cuda-memory-usage": "true"}, ["profiling"]),
     ],

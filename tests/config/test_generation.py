@@ -97,7 +97,7 @@ def test_keys_that_are_not_there(key, words):
 
 
 def test_an_engine_that_is_not_there_names_those_that_are():
-    with pytest.raises(NotAvailable, match=r"asked for by rollout.name=vllm.*are native and hf: rollout.name=native"):
+    with pytest.raises(ConfigError, match=r"rollout.name=vllm needs the package vllm.*or use rollout.name=native"):
         finish("rollout.name=vllm")
     with pytest.raises(NotAvailable, match=r"several devices \(asked for by rollout.tensor_model_parallel_size=2\)"):
         finish("rollout.tensor_model_parallel_size=2")

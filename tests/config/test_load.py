@@ -172,7 +172,7 @@ def test_megatrons_recipe_is_not_available(load):
     [
         ("trainer: {total_epoch: 3}", "unknown key 'trainer.total_epoch'; did you mean 'trainer.total_epochs'?"),
         ("data: {seed: one}", "data.seed=one: must be an integer of at least 0"),
-        ("actor_rollout_ref: {rollout: {name: vllm}}", "needs the package vllm"),
+        ("actor_rollout_ref: {actor: {strategy: megatron}}", "training with Megatron-core"),
         ("critic: {fsdp_config: {grad_offload: true}}", "is not supported"),
         ("defaults: [no_such_group/thing]", "no_such_group"),
         ("trainer: [", "plain.yaml"),

@@ -192,6 +192,21 @@ def test_a_kv_pool_that_stays_leaves_less_for_training(finish):
     assert estimate_memory(finish(KEYS | HF | {f"{ROLLOUT}.free_cache_engine": False})[0], sizes(), 2).keeps_kv is False
 
 
+def test_a_program_takes_its_share_of_a_gpu_and_frees_nothing_on_a_cpu(finish):
+    keys = KEYS | {f"{ROLLOUT}.gpu_memory_utilization": 0.25}
+    freed, kept = (finish(keys | {f"{ROLLOUT}.free_cache_engine": value})[0] for value in (True, False))
+    for config in (freed, kept):
+        config.actor_rollout_ref.rollout.name = "vllm"  # as a key it needs vLLM to be there
+    before, after = (estimate_memory(c, sizes(), 2, memory_bytes=2**30, on_gpu=True) for c in (freed, kept))
+    assert before.kv_cache == after.kv_cache == 2**28 and before.replica == 0
+    assert (before.keeps_kv, after.keeps_kv) == (False, True)
+    here = estimate_memory(freed, sizes(), 2, memory_bytes=2**30)
+    weights, tokens = sizes()["actor_rollout_ref.model"].parameters * 4, sequences_at_a_time(freed) * 1024
+    assert here.keeps_kv and here.kv_cache == weights + tokens * (2 * 4 * 2 * 32 * 4)
+    names = {line.name: line.how for line in plan_numbers(freed, None, sizes())}
+    assert names["memory: rollout engine"].startswith("weights, keys and values of vllm's own processes")
+
+
 def test_models_of_their_own_count_with_their_own_sizes(finish):
     keys = KEYS | {"critic.model.path": "other", "critic.model.dtype": "bf16", "process_reward.model.path": "third"}
     config, _ = finish(keys, Needs(critic=True, process_reward=True))

@@ -23,9 +23,10 @@ from burnish.config.placement import (
     ulysses_of,
 )
 from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, REWARD_MODEL, PPOConfig
+from burnish.config.rules.engine import PROGRAMS, on_devices
 from burnish.config.rules.given import Given
 from burnish.config.values import show
-from burnish.errors import ConfigError
+from burnish.errors import ConfigError, NotAvailable
 
 NODES, PER_NODE, EXECUTOR = "trainer.nnodes", "trainer.n_gpus_per_node", "trainer.executor"
 POOLS, ADDRESS, NUM_CPUS = "trainer.resource_pools", "ray_init.address", "ray_init.num_cpus"
@@ -36,6 +37,7 @@ OF_RAY = (
     "actor_rollout_ref.rollout.agent.num_workers", NUM_CPUS, ADDRESS, "ray_init.timeline_json_file",
 )  # fmt: skip
 ACTOR, REFERENCE = "actor_rollout_ref.actor", "actor_rollout_ref.ref"
+ROLLOUT = "actor_rollout_ref.rollout"
 SECTIONS = {ACTOR_MODEL: ACTOR, CRITIC_MODEL: "critic", REWARD_MODEL: REWARD_MODEL}  # that have an fsdp_config
 OF_SHARDS = ("fsdp_size", "reshard_after_forward", "forward_prefetch")
 
@@ -51,6 +53,17 @@ def cluster(config: PPOConfig, given: Given) -> None:
         given.unused(f"{EXECUTOR} is local: one process, without Ray", *OF_RAY)
     if config.trainer.n_gpus_per_node != "auto" or config.trainer.resource_pools:
         _split(config, given)
+        _span(config)
+
+
+def _span(config: PPOConfig) -> None:
+    """An engine over several devices has those of as many processes of one node."""
+    size, pool = config.actor_rollout_ref.rollout.tensor_model_parallel_size, pool_of(config, ACTOR_MODEL)
+    if pool.processes > 1 and any(count % size for count in pool.on_nodes):
+        raise ConfigError(
+            f"{ROLLOUT}.tensor_model_parallel_size={size}: the policy has {pool.where} processes, "
+            f"which cannot be dealt out into engines over {size} each; choose a number that divides those of a node"
+        )
 
 
 def devices(config: PPOConfig, explicit: frozenset[str], gpus: int) -> list[str]:
@@ -59,6 +72,8 @@ def devices(config: PPOConfig, explicit: frozenset[str], gpus: int) -> list[str]
     if trainer.n_gpus_per_node == "auto" and not trainer.resource_pools:
         trainer.n_gpus_per_node = max(1, gpus)
         _split(config, given)
+        _span(config)
+    _engine_devices(config, gpus)
     wanted = sum(pool.processes for pool in pools_of(config))
     if gpus and wanted > gpus and config.ray_init.address is None:
         key = f"{POOLS}={show(trainer.resource_pools)}" if trainer.resource_pools else f"{PER_NODE}={wanted}"
@@ -69,6 +84,23 @@ def devices(config: PPOConfig, explicit: frozenset[str], gpus: int) -> list[str]
     if said := describe(config):
         given.say(said)
     return given.notices
+
+
+def _engine_devices(config: PPOConfig, gpus: int) -> None:
+    rollout = config.actor_rollout_ref.rollout
+    if gpus and config.trainer.executor == "ray":
+        refuse_spans(rollout.tensor_model_parallel_size)
+    on_devices(rollout, ROLLOUT, gpus)
+
+
+def refuse_spans(size: int) -> None:
+    """NotAvailable for an engine over several GPUs of a Ray, whose processes see one each."""
+    if size > 1:
+        raise NotAvailable(
+            f"{ROLLOUT}.tensor_model_parallel_size={size} on GPUs with Ray",
+            "It was built and tried with processes on CPUs alone; leave it at 1, or train in one process "
+            f"({EXECUTOR}=local), whose engine may have several GPUs",
+        )
 
 
 def _executor(config: PPOConfig, given: Given) -> None:
@@ -216,10 +248,14 @@ def _check_passes(config: PPOConfig, model: str) -> None:
 def _check_policy(config: PPOConfig) -> None:
     """The actor's weights against the rollout engine, which generates with them where one process holds them."""
     if config.actor_rollout_ref.actor.fsdp_config.param_offload and pool_of(config, ACTOR_MODEL).processes == 1:
+        name = config.actor_rollout_ref.rollout.name
+        why = "the rollout engine generates with the actor's own weights, where they lie"
+        if name in PROGRAMS:
+            why = f"weights of an actor in one process are not parked, although {ROLLOUT}.name={name} has its own"
         raise ConfigError(
-            f"{ACTOR}.fsdp_config.param_offload=true: the rollout engine generates with the actor's own weights, where "
-            f"they lie; use {ACTOR}.fsdp_config.optimizer_offload, actor_rollout_ref.model.enable_activation_offload, "
-            "LoRA (actor_rollout_ref.model.lora_rank), or several processes, which have a copy for the engine"
+            f"{ACTOR}.fsdp_config.param_offload=true: {why}; use {ACTOR}.fsdp_config.optimizer_offload, "
+            "actor_rollout_ref.model.enable_activation_offload, LoRA (actor_rollout_ref.model.lora_rank), or several "
+            "processes, which have a copy for the engine"
         )
 
 

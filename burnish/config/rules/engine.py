@@ -1,24 +1,62 @@
-"""What a rollout engine takes: keys that only one reads, and attention that the native one can page."""
+"""What a rollout engine takes: a program, keys that only one reads, devices, attention that the native one can page.
+
+`engine` knows the keys alone; `on_devices` also how many GPUs there are.
+"""
 
 from burnish.config.model import ModelConfig
 from burnish.config.rollout import BaseRolloutConfig, RolloutConfig
 from burnish.config.rules.given import Given
-from burnish.errors import ConfigError
+from burnish.config.rules.sglang import SGLANG
+from burnish.config.rules.vllm import VLLM, temperatures
+from burnish.errors import ConfigError, NotAvailable
 
 PAGED = ("auto", "sdpa", "eager")
 OF_THE_POOL = ("gpu_memory_utilization", "enable_chunked_prefill", "enable_prefix_caching")
+PROGRAMS = {program.name: program for program in (VLLM, SGLANG)}
 
 
 def engine(rollout: BaseRolloutConfig, model: ModelConfig, section: str, given: Given) -> None:
-    """Refuse attention that cannot be paged; report what was set in `section` for `native` where `hf` generates."""
-    if rollout.name != "hf":
+    """Refuse what the engine cannot do; report what was set in `section` for another one."""
+    others = [f"{section}.engine_kwargs.{name}" for name in PROGRAMS if name != rollout.name]
+    given.unused(f"{section}.name={rollout.name}", *others)
+    _check_size(rollout, section)
+    if rollout.name in PROGRAMS:
+        _program(rollout, model, section)
+    elif rollout.name == "hf":
+        # Without training `free_cache_engine` has no effect under any engine, which is said already.
+        pool = (*OF_THE_POOL, "free_cache_engine") if isinstance(rollout, RolloutConfig) else OF_THE_POOL
+        for reason, names in (("keeps no KV pool", pool), ("uses no CUDA graphs", ("enforce_eager",))):
+            if there := [f"{section}.{name}" for name in names if f"{section}.{name}" in given]:
+                given.say(f"no effect: {', '.join(there)} (the hf engine {reason})")
+    else:
         _check_attention(model, section)
-        return
-    # Without training `free_cache_engine` has no effect under any engine, which is said already.
-    pool = (*OF_THE_POOL, "free_cache_engine") if isinstance(rollout, RolloutConfig) else OF_THE_POOL
-    for reason, names in (("keeps no KV pool", pool), ("uses no CUDA graphs", ("enforce_eager",))):
-        if there := [f"{section}.{name}" for name in names if f"{section}.{name}" in given]:
-            given.say(f"no effect: {', '.join(there)} (the hf engine {reason})")
+
+
+def on_devices(rollout: BaseRolloutConfig, section: str, gpus: int) -> None:
+    """Refuse what a program cannot do with the devices of one process; `gpus` 0: it computes on a CPU."""
+    size = rollout.tensor_model_parallel_size
+    if gpus and rollout.name == "sglang":
+        raise NotAvailable(
+            f"the sglang rollout engine on a GPU ({section}.name=sglang): SGLang was run with burnish on a CPU only "
+            "(docs/sglang.md)",
+            f"Use {section}.name=vllm or native, which take the same keys",
+        )
+    if gpus and size > gpus:
+        raise ConfigError(
+            f"{section}.tensor_model_parallel_size={size}: there are {gpus} GPUs for one engine; choose at most {gpus}"
+        )
+
+
+def _program(rollout: BaseRolloutConfig, model: ModelConfig, section: str) -> None:
+    program = PROGRAMS[rollout.name]
+    program.need(f"{section}.name={rollout.name}", f"{section}.name=")
+    program.check_arguments(getattr(rollout.engine_kwargs, rollout.name), section)
+    if model.has_lora:
+        raise NotAvailable(
+            f"a LoRA adapter with {section}.name={rollout.name}", f"Use {section}.name=native, or train all weights"
+        )
+    if rollout.name == "vllm":
+        temperatures(rollout, section)
 
 
 def _check_attention(model: ModelConfig, section: str) -> None:
@@ -27,4 +65,13 @@ def _check_attention(model: ModelConfig, section: str) -> None:
         raise ConfigError(
             f"{key}={model.attn_implementation}: the native rollout engine generates with the trained module and pages "
             f"its attention, which it can for {', '.join(PAGED)}; choose one of them, or {section}.name=hf"
+        )
+
+
+def _check_size(rollout: BaseRolloutConfig, section: str) -> None:
+    if rollout.name != "vllm" and (size := rollout.tensor_model_parallel_size) > 1:
+        raise NotAvailable(
+            f"a rollout engine over several devices (asked for by {section}.tensor_model_parallel_size={size}) but "
+            "vllm",
+            f"Use {section}.name=vllm, or leave it at 1",
         )

