@@ -121,14 +121,15 @@ def slices_of(parameters: Mapping[str, Tensor], mesh: Mesh | None) -> dict[str, 
 def whole_buckets(
     tensors: Mapping[str, Tensor],
     slices: Mapping[str, Slice],
-    mesh: Mesh,
+    mesh: Mesh | None,
     *,
     dtype: torch.dtype | None = None,
     size: int = BUCKET_BYTES,
 ) -> Iterator[dict[str, Tensor]]:
     """Whole tensors from the slices (of float32 or another type) that processes hold, about `size` bytes at a time.
 
-    All processes go through it together. `dtype` is the type that slices are rounded to before they travel.
+    All processes go through it together; without a mesh, slices are whole. `dtype` is the type that they are rounded to
+    before they travel.
     """
     for names in _buckets({name: slices[name].shape for name in tensors}, size, dtype or torch.float32):
         yield {name: _whole(tensors[name], slices[name], mesh, dtype) for name in names}
@@ -174,10 +175,10 @@ def _buckets(shapes: Mapping[str, tuple[int, ...]], size: int, dtype: torch.dtyp
         yield bucket
 
 
-def _whole(tensor: Tensor, held: Slice, mesh: Mesh, dtype: torch.dtype | None) -> Tensor:
+def _whole(tensor: Tensor, held: Slice, mesh: Mesh | None, dtype: torch.dtype | None) -> Tensor:
     """One tensor from its slices. Every process sends as many rows as the largest slice has; what is too much goes."""
     mine = tensor.detach().to(dtype or tensor.dtype)
-    if not held.shape:
+    if mesh is None or not held.shape:
         return mine
     count = dist.get_world_size(mesh.shards)
     rows = -(-held.shape[0] // count)  # of all slices but the last ones

@@ -1,4 +1,4 @@
-"""`Background`: one job at a time in a thread of its own, while its owner goes on.
+"""`Background`: one job at a time in a thread of its own, while its owner goes on or waits no longer than it wants to.
 
 The thread consumes the job alone and waits for nothing; it ends with the job. The owner asks how it ended (`outcome`)
 or waits for it, up to the deadline, and gets the job's failure there: as it was raised, once, never silently.
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from burnish.errors import DeadlineError
+from burnish.waits import waiting
 
 T = TypeVar("T")
 
@@ -23,7 +24,7 @@ class Background(Generic[T]):
     def start(self, work: Callable[[], T], what: str) -> None:
         """Begin `work`; one before it must have been waited for. `what` names it where it takes too long."""
         assert self._job is None, f"{what} is to begin before the outcome of {self._job and self._job.what} was asked"
-        self._job = _Job(work, what)
+        self._job = _Job(work, what, self.deadline)
         self._job.thread.start()
 
     def outcome(self, *, wait: bool) -> T | None:
@@ -31,12 +32,16 @@ class Background(Generic[T]):
         job = self._job
         if job is None or (not wait and not job.ended.is_set()):
             return None
-        job.ended.wait(self.deadline)  # after Ctrl-C in `join` Python takes a thread for ended that is not
+        with waiting("checkpoint", "the trainer", job.what, self.deadline) as waited:
+            if not job.ended.wait(self.deadline):  # after Ctrl-C in `join` Python takes a thread for ended that is not
+                waited.overdue()
         self._job = None
         if not job.ended.is_set():
+            there = f" (where it is: {waited.stacks})" if waited.stacks else ""
             raise DeadlineError(
-                f"{job.what} has not ended within {self.deadline:g} s: the disk is too slow or hangs. Name another "
-                "folder with trainer.default_local_dir, or save less often with trainer.save_freq"
+                f"{job.what} has not ended within {self.deadline:g} s{there}: the disk is too slow or hangs. The "
+                "previous checkpoint is whole, and the same command goes on from the newest. Name another folder with "
+                "trainer.default_local_dir, or save less often with trainer.save_freq"
             )
         if job.error is not None:
             raise job.error
@@ -44,8 +49,8 @@ class Background(Generic[T]):
 
 
 class _Job(Generic[T]):
-    def __init__(self, work: Callable[[], T], what: str):
-        self.work, self.what = work, what
+    def __init__(self, work: Callable[[], T], what: str, deadline: float):
+        self.work, self.what, self.deadline = work, what, deadline
         self.result: T | None = None
         self.error: BaseException | None = None
         self.ended = threading.Event()
@@ -53,7 +58,8 @@ class _Job(Generic[T]):
 
     def _run(self) -> None:
         try:
-            self.result = self.work()
+            with waiting("checkpoint", "", self.what, self.deadline, is_only_told=True):  # `outcome` ends with an error
+                self.result = self.work()
         except BaseException as error:  # noqa: BLE001 - handed to the owner, whatever it is
             self.error = error
         finally:

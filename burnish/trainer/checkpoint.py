@@ -3,8 +3,8 @@
 `CheckpointStore.save(step, write)` lets the caller fill a temporary folder, adds a manifest of every file and its
 size, syncs it to disk and renames it to `global_step_N`; only then the pointer `latest_checkpointed_iteration.txt`
 is replaced and old folders are pruned. A process killed at any instant, also one of several that fill the folder
-together, therefore leaves the previous checkpoint whole. `save_behind` does the same in a thread, one save at a time;
-`finished` tells how it ended.
+together, therefore leaves the previous checkpoint whole. All of it is done by a thread, one save at a time, which
+`save` waits for, up to a deadline. `save_behind` does not wait; `finished` tells how it ended.
 
 Reading starts with `verify`, so that a truncated copy is named before any weight is loaded. What is inside (weights,
 optimiser state, trainer state) belongs to whoever writes it; nothing here unpickles.
@@ -29,21 +29,35 @@ log = logging.getLogger(__name__)
 
 WRITING, REPLACED = ".writing", ".replaced"
 PROBE = ".probe"
-SAVE_DEADLINE_S = 1800.0  # for files that are written behind training
+SAVE_DEADLINE_S = 1800.0  # for the files of a checkpoint, to be written or to be read
 
 
 class CheckpointStore:
-    """The checkpoints under one run folder; `keep` newest ones survive (None: all)."""
+    """The checkpoints under one run folder; `keep` newest ones survive (None: all).
 
-    def __init__(self, root: str | Path, keep: int | None = None):
+    workers_s   seconds that processes of their own have to write or read their part: their failure is then told first
+    """
+
+    def __init__(self, root: str | Path, keep: int | None = None, workers_s: float = 0.0):
         self.root = Path(root)
         self.keep = keep
-        self._behind = Background[Path](SAVE_DEADLINE_S)
+        self.deadline_s = SAVE_DEADLINE_S + workers_s
+        self._writer = Background[Path](self.deadline_s)
         self._umask = os.umask(0)  # it can be read only by being set, for all threads: here, before there are others
         os.umask(self._umask)
 
     def save(self, step: int, write: Callable[[Path], None]) -> Path:
-        """Write `global_step_<step>` through `write(folder)`, all or nothing; returns the finished folder."""
+        """Write `global_step_<step>` through `write(folder)`, all or nothing; returns the finished folder.
+
+        DeadlineError where that takes too long. `write` is called in the writer's thread, while this one waits: a disk
+        that hangs is given up, and does not keep the process from ending.
+        """
+        self.save_behind(step, write)
+        finished = self.finished(wait=True)
+        assert finished is not None
+        return finished
+
+    def _save(self, step: int, write: Callable[[Path], None]) -> Path:
         final = self.folder(step)
         temporary = self.root / f".{final.name}{WRITING}"
         with disk_errors(final):
@@ -63,16 +77,16 @@ class CheckpointStore:
         return final
 
     def save_behind(self, step: int, write: Callable[[Path], None]) -> None:
-        """Begin to `save` in a thread; `write` must not read what training changes. Waits for a save before it."""
+        """Begin to `save`; `write` must not read what training changes. Waits for a save before it."""
         self.finished(wait=True)
-        self._behind.start(lambda: self.save(step, write), f"writing checkpoint {self.folder(step)}")
+        self._writer.start(lambda: self._save(step, write), f"writing checkpoint {self.folder(step)}")
 
     def finished(self, *, wait: bool) -> Path | None:
-        """The checkpoint that `save_behind` has completed since the last call, or raises why it could not.
+        """The checkpoint that was completed since the last call, or raises why it could not be.
 
         None where there is none. With `wait` one that is on its way is waited for, up to a deadline.
         """
-        return self._behind.outcome(wait=wait)
+        return self._writer.outcome(wait=wait)
 
     def folder(self, step: int) -> Path:
         """Where the checkpoint of a step is, or would be."""

@@ -9,10 +9,20 @@ The stream of the data is endless and a pure function of its position. Trajector
 (`augment.py`), which take a share of the later rounds; the others come from the data. Every sample that was scored may
 propose, also in a group that is then dropped; greedy rows may not. So the state is the position in the data, how many
 prompts were drawn in all, and the proposed prompts that wait: it goes into the checkpoint, and a resumed run draws what
-the uninterrupted one would have. Generation and training alternate here; running ahead is not built yet.
+the uninterrupted one would have.
+
+Generation and training alternate, or, with `trainer.async_rollout.staleness` = k > 0, generation runs up to k rounds
+ahead. A round is what the loop asks for at a time; it begins with the policy as it is then. Before a round is waited
+for, the rounds after it are begun, up to k of them. A step takes at least one round, so none of its tokens is older
+than k versions. Which prompts make up a step is as without running ahead. New weights reach the rounds that are on
+their way too: their trajectories go on under them, and each token is known by the version that sampled it. Rounds that
+were begun and not trained on are in no checkpoint: the state is that before the oldest of them, and a resumed run
+begins them again.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,10 +57,21 @@ from burnish.trainer.score import (
 from burnish.workers.rollout_metrics import with_speed
 
 
+@dataclass(frozen=True)
+class Round:
+    """Prompts that were drawn, and the state before."""
+
+    number: int
+    prompts: DataProto
+    position: int
+    drawn: int
+
+
 class Experience:
     """The prompt stream and what turns it into batches.
 
-    `end` is the number of prompts to draw in all, None: endless. `position` is the place in the data.
+    `end` is the number of prompts to draw in all, None: endless; `last_step` is the last step of the run. `position` is
+    the place in the data.
     """
 
     def __init__(
@@ -62,6 +83,7 @@ class Experience:
         manager: Any,
         needs: Needs,
         end: int | None,
+        last_step: int,
         augmentation: Augmentation,
         reward_model: RewardModel | None = None,
         meanwhile: Callable[[DataProto, dict[str, float]], object] | None = None,
@@ -77,13 +99,14 @@ class Experience:
         self.at_once = scores_at_once(manager, config)
         self.augmentation = augmentation
         self.filter = GroupFilter(config, augmentation.event)
-        self.end = end
-        self.position = self.drawn = 0
+        self.end, self.last_step = end, last_step
+        self.position = self.drawn = self.rounds = 0  # `rounds` counts those that were drawn, which numbers them
+        self.ahead: deque[Round] = deque()  # begun and not waited for, the oldest first
 
     @property
     def epoch(self) -> int:
-        """The pass over the data that its next prompt belongs to."""
-        return self.order.epoch(self.position)
+        """The pass over the data that the next prompt to be trained on belongs to."""
+        return self.order.epoch(self.ahead[0].position if self.ahead else self.position)
 
     def draw(self, step: int, metrics: dict[str, float]) -> DataProto:
         """The batch of training step `step`: at most train_batch_size groups of n samples, scored."""
@@ -104,32 +127,33 @@ class Experience:
         """Without augmentation all prompts are the data's, and the position says how many."""
         buffer = self.augmentation.buffer
         augmented = {} if buffer is None else {"drawn": self.drawn, "augment": buffer.state_dict()}
-        return {"position": self.position, **augmented}
+        return {"position": self.ahead[0].position if self.ahead else self.position, **augmented}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.position, self.drawn = state["position"], drawn_of(state)
+        self.ahead.clear()
         if self.augmentation.buffer is not None:
             self.augmentation.buffer.load_state_dict(state["augment"])
 
     def _rounds(self, step: int, metrics: dict[str, float]) -> DataProto:
         """Rounds until enough groups differ, up to the limit; without one, until a pass over the data brought none."""
         limit = self.config.algorithm.filter_groups.max_num_gen_batches
-        sieve, found_at = self.filter.start(), self.drawn
+        sieve, found_at = self.filter.start(), self._taken
         while sieve.missing:
             batch = self._round(self.config.data.gen_batch_size, step, metrics)
             if sieve.add(batch, self.filter.values(batch)):
-                found_at = self.drawn
+                found_at = self._taken
             self.filter.tell(sieve, step)
-            in_vain = not limit and self.drawn - found_at >= self._pass_length
+            in_vain = not limit and self._taken - found_at >= self._pass_length
             if sieve.rounds == limit or in_vain:
                 break
         return self.filter.finish(sieve, step, metrics)
 
     def _round(self, size: int, step: int, metrics: dict[str, float]) -> DataProto:
         """The next `size` prompts, answered and scored. What a round reports is added to the step's metrics."""
-        prompts = self._with_samples(self._next_prompts(size))
+        rounds = self._new_rounds(size, step)
         with timed(metrics, "gen"):
-            answered = self.policy.generate_sequences(prompts, self.sampling, "train", self.at_once)
+            prompts, answered = self._answered(rounds)
         for name, parts in answered.meta_info.pop("metrics", {}).items():  # of each worker
             metrics[name] = metrics.get(name, 0) + sum(parts)
         batch = prompts.union(answered)
@@ -142,6 +166,35 @@ class Experience:
             batch = self._scored(batch, metrics)
         self.augmentation.collect(batch, step, metrics)
         return batch
+
+    def _new_rounds(self, size: int, step: int) -> list[Round]:
+        """Draw the rounds to begin now: the one to wait for, unless it is on its way, and those that run ahead."""
+        if not self.config.staleness:
+            return [self._next_round(size)]
+        # Where a step takes one round, there is none for a step after the last.
+        wanted = 1 + self.config.staleness
+        if not self.config.algorithm.filter_groups.enable:
+            wanted = min(wanted, 1 + self.last_step - step)
+        new: list[Round] = []
+        while len(self.ahead) + len(new) < wanted and (self.end is None or self.drawn < self.end):
+            new.append(self._next_round(size))
+        return new
+
+    def _answered(self, new: list[Round]) -> tuple[DataProto, DataProto]:
+        """Begin the new rounds and wait for the oldest there is: its prompts, and what was generated for them."""
+        if not self.config.staleness:
+            [only] = new
+            return only.prompts, self.policy.generate_sequences(only.prompts, self.sampling, "train", self.at_once)
+        for one in new:
+            self.policy.begin_sequences(one.prompts, one.number, self.sampling, "train", self.at_once)
+            self.ahead.append(one)
+        oldest = self.ahead.popleft()
+        return oldest.prompts, self.policy.finish_sequences(oldest.number)
+
+    def _next_round(self, size: int) -> Round:
+        position, drawn = self.position, self.drawn
+        self.rounds += 1
+        return Round(self.rounds, self._with_samples(self._next_prompts(size)), position, drawn)
 
     def _with_samples(self, prompts: DataProto) -> DataProto:
         """n rows for each prompt, numbered, and after them its greedy row where a baseline is needed."""
@@ -166,6 +219,11 @@ class Experience:
         if not self.config.actor_rollout_ref.actor.state_masking:
             batch = with_observations(batch)
         return fold_baselines(batch) if self.needs.greedy_baseline else batch
+
+    @property
+    def _taken(self) -> int:
+        """Prompts drawn so far, without those that are on their way."""
+        return self.ahead[0].drawn if self.ahead else self.drawn
 
     @property
     def _pass_length(self) -> int:

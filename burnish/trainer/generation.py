@@ -54,7 +54,9 @@ NAMESPACE = "val"  # of the noise: validation's own
 
 
 class Generation:
-    """The rows of a job, checked. `load` makes the engine; `answer` then makes the output of some rows."""
+    """The rows of a job, checked. While it is `loaded`, `answer` makes the output of some rows."""
+
+    runner: TrajectoryRunner
 
     def __init__(self, config: GenerationConfig):
         self.config, self.run = config, as_run(config)
@@ -66,12 +68,16 @@ class Generation:
         self.schema = output_schema(config.data.path, self.prompts.arrow.schema)
         self.sampling = training_sampling(self.run.actor_rollout_ref.rollout)
 
-    def load(self) -> None:
-        """Load the model; errors about its weights come from here."""
+    @contextmanager
+    def loaded(self) -> Iterator[None]:
+        """With the model loaded; errors about its weights come from here."""
         policy, dtype = self.run.actor_rollout_ref, self.config.rollout.dtype
         device = pick_device(self.config.trainer.device)
         engine = load_engine(policy.model, self.tokenizer, policy.rollout, device, None if dtype == "auto" else dtype)
-        self.runner = TrajectoryRunner(engine, self.tokenizer, self.run)
+        with closing(engine):
+            self.runner = TrajectoryRunner(engine, self.tokenizer, self.run)
+            with closing(self.runner):
+                yield
 
     def answer(self, numbers: range) -> pa.Table:
         """These rows with their responses."""
@@ -128,9 +134,8 @@ def answer_all(generation: Generation, output: GenerationOutput) -> float:
     missing = list(output.missing(generation.config.data.batch_size))
     if not missing:
         return 0.0
-    generation.load()
     tokens, seconds = 0, 0.0
-    with closing(generation.runner), Progress("generating", output.total, done=output.saved) as progress:
+    with generation.loaded(), Progress("generating", output.total, done=output.saved) as progress:
         for numbers in missing:
             start = time.monotonic()
             table = generation.answer(numbers)

@@ -41,6 +41,7 @@ from burnish.trainer.due import is_due
 from burnish.trainer.experience import Experience, drawn_of
 from burnish.trainer.groups import close_within, load_models, make_groups, write_captured
 from burnish.trainer.heap import older_objects_kept
+from burnish.trainer.off_policy import off_policy_metrics
 from burnish.trainer.passes import Passes
 from burnish.trainer.process_reward import reward_tokens
 from burnish.trainer.remote_rollouts import RemoteRollouts
@@ -57,6 +58,7 @@ from burnish.trainer.state import (
     write_state,
 )
 from burnish.trainer.validate import Validator
+from burnish.waits import waiting
 from burnish.workers.conversations import Conversations
 
 log = logging.getLogger(__name__)
@@ -90,11 +92,12 @@ class PPOTrainer:
         self.bad_steps = dict.fromkeys(("actor", "critic", "process_reward"), 0)  # updates in a row not applied
         self.told_of_no_signal = False
         self.groups: dict[str, WorkerGroup] = {}
-        self.begun: Passes | None = None  # over the batch that is being scored
+        self.early: Passes | None = None  # over the batch that is being scored
         self.saved: int | None = None  # the last step whose checkpoint this run wrote, or started from
         self.read_rows()
         folder = RunFolder.of(config.trainer)
-        self.store = CheckpointStore(folder.path, keep=config.trainer.max_actor_ckpt_to_keep)
+        workers_s = config.trainer.worker_timeout if config.trainer.executor == "ray" else 0.0
+        self.store = CheckpointStore(folder.path, config.trainer.max_actor_ckpt_to_keep, workers_s)
         self.find_start_and_end()
         if self.resume_from is None and not config.trainer.val_only:
             folder.check_inputs_stay(config)
@@ -162,7 +165,9 @@ class PPOTrainer:
         self.models = {name: group for name, group in models.items() if group is not None}  # what a checkpoint holds
         load_models(manager, groups)
         agents = groups.get(Role.AgentLoop)
-        rollouts: Any = self.policy if agents is None else RemoteRollouts(self.policy, agents)
+        rollouts: Any = self.policy
+        if agents is not None:
+            rollouts = RemoteRollouts(self.policy, agents, self.config.staleness)
         self.experience = Experience(
             config=self.config,
             dataset=self.train_rows,
@@ -171,6 +176,7 @@ class PPOTrainer:
             manager=self.reward_fn,
             needs=self.needs,
             end=self.end,
+            last_step=self.total_steps,
             augmentation=Augmentation(self.new_prompts, self.tracker.event),
             reward_model=RewardModel(self.config.reward_model, judge) if judge else None,
             meanwhile=self.begin_early if judge and self.has_own_devices(Role.RewardModel) else None,
@@ -220,6 +226,7 @@ class PPOTrainer:
                         with timed(metrics, "testing"):
                             metrics |= self.validator(self.step)
                 metrics |= self.speed(batch, metrics) | variance_metrics(batch, metrics)
+                self.note_restarts(metrics)
                 self.tracker.log(metrics, self.step)  # before saving: a resumed run has the lines up to its checkpoint
                 saving = {}
                 self.note_saved(wait=False)
@@ -245,6 +252,7 @@ class PPOTrainer:
         if self.validator and (trainer.val_only or (trainer.val_before_train and self.resume_from is None)):
             with timed(metrics, "testing"):
                 metrics |= self.validator(self.step)
+            self.note_restarts(metrics)
             self.tracker.log(metrics, self.step)
         return metrics
 
@@ -274,8 +282,8 @@ class PPOTrainer:
 
     def begun_passes(self, batch: DataProto, metrics: dict[str, float]) -> Passes:
         """The passes over a batch, begun: those that experience began while the reward model scored, or else now."""
-        begun, self.begun = self.begun, None
-        return begun or self.begin_passes(batch, metrics)
+        early, self.early = self.early, None
+        return early or self.begin_passes(batch, metrics)
 
     def begin_passes(self, batch: DataProto, metrics: dict[str, float]) -> Passes:
         """Begin what anything reads of: `old_log_probs` and what else the estimator asked of that pass (the rollout's
@@ -293,7 +301,7 @@ class PPOTrainer:
 
     def begin_early(self, batch: DataProto, metrics: dict[str, float]) -> None:
         """While the reward model scores a batch on devices of its own, the policy's and the critic's need not wait."""
-        self.begun = self.begin_passes(batch, metrics)
+        self.early = self.begin_passes(batch, metrics)
 
     def has_own_devices(self, role: str) -> bool:
         """Whether a role's models can compute while the policy's do."""
@@ -335,6 +343,15 @@ class PPOTrainer:
                     f"{self.step}. {look}Look at the rewards in {rows}, or lower the learning rate"
                 )
 
+    def note_restarts(self, metrics: Mapping[str, float]) -> None:
+        """Write down that rollout engines were lost and replaced, while answers were generated or validated."""
+        counts = {
+            name: sum(metrics.get(f"{kind}/{name}", 0.0) for kind in ("failures", "val-failures"))
+            for name in ("replica_restarts", "requests_again")
+        }
+        if counts["replica_restarts"]:
+            self.tracker.event("replica_restart", step=self.step, **counts)
+
     def dumps_of(self, role: str, bad: list[float]) -> list[str]:
         """The folders in which a role's bad updates of this step were dumped; only the first of a run are."""
         folders = [
@@ -350,6 +367,7 @@ class PPOTrainer:
         if self.needs.groups and not self.told_of_no_signal and not bool(batch.batch["advantages"].any()):
             self.told_of_no_signal = True
             log.warning("step %d: no prompt has answers of different reward, so there is nothing to learn", self.step)
+        bypassed = self.config.algorithm.rollout_correction.bypass_mode
         given = [info.get("acc") for info in batch.non_tensor_batch["reward_info"]]
         accuracy = [value if isinstance(value, int | float) else math.nan for value in given]  # some rows may have none
         return (
@@ -363,6 +381,7 @@ class PPOTrainer:
             )
             | entropy_metrics(batch)
             | agent_metrics(batch.non_tensor_batch["agent_metrics"].tolist())
+            | off_policy_metrics(batch, self.step - 1, measured=not bypassed)
         )
 
     def speed(self, batch: DataProto, metrics: Mapping[str, float]) -> dict[str, float]:
@@ -446,7 +465,8 @@ class PPOTrainer:
                     f"trainer.default_local_dir=<another folder> {MODEL}={folder}"
                 )
         for name, group in self.models.items():
-            group.load_checkpoint(folder / name)
+            with waiting("checkpoint", "the trainer", f"reading checkpoint {folder / name}", self.store.deadline_s):
+                group.load_checkpoint(folder / name)
 
     def close(self) -> None:
         """End what workers and reward managers started, once the checkpoint that is being written is complete.

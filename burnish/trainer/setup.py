@@ -230,6 +230,7 @@ def executor(config: PPOConfig) -> type[WorkerGroup]:
         logs=Path(trainer.default_local_dir) / "logs",
         deadline_s=trainer.worker_timeout,
         start_deadline_s=trainer.ray_wait_register_center_timeout,
+        run=Path(trainer.default_local_dir),
     )
 
 

@@ -62,6 +62,9 @@ class Validator:
         batches = []
         for prompts in self._prompts():
             answered = prompts.union(self.policy.generate_sequences(prompts, self.sampling, "val", self.at_once))
+            for name, parts in answered.meta_info.pop("metrics", {}).items():
+                if name.startswith("failures/"):
+                    metrics[name] = metrics.get(name, 0.0) + sum(parts)
             if self.reward_model is not None and PRECOMPUTED not in answered.batch:
                 answered.non_tensor_batch[BY_MODEL] = object_column(models_alone(answered))
             batches.append(

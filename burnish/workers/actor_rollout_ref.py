@@ -37,7 +37,7 @@ from burnish.workers.model_worker import TrainedModelWorker
 from burnish.workers.objectives import PolicyObjective
 from burnish.workers.replica import Replica
 from burnish.workers.rollouts import Rollouts
-from burnish.workers.trajectories import ROLLOUT_ROWS
+from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS, ROLLOUT_ROWS
 from burnish.workers.updates import lengths, loss_mask, rows_with_gradient, update_metrics, update_rows
 
 
@@ -61,7 +61,9 @@ class ActorRolloutRefWorker(TrainedModelWorker):
             module = self.load(partial(load_causal_lm, model.path, model), mesh)
             self.reference, self.reference_mesh = frozen(module, model, ref.fsdp_config, mesh), mesh
             self.reference_weights = HostModule(module, parks=ref.fsdp_config.param_offload)
-        self.replica = Replica(self.config, self.tokenizer, self.actor, partial(self.loader, device=self.device))
+        self.replica = Replica(
+            self.config, self.tokenizer, self.actor, partial(self.loader, device=self.device), self.rank
+        )
         self.engine = self.replica.engine
         if self.device.type == "cuda":
             is_fused = isinstance(self.actor.forward.backbone, FusedBackbone)
@@ -106,13 +108,25 @@ class ActorRolloutRefWorker(TrainedModelWorker):
         self.engine.wake()
         return self.rollouts.generate(prompts, sampling, namespace, score)
 
+    @register(dispatch_mode=GROUPED_ROLLOUTS)
+    def begin_sequences(
+        self, prompts: DataProto, number: int, sampling: Sampling, namespace: str, score: bool, total: int | None = None
+    ) -> None:
+        """Begin what `generate_sequences` does, which goes on while this process trains."""
+        self.rollouts.begin(number, prompts, sampling, namespace, score, total)
+
+    @register(dispatch_mode=BEGUN_ROLLOUTS)
+    def finish_sequences(self, number: int) -> DataProto | None:
+        """Wait for what was begun under this number."""
+        return self.rollouts.finish(number)
+
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
     async def generate(
         self, prompt_ids: Sequence[int], sampling: Sampling, request_id: str, order: tuple[int, ...]
     ) -> Answer:
         """One completion for an agent loop in another process (`rollout/replicas.py`)."""
         completion = await self.engine.generate(prompt_ids, sampling, request_id=request_id, order=order)
-        return Answer(completion, self.replica.in_flight)
+        return Answer(completion, self.engine.in_flight)
 
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
     async def abort(self, request_id: str) -> None:
@@ -245,9 +259,11 @@ class ActorRolloutRefWorker(TrainedModelWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def close(self) -> None:
         """End what generating has started: processes that score, what agents opened, the engine's own thread."""
-        if not self.config.agents_apart:
-            self.rollouts.close()
-        self.replica.close()
+        try:
+            if not self.config.agents_apart:
+                self.rollouts.close()
+        finally:
+            self.replica.close()
 
     @property
     def temperature(self) -> float:

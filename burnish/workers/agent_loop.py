@@ -17,7 +17,7 @@ from burnish.protocol import DataProto
 from burnish.rollout.base import Sampling, run_to_end
 from burnish.rollout.replicas import Peer, Replicas
 from burnish.workers.rollouts import Rollouts
-from burnish.workers.trajectories import GROUPED_ROLLOUTS
+from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS
 
 
 class AgentLoopWorker(Worker):
@@ -26,6 +26,7 @@ class AgentLoopWorker(Worker):
     def __init__(self, config: PPOConfig, total_steps: int):
         self.config = config
         self.rollouts: Rollouts | None = None
+        self._ahead: dict[int, tuple[set[int], str]] = {}  # round → its prompts, and their namespace
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def connect(self, peers: Sequence[Peer]) -> None:
@@ -41,19 +42,44 @@ class AgentLoopWorker(Worker):
         self, prompts: DataProto, sampling: Sampling, namespace: str, score: bool, total: int | None = None
     ) -> DataProto:
         """As `Rollouts.generate`, for this worker's groups of a batch of `total` rows."""
+        rollouts = self._connected()
+        try:
+            return rollouts.generate(prompts, sampling, namespace, score, total)
+        finally:
+            self.replicas.forget(_uids(prompts), namespace)
+
+    @register(dispatch_mode=GROUPED_ROLLOUTS)
+    def begin_sequences(
+        self, prompts: DataProto, number: int, sampling: Sampling, namespace: str, score: bool, total: int | None = None
+    ) -> None:
+        """Begin what `generate_sequences` does, beside whatever else this worker does."""
+        self._connected().begin(number, prompts, sampling, namespace, score, total)
+        self._ahead[number] = _uids(prompts), namespace
+
+    @register(dispatch_mode=BEGUN_ROLLOUTS)
+    def finish_sequences(self, number: int) -> DataProto | None:
+        """Wait for what was begun under this number; None where this worker had no part in it."""
+        rollouts = self._connected()
+        try:
+            return rollouts.finish(number)
+        finally:
+            self.replicas.forget(*self._ahead.pop(number, ((), "")))
+
+    def _connected(self) -> Rollouts:
         if self.rollouts is None:
             raise WorkerError("agent loops have no policy to ask yet; call connect with the peers of its group first")
-        try:
-            return self.rollouts.generate(prompts, sampling, namespace, score, total)
-        finally:
-            self.replicas.forget()
+        return self.rollouts
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def close(self) -> None:
         """End the processes that score, and what agents started."""
-        if self.rollouts is not None:
-            self.rollouts.close()
-            self.rollouts = None
+        rollouts, self.rollouts = self.rollouts, None
+        if rollouts is not None:
+            rollouts.close()
+
+
+def _uids(prompts: DataProto) -> set[int]:
+    return set(prompts.non_tensor_batch["uid"].tolist())
 
 
 def share_of(config: PPOConfig, workers: int) -> PPOConfig:

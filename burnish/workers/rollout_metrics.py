@@ -1,7 +1,7 @@
 """What the rollout engine and the retriever did for a batch, as metrics: their counters after it, less those before.
 
 Everything here is a sum, so that figures of several rounds of a step are added up; `with_speed` then says how fast that
-was. An engine that does not count something has no metric of it.
+was. An engine that does not count something has no metric of it; a failure has one only where there was any.
 
 Replicas count each for itself, and work at the same time. Their counts are added up too, but the seconds are those of
 the one that was busy longest: tokens per second are then those of all replicas together.
@@ -10,6 +10,7 @@ the one that was busy longest: tokens per second are then those of all replicas 
 from collections.abc import Mapping, Sequence
 
 COUNTED = ("generated_tokens", "steps", "prefill_tokens", "shared_tokens", "prefix_hit_tokens", "preemptions")
+FAILURES = ("replica_restarts", "requests_again")  # see rollout/supervised.py
 REQUESTS, RETRIEVAL_S = "retrieval/requests", "retrieval/request_seconds"
 GENERATED, ENGINE_S, SPEED = "rollout/generated_tokens", "timing_s/engine", "perf/rollout_tokens_per_s"
 
@@ -19,7 +20,8 @@ def engine_metrics(before: Mapping[str, float], after: Mapping[str, float]) -> d
     metrics = {f"rollout/{name}": after[name] - before[name] for name in COUNTED if name in after}
     if "busy_s" in after:
         metrics[ENGINE_S] = after["busy_s"] - before["busy_s"]
-    return metrics
+    failed = {f"failures/{name}": after.get(name, 0.0) - before.get(name, 0.0) for name in FAILURES}
+    return metrics | {name: count for name, count in failed.items() if count}
 
 
 def replica_metrics(before: Sequence[Mapping[str, float]], after: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -2,7 +2,8 @@
 
 Consumes what the agent runner hands back, one `Trajectory` per row, and hands on a `DataProto` with prompts padded on
 the left and responses on the right to the batch's own maxima P and R. Nothing is tokenised here: the ids, masks and
-log-probs are the engine's own. Besides the tensors, a row gets
+log-probs are the engine's own. `token_versions` (B, R) is the version of the weights that sampled each token, where
+generation runs ahead of training. Besides the tensors, a row gets
 
     score_result     the ScoreResult of the trajectory, or of the reward its agent loop gave; None: not scored yet
     num_turns, truncated, retrieved …    what reward functions learn about it (`rewards/request.py`)
@@ -14,6 +15,7 @@ log-probs are the engine's own. Besides the tensors, a row gets
 
 `joined` makes one batch of several, scored or not. `ROLLOUT_ROWS` is how a call that returns such batches is split over
 several workers, and their batches joined; `GROUPED_ROLLOUTS` splits it between prompts only, which pads nothing.
+`BEGUN_ROLLOUTS` joins what such calls began.
 """
 
 import itertools
@@ -26,15 +28,19 @@ import torch.nn.functional as F
 
 from burnish.agents.runner import Trajectory
 from burnish.controller import DispatchPair
-from burnish.controller.dispatch import Call, Split, joined_rows, rows_to_each
+from burnish.controller.dispatch import Call, Split, joined_rows, rows_to_each, same_to_all
 from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import NEW_PROMPTS, TURN_REWARDS, proposed_by
 from burnish.rewards.request import FACTS, facts_of, loop_result
 from burnish.rewards.routing import data_source_of
 
+VERSIONS = "token_versions"
 
-def to_batch(trajectories: Sequence[Trajectory], pad_token_id: int, *, log_probs: bool = True) -> DataProto:
-    """The columns that "rollout" adds to a batch; without `rollout_log_probs` where they are not wanted."""
+
+def to_batch(
+    trajectories: Sequence[Trajectory], pad_token_id: int, *, log_probs: bool = True, versions: bool = False
+) -> DataProto:
+    """The columns that "rollout" adds to a batch; `rollout_log_probs` and `token_versions` where they are wanted."""
     outputs = [trajectory.output for trajectory in trajectories]
     prompts, prompt_present = _pad([output.prompt_ids for output in outputs], pad_token_id, left=True)  # (B, P)
     responses, response_present = _pad([output.response_ids for output in outputs], pad_token_id)  # (B, R)
@@ -42,6 +48,8 @@ def to_batch(trajectories: Sequence[Trajectory], pad_token_id: int, *, log_probs
     tensors["response_mask"], _ = _pad([output.response_mask for output in outputs], 0)
     if log_probs:
         tensors["rollout_log_probs"], _ = _pad([output.response_logprobs or [] for output in outputs], 0.0)
+    if versions:
+        tensors[VERSIONS], _ = _pad([_token_versions(trajectory) for trajectory in trajectories], 0)
     facts = [facts_of(output) for output in outputs]
     columns = {
         "score_result": [_result(trajectory) for trajectory in trajectories],
@@ -92,7 +100,13 @@ def groups_to_each(world_size: int, /, prompts: DataProto, *args: Any, **kwargs:
     return Split([Call((part, *args), dict(rest)) for part in parts], rows=len(uids))
 
 
+def join_begun(split: Split, outputs: list[Any]) -> DataProto | None:
+    """The batches that workers had begun, as one; a worker that was given no rows has none."""
+    return join_batches(split, [output for output in outputs if output is not None])
+
+
 ROLLOUT_ROWS = DispatchPair(rows_to_each, join_batches)
+BEGUN_ROLLOUTS = DispatchPair(same_to_all, join_begun)
 GROUPED_ROLLOUTS = DispatchPair(groups_to_each, join_batches)
 
 
@@ -106,7 +120,7 @@ def _widened(data: DataProto, prompt_width: int, response_width: int) -> DataPro
     columns = {name: data.batch[name] for name in data.batch.keys()}  # noqa: SIM118  (a TensorDict iterates over rows)
     left = prompt_width - columns["prompts"].shape[1]
     right = response_width - columns["responses"].shape[1]
-    for name in ("responses", "response_mask", "rollout_log_probs", "token_level_scores"):
+    for name in ("responses", "response_mask", "rollout_log_probs", VERSIONS, "token_level_scores"):
         if name in columns:
             columns[name] = F.pad(columns[name], (0, right))
     attention_mask = F.pad(columns["attention_mask"], (left, right))
@@ -123,6 +137,19 @@ def _sequences(prompts: torch.Tensor, responses: torch.Tensor, attention_mask: t
         "attention_mask": attention_mask,
         "position_ids": (attention_mask.cumsum(-1) - 1).clamp(min=0),
     }
+
+
+def _token_versions(trajectory: Trajectory) -> list[int]:
+    """Of each token of the response: 0 where nobody sampled it. Where a loop's response is not what was sampled for it,
+    in its order, all of it counts as old as the oldest."""
+    output, turns = trajectory.output, trajectory.completions
+    ids = [token for turn in turns for token in turn.token_ids]
+    versions = [version for turn in turns for version in turn.token_versions()]
+    own = output.policy_ids
+    if own != ids[: len(own)]:
+        versions = [min(versions, default=0)] * len(own)
+    sampled = iter(versions)
+    return [next(sampled) if mask else 0 for mask in output.response_mask]
 
 
 def _result(trajectory: Trajectory) -> Any:

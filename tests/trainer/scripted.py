@@ -48,7 +48,7 @@ class Script(WritingEngine):
         super().__init__(tokenizer, None)
         self.write, self.engine = write, engine
 
-    async def generate(self, prompt_ids, sampling, *, request_id, images=None, order=()):
+    async def generate(self, prompt_ids, sampling, *, request_id, images=None, order=(), on_token=None):
         asked = Asked(*order, self.tokenizer.decode(prompt_ids), request_id.startswith("val/"))
         text = self.write(asked)
         if text is None:
@@ -75,8 +75,8 @@ class Script(WritingEngine):
 def follow(monkeypatch: Any, write: Any) -> None:
     """All runs of this test have a policy that writes `write(asked)`."""
 
-    def make(name, module, tokenizer, rollout):
-        return Script(tokenizer, write, make_engine(name, module, tokenizer, rollout))
+    def make(name, module, tokenizer, rollout, logs):
+        return Script(tokenizer, write, make_engine(name, module, tokenizer, rollout, logs))
 
     monkeypatch.setattr(WORKER, make)
 

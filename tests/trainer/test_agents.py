@@ -300,7 +300,7 @@ def test_a_server_that_goes_away_stops_the_run(agents):
 def test_a_server_that_breaks_stops_the_run_and_tells_why(agents, kind):
     reply, parts = BROKEN[kind]
     with answering(FAUST, reply) as url, pytest.raises(RewardError) as error:
-        agents(searches, QUESTIONS, *SEARCH, f"retriever.url={url}", "retriever.timeout=0.3", "data.val_files=null")
+        agents(searches, QUESTIONS, *SEARCH, f"retriever.url={url}", "retriever.timeout=20", "data.val_files=null")
     for part in (f"retriever {url}: ", "reward.max_failure_ratio=0.05", *parts):
         assert part in str(error.value)
 

@@ -3,6 +3,9 @@
 import errno
 import json
 import os
+import subprocess
+import sys
+import textwrap
 import threading
 from pathlib import Path
 
@@ -178,7 +181,7 @@ def test_behind_training_a_checkpoint_appears_when_it_is_whole(tmp_path):
 
     def write(folder: Path) -> None:
         write_something("two")(folder)
-        assert go.wait(10)
+        assert go.wait(60)
 
     store.save_behind(2, write)
     assert store.finished(wait=False) is None
@@ -214,3 +217,24 @@ def test_a_failure_behind_training_is_the_same_error(tmp_path):
         store.save_behind(4, write_something("x"))
     store.save_behind(4, write_something("x"))
     assert store.finished(wait=True) == store.folder(4)
+
+
+def test_a_disk_that_hangs_is_given_up_and_does_not_keep_the_process_from_ending(tmp_path):
+    program = """
+        import sys, threading
+        from burnish.errors import DeadlineError
+        from burnish.trainer import checkpoint
+        checkpoint.CheckpointStore(sys.argv[1]).save(1, lambda folder: (folder / "w").write_text("whole"))
+        checkpoint.SAVE_DEADLINE_S = 0.2
+        store = checkpoint.CheckpointStore(sys.argv[1], workers_s=0.1)
+        try:
+            store.save(2, lambda folder: threading.Event().wait())
+        except DeadlineError as error:
+            print(error)
+        """
+    command = [sys.executable, "-c", textwrap.dedent(program), tmp_path]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith(f"writing checkpoint {tmp_path}/global_step_2 has not ended within 0.3 s")
+    assert "previous checkpoint is whole" in ended.stdout
+    assert CheckpointStore(tmp_path).latest().name == "global_step_1"

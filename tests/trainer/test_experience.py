@@ -1,7 +1,9 @@
 """What a step draws: samples with a greedy row beside them, scores less a penalty, and what becomes of failures."""
 
+import contextlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from burnish.protocol import DataProto
 from burnish.rewards.contract import ScoreResult
 from burnish.rewards.managers.naive import NaiveRewardManager
 from burnish.rollout.base import Completion, Sampling
+from burnish.trainer import experience
 from burnish.trainer.filter import GroupFilter
 from burnish.trainer.process_reward import outcomes
 from burnish.trainer.score import add_overlong_penalty, fold_baselines, score
@@ -93,6 +96,37 @@ def test_a_greedy_row_changes_no_sample(build_trainer, reward):
         width = int(without.batch["response_mask"].sum(-1).max())
         assert torch.equal(with_it.batch[name][:, :width], without.batch[name][:, :width]), name
     assert with_it.non_tensor_batch.keys() == without.non_tensor_batch.keys()
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_to_draw_prompts_is_no_generation(build_trainer, monkeypatch, staleness):
+    ahead = ["trainer.async_rollout.enable=true", f"trainer.async_rollout.staleness={staleness}"]
+    trainer = build_trainer("algorithm.adv_estimator=grpo", "data.val_files=null", *(ahead if staleness else ()))
+    stages, during = [], []
+
+    @contextlib.contextmanager
+    def timed(metrics, name):
+        stages.append(name)
+        yield
+        stages.pop()
+
+    def seen(name, called):
+        def call(*given):
+            during.append((name, tuple(stages)))
+            return called(*given)
+
+        return call
+
+    monkeypatch.setattr(experience, "timed", timed)
+    drawing = trainer.experience
+    monkeypatch.setattr(drawing, "_next_prompts", seen("draw", drawing._next_prompts))
+    monkeypatch.setattr(drawing, "policy", policy := SimpleNamespace(**vars(drawing.policy)))
+    for name in ("generate_sequences", "begin_sequences"):
+        monkeypatch.setattr(policy, name, seen("generate", getattr(policy, name)))
+    drawing.draw(1, {})
+    rounds = 1 + staleness
+    assert during == [("draw", ())] * rounds + [("generate", ("gen",))] * rounds
+    trainer.close()
 
 
 def test_remax_trains_on_the_samples_alone(train, reward, metrics_of):

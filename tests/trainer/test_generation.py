@@ -21,6 +21,7 @@ from burnish.cli.main import main
 from burnish.config import GenerationConfig
 from burnish.config.key import keys_of
 from burnish.config.model import ModelConfig
+from burnish.config.rules import program
 from burnish.data.chat import ChatRenderer
 from burnish.data.files import read_rows, write_parquet
 from burnish.data.tasks import arithmetic
@@ -308,13 +309,21 @@ def answered(monkeypatch):
     return numbers
 
 
+# `python -m burnish.trainer.main_generation`, which is not over when it is to be killed, however late that is.
+HELD = """
+import runpy, time
+from burnish.trainer.generation import Generation
+answer = Generation.answer
+Generation.answer = lambda self, rows: time.sleep(600) if 20 in rows else answer(self, rows)
+runpy.run_module("burnish.trainer.main_generation", run_name="__main__")
+"""
+
+
 def test_kill_9_and_the_same_command_give_the_file_that_was_never_interrupted(made, job, answered):
     """With the same batch size every bit is the same; with another one the rounding of log-probs differs."""
     write_parquet(arithmetic.rows("test", 24, seed=0), "test.parquet")
     keys = ["data.n_samples=2", "data.batch_size=2"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "burnish.trainer.main_generation", *job, *keys], start_new_session=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", HELD, *job, *keys], start_new_session=True)
     wait_for(lambda: list(Path("out.parquet.parts").glob("rows-*")), process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -395,7 +404,7 @@ def test_rows_choose_their_agent_loop(made, place):
         (["model.path=."], "no config.json; the model path must name a Hugging Face model folder"),
         (["model.path=./no/such"], "the model path ./no/such: there is no such folder"),
         (["data.nsamples=3"], "did you mean 'data.n_samples'?"),
-        (["rollout.name=vllm"], "The engines that are there are native and hf: rollout.name=native"),
+        (["rollout.name=vllm"], "rollout.name=vllm needs the package vllm"),
         (["rollout.agent.default_agent_loop=mine"], "rollout.agent.default_agent_loop=mine: there is no such agent"),
         (["data.output_path=out.json"], "the output is a parquet file; end it with .parquet"),
         (["data.output_path=test.parquet"], "is the file of data.path"),
@@ -403,7 +412,8 @@ def test_rows_choose_their_agent_loop(made, place):
         (["--plan"], "--plan is about training steps"),
     ],
 )
-def test_a_mistake_is_told_in_one_line_before_a_model_is_loaded(refuses, keys, words):
+def test_a_mistake_is_told_in_one_line_before_a_model_is_loaded(refuses, monkeypatch, keys, words):
+    monkeypatch.setattr(program, "find_spec", lambda name: None)
     assert words in refuses(*keys)
 
 
@@ -447,7 +457,30 @@ def test_prompts_are_cut_where_that_is_asked_for(made):
 
 def test_a_run_that_saved_nothing_does_not_bar_the_next(generate, made, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(generation.Generation, "load", lambda self: (_ for _ in ()).throw(RuntimeError("no memory")))
+        patch.setattr(generation, "load_engine", lambda *_: (_ for _ in ()).throw(RuntimeError("no memory")))
         code, _, err = generate("trainer.seed=5")
     assert code == 1 and "no memory" in err and "are saved" not in err
     assert len(made("trainer.seed=6")) == 10
+
+
+@pytest.mark.parametrize("what", [None, "runner", "rows"])
+def test_the_engine_is_closed_at_the_end_whatever_it_is(generate, monkeypatch, what):
+    closed, load, answer = [], generation.load_engine, generation.Generation.answer
+
+    def noted(*args):
+        engine = load(*args)
+        monkeypatch.setattr(engine, "close", lambda: closed.append(what))
+        return engine
+
+    def broken(*_):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(generation, "load_engine", noted)
+    if what == "runner":
+        monkeypatch.setattr(generation, "TrajectoryRunner", broken)
+    if what == "rows":
+        monkeypatch.setattr(
+            generation.Generation, "answer", lambda self, rows: broken() if 4 in rows else answer(self, rows)
+        )
+    code, _, err = generate("data.batch_size=2")
+    assert (code, closed) == (0 if what is None else 1, [what]) and ("no room" in err) == (what is not None)

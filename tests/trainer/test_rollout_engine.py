@@ -22,7 +22,7 @@ ASKED = [5, 6, 7]
 
 
 def engine_of(trainer):
-    return trainer.policy.worker.engine
+    return trainer.policy.worker.engine.engine
 
 
 def greedy(trainer):

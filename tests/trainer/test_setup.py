@@ -146,7 +146,7 @@ def test_several_processes_are_rays_and_agent_loops_run_on_cpus(job, reward, clu
     trainer = setup.build(loaded.config)
     (how,) = cluster.connected
     assert how.pop("ray_init") is loaded.config.ray_init
-    assert how == {"processes": 4, "logs": Path("run/logs"), "deadline_s": 7, "start_deadline_s": 9}
+    assert how == {"processes": 4, "logs": Path("run/logs"), "deadline_s": 7, "start_deadline_s": 9, "run": Path("run")}
     manager = trainer.resource_pool_manager
     assert {name: pool.process_on_nodes for name, pool in manager.pools.items()} == {"global_pool": [2], "agents": [2]}
     assert manager.pools["agents"].device == "cpu" and manager.roles_of("agents") == [Role.AgentLoop]

@@ -43,8 +43,10 @@ def take_strike(where: str, rank: int, step: int) -> bool:
     match order["how"]:
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(1000)  # the signal may reach another thread first
         case "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(1000)
         case "sleep":
             time.sleep(1000)
         case "raise":

@@ -89,6 +89,20 @@ def test_ppo_with_critic_reference_and_reward_model_on_two(same, judged):
     assert "reward_model/score/mean" in lines[0] and "actor/reward_kl_penalty" in lines[0]
 
 
+@pytest.mark.ray
+@pytest.mark.parametrize("workers", [0, 2], ids=["in one process", "on two workers"])
+def test_generation_that_runs_ahead(run, workers):
+    """Not the same figures, which depend on how long things take: the same prompts, each once, and none too old."""
+    ahead = ["trainer.async_rollout.enable=true", "trainer.async_rollout.staleness=2"]
+    run(workers, *GRPO, *ahead, "data.val_files=null", "trainer.total_epochs=2", "trainer.default_local_dir=run")
+    lines = lines_of("run")
+    for step, line in enumerate(lines):
+        rows = map(json.loads, Path(f"run/rollouts/{step + 1}.jsonl").read_text().splitlines())
+        assert [(row["uid"], row["sample"]) for row in rows] == [(4 * step + i // 3, i % 3) for i in range(12)]
+        assert line["training/off_policy/age_max"] <= 2 and abs(line.get("training/off_policy/kl_0", 0.0)) < 1e-6
+    assert len(lines) == 6 and max(line["training/off_policy/age_max"] for line in lines) > 0
+
+
 # --- the matrix -------------------------------------------------------------------------------------------------------
 
 CASES = {

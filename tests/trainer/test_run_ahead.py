@@ -1,0 +1,139 @@
+"""Generation that runs ahead of training: which prompts make up a step, how old its tokens are, and going on after a
+stop. The numbers of staleness 0 are those of the synchronous loop."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from burnish.errors import NothingToLearn, RewardError
+from burnish.protocol import DataProto
+from burnish.trainer.off_policy import off_policy_metrics
+from burnish.trainer.ppo import PPOTrainer
+
+GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3", "data.val_files=null"]
+SIX = ["trainer.total_epochs=2", "trainer.save_freq=1"]  # 12 rows in batches of 4: six steps
+
+
+def ahead(staleness):
+    return ["trainer.async_rollout.enable=true", f"trainer.async_rollout.staleness={staleness}"]
+
+
+def drawn(run="run"):
+    """(uid, sample) of each step that was trained."""
+    steps = {}
+    for path in Path(run, "rollouts").glob("*.jsonl"):
+        steps[int(path.stem)] = [(row["uid"], row["sample"]) for row in map(json.loads, path.read_text().splitlines())]
+    return [steps[step] for step in sorted(steps)]
+
+
+def test_staleness_0_is_the_synchronous_loop(train, metrics_of):
+    train(*GRPO, *SIX)
+    shutil.move("run", "plain")
+    train(*GRPO, *SIX, *ahead(0))
+    assert metrics_of("plain") == metrics_of("run")
+    one, other = (load_file(f"{run}/global_step_6/actor/model.safetensors") for run in ("plain", "run"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("staleness", [1, 2])
+def test_every_prompt_is_trained_once_and_no_token_is_too_old(train, metrics_of, staleness):
+    train(*GRPO, *SIX, *ahead(staleness))
+    assert drawn() == [[(4 * step + i // 3, i % 3) for i in range(12)] for step in range(6)]
+    lines = metrics_of("run")
+    ages = [line["training/off_policy/age_max"] for line in lines]
+    assert ages[0] == 0 and max(ages) <= staleness and max(ages) > 0
+    for line in lines:
+        shares = [value for name, value in line.items() if name.startswith("training/off_policy/tokens_")]
+        assert sum(shares) == pytest.approx(1)
+        assert line["rollout_corr/active"] == 1
+        if "training/off_policy/kl_0" in line:
+            assert abs(line["training/off_policy/kl_0"]) < 1e-6, "tokens of the newest weights have their log-probs"
+    older = [line.get("training/off_policy/kl_1", 0.0) for line in lines]
+    assert max(older) > 1e-6, "tokens of older weights have not"
+
+
+def test_what_was_begun_and_not_trained_is_begun_again_after_a_stop(train, monkeypatch):
+    train(*GRPO, *SIX, *ahead(2))
+    whole = drawn()
+    shutil.rmtree("run")
+    update = PPOTrainer.note_updates
+
+    def die(self, role, updates, metrics):
+        if self.step == 4:
+            raise KeyboardInterrupt
+        return update(self, role, updates, metrics)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PPOTrainer, "note_updates", die)
+        with pytest.raises(KeyboardInterrupt):
+            train(*GRPO, *SIX, *ahead(2))
+    state = json.loads(Path("run/global_step_3/data/trainer.json").read_text())
+    assert state["experience"]["position"] == 12, "the rounds that were ahead are not in it"
+    train(*GRPO, *SIX, *ahead(2))
+    assert drawn() == whole
+    events = [json.loads(line)["kind"] for line in Path("run/events.jsonl").read_text().splitlines()]
+    assert events.count("resume") == 1
+
+
+def test_rounds_of_dynamic_sampling_run_ahead_too(train, reward, metrics_of):
+    reward("return float(len(solution_str) % 2)")
+    keys = ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=seq_reward", "data.gen_batch_size=4"]
+    train(*GRPO, *keys, *ahead(1), "trainer.total_training_steps=4")
+    steps = [{uid for uid, _ in step} for step in drawn()]
+    assert len(set.union(*steps)) == sum(map(len, steps)), "a prompt was trained twice"
+    assert all(line["training/off_policy/age_max"] <= 1 for line in metrics_of("run"))
+
+
+def test_dynamic_sampling_looks_at_a_whole_pass_before_it_gives_up(train, reward):
+    reward("return 1.0")
+    keys = ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=seq_reward", "data.gen_batch_size=4",
+            "algorithm.filter_groups.max_num_gen_batches=0"]  # fmt: skip
+    for staleness in (0, 2):
+        with pytest.raises(NothingToLearn, match="12 groups of 3 rounds"):
+            train(*GRPO, *keys, *ahead(staleness), "trainer.total_training_steps=2")
+        shutil.rmtree("run")
+
+
+def test_a_round_that_fails_ends_the_run_when_its_turn_comes(train, reward):
+    reward("raise ValueError('no score')")
+    with pytest.raises(RewardError, match="no score"):
+        train(*GRPO, *SIX, *ahead(2))
+
+
+def answers(run, step):
+    return [json.loads(line)["response"] for line in Path(run, "validation", f"{step}.jsonl").read_text().splitlines()]
+
+
+def test_validation_beside_rounds_ahead_is_of_the_newest_weights(train):
+    keys = [*GRPO[:2], *SIX, "trainer.val_before_train=false"]
+    keys.append("actor_rollout_ref.actor.optim.lr=1e-2")
+    train(*keys, *ahead(2), "trainer.test_freq=1")
+    for step in (2, 5):
+        saved = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path=run/global_step_{step}"]
+        train(*keys, *saved, "trainer.val_only=true", f"trainer.default_local_dir=only{step}")
+        assert answers("run", step) == answers(f"only{step}", step)
+    assert answers("run", 2) != answers("run", 5)
+
+
+def test_figures_of_ages():
+    batch = DataProto.from_dict(
+        {
+            "response_mask": torch.tensor([[1, 1, 0, 1], [1, 1, 0, 0], [0, 0, 0, 0]]),
+            "token_versions": torch.tensor([[3, 3, 0, 4], [5, 5, 0, 0], [0, 0, 0, 0]]),
+            "old_log_probs": torch.tensor([[-1.0, -1.0, 0, -1.0], [-1.0, -2.0, 0, 0], [0.0, 0, 0, 0]]),
+            "rollout_log_probs": torch.tensor([[-1.0, -2.0, 0, -1.0], [-1.0, -2.0, 0, 0], [0.0, 0, 0, 0]]),
+        }
+    )
+    found = {name.rpartition("/")[2]: value for name, value in off_policy_metrics(batch, 5).items()}
+    assert found.pop("kl_2") == pytest.approx((torch.e - 2) / 2)
+    assert found == pytest.approx(
+        {
+            "age_mean": 1.0, "age_max": 2.0, "mixed_ratio": 0.5, "tokens_0": 0.4, "tokens_1": 0.2, "tokens_2": 0.4,
+            "kl_0": 0.0, "kl_1": 0.0,
+        }
+    )  # fmt: skip
+    assert off_policy_metrics(batch.select(["response_mask"]), 5) == {}
