@@ -159,9 +159,10 @@ def make_app(service: Service) -> FastAPI:
 
     @app.get("/health")
     async def health() -> Response:
-        well = service.engine.alive
-        state = {"status": "ok" if well else "stopped", "answers_in_flight": service.engine.in_flight}
-        return JSONResponse(state, status_code=200 if well else 503)
+        engine = service.engine
+        status = "stopped" if not engine.alive else "lost" if engine.lost else "ok"
+        state = {"status": status, "answers_in_flight": engine.in_flight}
+        return JSONResponse(state, status_code=200 if status == "ok" else 503)
 
     return app
 

@@ -57,6 +57,11 @@ class EngineThread:
     def alive(self) -> bool:
         return self._thread.is_alive() and not self._stopped
 
+    @property
+    def lost(self) -> bool:
+        """Whether the engine can answer no more, although its thread runs. One that is just being replaced is not."""
+        return self._engine.lost() is not None
+
     def submit(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, sink: Sink) -> None:
         """Generate; `sink` is called in the readers' loop with every event of this request."""
         if not self.alive:

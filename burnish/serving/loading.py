@@ -1,20 +1,24 @@
 """From what was typed after `burnish serve` or `burnish chat` to a model that answers.
 
-Consumes `ModelOptions`, the flags that both commands have; hands on a `ServedModel`. What can be told without torch or
-weights (no such folder, no such engine, a context longer than the model's) is told first.
+Consumes `ModelOptions`, the flags that both commands have; hands on a `ServedModel`, whose engine they close at their
+end. What can be told without torch or weights (no such folder, no such engine, a context longer than the model's) is
+told first.
 """
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from burnish.config.model import DTYPES, ModelConfig
 from burnish.config.rollout import RolloutConfig
-from burnish.errors import ConfigError, ModelError, NotAvailable
+from burnish.config.rules.engine import PROGRAMS
+from burnish.config.rules.vllm import COOLEST, HOTTEST
+from burnish.errors import ConfigError, ModelError
 from burnish.models.facts import read_model_facts
 from burnish.models.folder import resolve_path
-from burnish.rollout import ENGINES, LATER, load_engine
+from burnish.rollout import ENGINES, load_engine
 
 if TYPE_CHECKING:
     import torch
@@ -48,6 +52,7 @@ class ServedModel:
     longest_token: int  # characters
     device: str
     dtype: str
+    engine_name: str
 
     @property
     def context(self) -> int:
@@ -57,13 +62,20 @@ class ServedModel:
         return f"{self.name} on {self.device} in {self.dtype}, context {self.context} tokens"
 
 
+def temperature_problem(engine_name: str, temperature: float) -> str | None:
+    """Why an engine cannot sample at a temperature, if so."""
+    if engine_name != "vllm" or temperature == 0 or COOLEST <= temperature <= HOTTEST:
+        return None
+    return f"temperature {temperature:g}: vLLM takes 0 (greedy), or {COOLEST:g} to {HOTTEST:g}; choose one of these"
+
+
 def check(options: ModelOptions) -> None:
     """Everything that can be wrong with the options and seen without loading anything."""
     there = ", ".join(ENGINES)
-    if options.engine in LATER:
-        raise NotAvailable(LATER[options.engine], f"This version has --engine {there}.")
     if options.engine not in ENGINES:
         raise ConfigError(f"--engine {options.engine}: no such engine; this version has {there}")
+    if options.engine in PROGRAMS:
+        PROGRAMS[options.engine].need(f"--engine {options.engine}", "--engine ")
     if options.dtype not in DTYPES:
         raise ConfigError(f"--dtype {options.dtype}: choose one of {', '.join(DTYPES)}")
     own = read_model_facts(resolve_path(options.folder)).context
@@ -85,18 +97,19 @@ def load(options: ModelOptions, name: str | None = None) -> ServedModel:
     )
     rollout = RolloutConfig(name=options.engine, max_model_len=options.max_model_len, max_num_seqs=options.max_num_seqs)
     tokenizer = load_tokenizer(options.folder, options.trust_remote_code)
-    engine = load_engine(model, tokenizer, rollout, device, dtype)
-    return ServedModel(
+    make = partial(
+        ServedModel,
         name=name or own_name(options.folder),
         tokenizer=tokenizer,
-        engine=engine,
         renderer=ChatRenderer(tokenizer),
         special_ids=special_ids(tokenizer),
         # As the vocabulary writes them: no shorter than the text they stand for.
         longest_token=max(map(len, tokenizer.get_vocab())),
         device=str(device),
         dtype=dtype,
+        engine_name=options.engine,
     )
+    return make(engine=load_engine(model, tokenizer, rollout, device, dtype))  # last: what fails leaves no program
 
 
 def pick_dtype(options: ModelOptions, device: "torch.device") -> str:

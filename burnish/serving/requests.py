@@ -22,7 +22,7 @@ from burnish.errors import ConfigError, UserError
 from burnish.rollout.base import Sampling, request_seed
 from burnish.rollout.stops import UNFINISHED
 from burnish.serving.fields import Fields, Problem, bad, is_ids, shown
-from burnish.serving.loading import ServedModel
+from burnish.serving.loading import ServedModel, temperature_problem
 
 MAX_N = 128
 MAX_SEQUENCES = 256  # prompts × n of one request
@@ -164,6 +164,8 @@ def _asked(
         )
     stream, include_usage = read_stream(fields)
     sampling = read_sampling(fields, max_tokens, model.engine.vocabulary)
+    if (problem := temperature_problem(model.engine_name, sampling.temperature)) is not None:
+        raise bad(problem, param="temperature")
     return Asked([], n, sampling, log_probs, stream, include_usage)
 
 

@@ -2,7 +2,7 @@
 
 The port is taken before the model is loaded, so that a wrong one costs nothing. Ctrl-C or SIGTERM ends it: no new
 connections; running requests have `GRACE_S` to finish, then they are aborted and told so; then the engine's thread
-ends. A second Ctrl-C does not wait for them.
+ends, and what the engine has started. A second Ctrl-C does not wait for them.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -61,7 +61,8 @@ def serve(options: ServeOptions) -> int:
             )
         logger.info("loading %s", options.model.folder)
         model = load(options.model, options.name)
-        return asyncio.run(run(model, options, listener, lambda _: say_hello(model, options, listener)))
+        with closing(model.engine):
+            return asyncio.run(run(model, options, listener, lambda _: say_hello(model, options, listener)))
 
 
 async def run(

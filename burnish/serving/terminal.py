@@ -23,9 +23,9 @@ from pathlib import Path
 
 from burnish.config.nearest import nearest
 from burnish.data.chat import Message
-from burnish.errors import BurnishError, DataError
+from burnish.errors import BurnishError, ConfigError, DataError
 from burnish.rollout.base import Completion, Sampling, request_seed
-from burnish.serving.loading import ModelOptions, ServedModel, load
+from burnish.serving.loading import ModelOptions, ServedModel, load, temperature_problem
 from burnish.serving.text import TextStream
 from burnish.tracking.literal import literal
 
@@ -42,29 +42,35 @@ COMMAND = re.compile(r"/[a-z]+")
 
 def chat(options: ModelOptions, sampling: Sampling, seed: int | None, system: str | None) -> int:
     """Talk until the input ends; the exit code."""
+    if (problem := temperature_problem(options.engine, sampling.temperature)) is not None:
+        raise ConfigError(f"--{problem}")
     model = load(options)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a model may write what the terminal's encoding cannot
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
-    conversation = Conversation(system)
-    talk = Talk(model, conversation, sampling, secrets.randbits(63) if seed is None else seed)
-    if interactive:
-        tell(f"{model.facts()}. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.")
-    with asyncio.Runner() as runner:
-        for line in lines(interactive):
-            try:
-                command, text = split(line)
-                if command == "/exit":
-                    break
-                if command:
-                    tell(obey(command, text, conversation))
-                elif text.strip() and runner.run(talk.turn(text)).finish_reason == "abort" and not interactive:
-                    raise KeyboardInterrupt
-            except (BurnishError, KeyboardInterrupt) as error:
-                if not interactive:
-                    raise
-                tell(str(error) or "stopped")
+    talk = Talk(model, Conversation(system), sampling, secrets.randbits(63) if seed is None else seed)
+    with contextlib.closing(model.engine), asyncio.Runner() as runner:
+        if interactive:
+            tell(f"{model.facts()}. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.")
+        take_turns(talk, runner, interactive)
     return 0
+
+
+def take_turns(talk: "Talk", runner: asyncio.Runner, interactive: bool) -> None:
+    """Line by line. What goes wrong ends it, unless it is typed."""
+    for line in lines(interactive):
+        try:
+            command, text = split(line)
+            if command == "/exit":
+                break
+            if command:
+                tell(obey(command, text, talk.conversation))
+            elif text.strip() and runner.run(talk.turn(text)).finish_reason == "abort" and not interactive:
+                raise KeyboardInterrupt
+        except (BurnishError, KeyboardInterrupt) as error:
+            if not interactive:
+                raise
+            tell(str(error) or "stopped")
 
 
 @dataclass

@@ -79,6 +79,15 @@ def test_the_four_kinds_of_prompts(nano, prompt, texts):
     assert [ids for ids, _ in asked.sequences()] == [ids for ids in asked.prompts for _ in range(2)]
 
 
+def test_a_temperature_that_vllm_would_change_is_refused(nano):
+    served = replace(nano, engine_name="vllm")
+    problem = refusal(chat, served, temperature=0.005)
+    assert problem.status == 400 and problem.body["error"]["param"] == "temperature"
+    assert "temperature 0.005: vLLM takes 0 (greedy), or 0.01 to 2" in str(problem)
+    assert [chat(served, temperature=x).sampling.temperature for x in (0, 0.01, 2)] == [0, 0.01, 2]
+    assert chat(nano, temperature=0.005).sampling.temperature == 0.005
+
+
 def test_variables_of_the_template(tmp_path):
     from burnish.models.tiny import write_tiny_model
     from burnish.serving.loading import ModelOptions, load

@@ -99,7 +99,7 @@ def test_a_stream_says_its_usage_where_it_is_asked_to(client):
 
 def test_the_lines_of_a_stream(nano_server):
     body = {"model": "nano", "messages": QUESTION, "stream": True, "max_tokens": 3}
-    answer = httpx.post(f"{nano_server.url}/v1/chat/completions", json=body)
+    answer = httpx.post(f"{nano_server.url}/v1/chat/completions", json=body, timeout=DEADLINE_S)
     assert answer.headers["content-type"].startswith("text/event-stream")
     events = answer.text.split("\n\n")
     assert events[-2:] == ["data: [DONE]", ""] and all(event.startswith("data: {") for event in events[:-2])
@@ -159,7 +159,7 @@ def test_completions_of_text_and_of_ids(client, nano):
     both = client.completions.create(prompt=[text, "<|start|>12+34=?\n"], n=2, **fields)
     assert [choice.index for choice in both.choices] == [0, 1, 2, 3] and both.choices[0].text == by_text.choices[0].text
     alone = by_text.choices[0].logprobs.token_logprobs  # in another batch sums are rounded otherwise
-    assert both.choices[0].logprobs.token_logprobs == pytest.approx(alone, abs=1e-5)
+    assert both.choices[0].logprobs.token_logprobs == pytest.approx(alone, abs=1e-4)
     assert client.completions.create(prompt=[ids, ids], **fields).usage.prompt_tokens == 2 * len(ids)
     assert client.completions.create(model="nano", prompt=text).usage.completion_tokens <= 16
 
@@ -195,7 +195,7 @@ def test_every_line_of_a_stream_is_ascii(serving, talkative):
     """So that no client takes a character of the answer for the end of a line."""
     with serving(talkative) as running:
         body = {"model": "talkative", "prompt": "é", "seed": 3, "max_tokens": 60, "ignore_eos": True, "stream": True}
-        answer = httpx.post(f"{running.url}/v1/completions", json=body)
+        answer = httpx.post(f"{running.url}/v1/completions", json=body, timeout=DEADLINE_S)
     texts = [json.loads(line[6:])["choices"][0]["text"] for line in answer.text.splitlines() if line[:7] == "data: {"]
     assert answer.content.isascii() and not "".join(texts).isascii()
 
@@ -266,7 +266,7 @@ def test_errors_reach_the_client_as_its_own(client, fields, error, message):
     ],
 )
 def test_other_errors_have_openais_shape_too(nano_server, method, path, options, status, message):
-    answer = httpx.request(method, nano_server.url + path, **options)
+    answer = httpx.request(method, nano_server.url + path, timeout=DEADLINE_S, **options)
     assert answer.status_code == status
     error = answer.json()["error"]
     assert set(error) == {"message", "type", "param", "code"} and message in error["message"]
@@ -278,10 +278,10 @@ def test_a_key_is_asked_for(serving, another):
             ask(running.client("wrong"))
         with pytest.raises(openai.AuthenticationError):
             running.client("wrong").models.list()
-        assert httpx.get(f"{running.url}/v1/models").status_code == 401
+        assert httpx.get(f"{running.url}/v1/models", timeout=DEADLINE_S).status_code == 401
         right = {"Authorization": "Bearer sésame".encode()}
-        assert httpx.get(f"{running.url}/v1/models", headers=right).status_code == 200
-        assert httpx.get(f"{running.url}/health").status_code == 200
+        assert httpx.get(f"{running.url}/v1/models", headers=right, timeout=DEADLINE_S).status_code == 200
+        assert httpx.get(f"{running.url}/health", timeout=DEADLINE_S).status_code == 200
 
 
 def test_health_answers_during_a_forward_pass(serving, held, another):
@@ -289,9 +289,18 @@ def test_health_answers_during_a_forward_pass(serving, held, another):
         with held(another) as waiting:
             answer = pool.submit(ask, running.client(), max_tokens=4)
             assert waiting.wait(DEADLINE_S)
-            assert httpx.get(f"{running.url}/health").json() == {"status": "ok", "answers_in_flight": 1}
+            health = httpx.get(f"{running.url}/health", timeout=DEADLINE_S).json()
+            assert health == {"status": "ok", "answers_in_flight": 1}
         assert answer.result().usage.completion_tokens == 4
-        assert httpx.get(f"{running.url}/health").json()["answers_in_flight"] == 0
+        assert httpx.get(f"{running.url}/health", timeout=DEADLINE_S).json()["answers_in_flight"] == 0
+
+
+def test_health_tells_of_an_engine_that_is_given_up(serving, another, monkeypatch):
+    with serving(another) as running:
+        assert httpx.get(f"{running.url}/health", timeout=DEADLINE_S).status_code == 200
+        monkeypatch.setattr(another.engine, "lost", lambda: "given up")
+        answer = httpx.get(f"{running.url}/health", timeout=DEADLINE_S)
+        assert (answer.status_code, answer.json()["status"]) == (503, "lost")
 
 
 def test_a_short_answer_does_not_wait_for_a_long_one(serving, talkative):
@@ -362,6 +371,7 @@ def test_a_connection_that_never_says_what_it_wants_is_closed(serving, another, 
         with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as slow:
             slow.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n")
             assert slow.recv(100) == b""
+        monkeypatch.setattr(server_module, "SILENCE_S", DEADLINE_S)
         assert ask(running.client(), max_tokens=2).usage.completion_tokens == 2
 
 
@@ -401,8 +411,8 @@ def test_the_access_log_is_one_short_line(serving, another, caplog):
     with serving(another) as running:
         ask(running.client(), max_tokens=3)
         list(ask(running.client(), max_tokens=4, stream=True))
-        httpx.get(f"{running.url}/v1/a%0Ab%1b")
-        httpx.get(f"{running.url}/health")
+        httpx.get(f"{running.url}/v1/a%0Ab%1b", timeout=DEADLINE_S)
+        httpx.get(f"{running.url}/health", timeout=DEADLINE_S)
     lines = [r.getMessage() for r in caplog.records if r.name == "burnish.serving.wire"]
     assert [line.rpartition(" tokens")[0] or line.rpartition(" 404 ")[0] for line in lines] == [
         "POST /v1/chat/completions 200 11+3",
@@ -425,10 +435,11 @@ def test_stopping_aborts_what_does_not_finish_in_time(serving, talkative, monkey
         assert answer.result().json()["error"]["message"] == "the server is shutting down"
         last = streamed.result().text.strip().split("\n\n")[-1]
         assert json.loads(last.removeprefix("data: "))["error"]["code"] == "shutting_down"
-    assert set(threading.enumerate()) <= before
+    until(lambda: set(threading.enumerate()) <= before)
 
 
-def test_stopping_lets_short_answers_finish(serving, held, another):
+def test_stopping_lets_short_answers_finish(serving, held, another, monkeypatch):
+    monkeypatch.setattr(server_module, "GRACE_S", DEADLINE_S)
     with serving(another) as running, ThreadPoolExecutor() as pool:
         with held(another) as waiting:
             answer = pool.submit(ask, running.client(), max_tokens=5)
