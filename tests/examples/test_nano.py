@@ -55,7 +55,7 @@ def test_it_is_made_by_the_sft_recipes(make_nano, tmp_path, monkeypatch):
         monkeypatch.setattr(make_nano, name, value)
     places = [f"--out={tmp_path / 'out'}", f"--work={tmp_path / 'work'}"]
     make_nano.main([*places, "trainer.total_training_steps=2"])
-    assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").num_parameters() == pytest.approx(250_000, rel=0.1)
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").num_parameters() == pytest.approx(362_000, rel=0.1)
     assert AutoTokenizer.from_pretrained(tmp_path / "out").decode([1]) == "<|end|>"
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert "model.safetensors" in names and not names & {"optimizer.safetensors", "rng.safetensors", "engine.json"}
