@@ -66,6 +66,10 @@ class Scribe(RolloutEngine):
     def sleep(self) -> None: ...
     def wake(self) -> None: ...
     def abort(self, request_id: str) -> None: ...
+    @property
+    def in_flight(self) -> int:
+        return 0
+
     def stats(self) -> dict[str, float]:
         return {}
 

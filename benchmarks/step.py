@@ -55,7 +55,7 @@ from burnish.trainer.ppo import PPOTrainer
 
 # Hidden size, layers, heads, key-value heads, intermediate size, vocabulary, whether the output layer is the embedding.
 SHAPES = {
-    "nano": (96, 2, 4, 4, 256, 259, True),
+    "nano": (128, 2, 4, 4, 256, 259, True),
     "mini": (256, 6, 8, 8, 1024, 259, True),
     "qwen2.5-0.5b": (896, 24, 14, 2, 4864, 151936, True),
     "qwen2.5-1.5b": (1536, 28, 12, 2, 8960, 151936, True),
