@@ -80,7 +80,6 @@ SEARCH = (
 )
 
 LATER = {
-    SGLANG: "package sglang",
     "… model_engine=megatron …": "Megatron-core",
     "… actor_rollout_ref.actor.strategy=megatron …": "Megatron-core",
 }
@@ -269,9 +268,9 @@ def assert_tensorboard_shows(name: str, steps: list[int]) -> None:
 def test_the_engine_that_is_not_there(shell):
     done = shell(VLLM)
     assert done.returncode == 2
-    assert done.stderr.startswith("burnish: error: not available yet: ") and "Traceback" not in done.stderr
-    assert "package vllm" in done.stderr and "actor_rollout_ref.rollout.name=vllm" in done.stderr
-    assert re.search(r"\bhf\b", done.stderr), "the engine that is there"
+    assert done.stderr.startswith("burnish: error: actor_rollout_ref.rollout.name=vllm needs the package vllm")
+    assert "Traceback" not in done.stderr
+    assert "actor_rollout_ref.rollout.name=native" in done.stderr, "the engine that is there"
 
 
 def test_short_form(shell):
@@ -443,6 +442,13 @@ def test_lines_whose_part_comes_later(run, line, place):
     assert code == 2
     assert err.startswith("burnish: error: not available yet: ") and "Traceback" not in err
     assert LATER[line] in err
+    assert not (place / "outputs").exists()
+
+
+def test_a_line_whose_engine_is_not_installed(run, place, monkeypatch):
+    monkeypatch.setattr("burnish.config.rules.program.find_spec", lambda name: None)
+    code, _, err = run(SGLANG)
+    assert code == 2 and "actor_rollout_ref.rollout.name=sglang needs the package sglang, which is not installed" in err
     assert not (place / "outputs").exists()
 
 
