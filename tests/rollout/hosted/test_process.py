@@ -26,7 +26,7 @@ PROGRAM = textwrap.dedent(
 
     pipe = Connection(int(sys.argv[1]))
     start = pipe.recv()
-    print("it begins")
+    print("it begins", flush=True)
     if start.arguments.get("dies"):
         sys.exit(3)
     if problem := start.arguments.get("problem"):
