@@ -113,6 +113,8 @@ class Supervised(RolloutEngine):
                 else:
                     self._note(completion)
                     request.check(completion)
+                    if completion.finish_reason == "abort" and len(completion.token_ids) < len(request.token_ids):
+                        return request.as_told(self._version)  # by an engine that is lost
                     return completion
                 self._lose(engine, request.losses[-1])
         finally:

@@ -23,7 +23,7 @@ class Shop:
 
     def __init__(self):
         self.engines = []
-        self.fates = {}  # number of an engine → "hangs", "dies", "refuses"
+        self.fates = {}  # number of an engine → "hangs", "dies", "refuses", "is slow"
         self.opens = threading.Event()  # engines after the first are made once this is set
         self.opens.set()
         self.broken = 0  # new engines that cannot be made
@@ -64,10 +64,12 @@ class Fake(RolloutEngine):
             raise RolloutError(f"request {request_id}: not this one")
         if fate == "dies":
             raise EngineLost(f"request {request_id}: engine {self.number} is dead")
-        if fate == "hangs":
+        if fate in ("hangs", "is slow"):
             loop = asyncio.get_running_loop()
             self.waiting[request_id] = loop, loop.create_future()
             await self.waiting[request_id][1]
+            told = tokens[: self.shop.told]
+            return Completion(told, [-1.0] * len(told), "abort", None, self.number)
         self.answered += 1
         return Completion(tokens, [-1.0] * len(tokens), "stop", None, self.number)
 
@@ -108,6 +110,8 @@ class Fake(RolloutEngine):
 
     def abort(self, request_id):
         self.aborted.append(request_id)
+        if self.shop.fates.get(self.number) == "is slow":
+            self.waiting[request_id][1].set_result(None)
 
     def stats(self):
         return {"requests": self.requests, "running": 1, "busy_s": 2.0, "generated_tokens": 10}
@@ -406,6 +410,29 @@ def test_tokens_of_a_request_that_is_aborted_keep_the_versions_that_sampled_them
     aborted = in_time(main())
     assert (aborted.token_ids, aborted.finish_reason) == ([5, 6, 7], "abort")
     assert (aborted.policy_version, aborted.token_versions()) == (7, [7, 7, 8])
+
+
+def test_abort_of_a_request_that_is_asked_again_gives_all_that_was_told(shop, supervised):
+    """The second engine has not come as far as the first had."""
+    shop.fates = {0: "hangs", 1: "is slow"}
+    supervised.publish(None, 7)
+    shop.opens.clear()
+    seen = []
+
+    async def main():
+        task = asyncio.create_task(
+            supervised.generate([1], seeded(5), request_id="a", on_token=lambda token, _: seen.append(token))
+        )
+        await until(shop.making.is_set)
+        shop.told = 2
+        shop.opens.set()
+        await until(hung(shop, 1, 1))
+        supervised.abort("a")
+        return await task
+
+    aborted = in_time(with_loss(shop, main, 1))
+    assert aborted.token_ids == seen == [5, 6, 7] and len(aborted.log_probs) == 3
+    assert (aborted.finish_reason, aborted.token_versions()) == ("abort", [7, 7, 7])
 
 
 async def with_loss(shop, main, count):
