@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "run_ahead.py"
 SMALL = ["--shape", "nano", "--prompts", "2", "--n", "2", "--tokens", "16", "--tool-seconds", "0.05",
          "--tool-share", "0.5", "--steps", "9", "--device", "cpu"]  # fmt: skip
@@ -14,6 +16,7 @@ def bench(*arguments):
     return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=280)
 
 
+@pytest.mark.slow
 def test_a_table_and_a_line_of_figures():
     done = bench(*SMALL, "--staleness", "0", "1")
     assert done.returncode == 0, done.stderr

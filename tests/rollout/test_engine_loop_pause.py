@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 HEARTBEAT_S = 12.0  # what a pause must be longer than; and all else shorter, on a busy machine
 ENGINE = """
 import asyncio, sys, time
@@ -44,6 +46,7 @@ print("restarts:", supervised.stats()["replica_restarts"], flush=True)
 """
 
 
+@pytest.mark.slow
 def test_an_engine_is_not_lost_because_its_process_stood_still():
     process = subprocess.Popen(
         [sys.executable, "-c", ENGINE, str(HEARTBEAT_S)],
