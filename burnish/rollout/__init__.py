@@ -55,8 +55,10 @@ def load_engine(
     rollout: "RolloutConfig",
     device: "torch.device",
     dtype: str | None = None,
+    choice: str = "rollout.name=",
 ) -> "RolloutEngine":
     """An engine that generates with the weights of a model folder, where nothing is trained. Its caller closes it.
+    `choice` and a name is what errors call the choice of another engine.
 
     A program, which has a copy of its own, is given them from the CPU's memory, so that all of the GPU's is left to it.
     It must give a fixed sequence the log-probs that they give it there. It is supervised: one that is lost is replaced.
@@ -66,7 +68,7 @@ def load_engine(
     from burnish.models.device import dtype_on
     from burnish.models.loading import load_causal_lm
 
-    on_devices(rollout, "rollout", torch.cuda.device_count() if device.type == "cuda" else 0)
+    on_devices(rollout, "rollout", torch.cuda.device_count() if device.type == "cuda" else 0, choice)
     dtype = dtype_on(device, dtype or model.dtype)
     if engine_class(rollout.name).own_weights:
         return _load_program(model, tokenizer, rollout, dtype)

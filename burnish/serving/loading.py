@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from burnish.data.chat import ChatRenderer
     from burnish.rollout.base import RolloutEngine
 
+CHOICE = "--engine "  # of an engine, with its name
+
 
 @dataclass(frozen=True)
 class ModelOptions:
@@ -75,7 +77,7 @@ def check(options: ModelOptions) -> None:
     if options.engine not in ENGINES:
         raise ConfigError(f"--engine {options.engine}: no such engine; this version has {there}")
     if options.engine in PROGRAMS:
-        PROGRAMS[options.engine].need(f"--engine {options.engine}", "--engine ")
+        PROGRAMS[options.engine].need(f"{CHOICE}{options.engine}", CHOICE)
     if options.dtype not in DTYPES:
         raise ConfigError(f"--dtype {options.dtype}: choose one of {', '.join(DTYPES)}")
     own = read_model_facts(resolve_path(options.folder)).context
@@ -109,7 +111,8 @@ def load(options: ModelOptions, name: str | None = None) -> ServedModel:
         dtype=dtype,
         engine_name=options.engine,
     )
-    return make(engine=load_engine(model, tokenizer, rollout, device, dtype))  # last: what fails leaves no program
+    engine = load_engine(model, tokenizer, rollout, device, dtype, CHOICE)
+    return make(engine=engine)  # last: what fails leaves no program
 
 
 def pick_dtype(options: ModelOptions, device: "torch.device") -> str:

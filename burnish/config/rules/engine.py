@@ -32,14 +32,17 @@ def engine(rollout: BaseRolloutConfig, model: ModelConfig, section: str, given: 
         _check_attention(model, section)
 
 
-def on_devices(rollout: BaseRolloutConfig, section: str, gpus: int) -> None:
-    """Refuse what a program cannot do with the devices of one process; `gpus` 0: it computes on a CPU."""
-    size = rollout.tensor_model_parallel_size
+def on_devices(rollout: BaseRolloutConfig, section: str, gpus: int, choice: str | None = None) -> None:
+    """Refuse what a program cannot do with the devices of one process; `gpus` 0: it computes on a CPU.
+
+    `choice` and a name chooses an engine; None: the key in `section` does.
+    """
+    size, choice = rollout.tensor_model_parallel_size, choice or f"{section}.name="
     if gpus and rollout.name == "sglang":
         raise NotAvailable(
-            f"the sglang rollout engine on a GPU ({section}.name=sglang): SGLang was run with burnish on a CPU only "
+            f"the sglang rollout engine on a GPU ({choice}sglang): SGLang was run with burnish on a CPU only "
             "(docs/sglang.md)",
-            f"Use {section}.name=vllm or native, which take the same keys",
+            f"Use {choice}vllm or {choice}native, which take the same keys",
         )
     if gpus and size > gpus:
         raise ConfigError(

@@ -1,0 +1,31 @@
+"""What is refused before a model is loaded, in the words of these commands."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from burnish.config.rules import program
+from burnish.errors import ConfigError, NotAvailable
+from burnish.serving.loading import ModelOptions, load
+
+NANO = str(Path(__file__).parents[2] / "burnish" / "models" / "nano")
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """`installed(version)`: as if that version of every program were there."""
+
+    def pretend(version):
+        monkeypatch.setattr(program, "find_spec", lambda name: name)
+        monkeypatch.setattr(program, "version", lambda name: version)
+
+    return pretend
+
+
+def test_an_engine_that_cannot_use_a_gpu(installed, monkeypatch):
+    installed("0.5.23")
+    monkeypatch.setattr("burnish.models.device.pick_device", lambda *_, **__: torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(NotAvailable, match=r"on a GPU \(--engine sglang\).*Use --engine vllm or --engine native"):
+        load(ModelOptions(NANO, engine="sglang"))
