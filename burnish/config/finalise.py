@@ -17,7 +17,7 @@ from burnish.config.rules.checkpoint import checkpoint
 from burnish.config.rules.cluster import cluster
 from burnish.config.rules.correction import correction
 from burnish.config.rules.critic import critic
-from burnish.config.rules.engine import engine
+from burnish.config.rules.engine import deterministic, engine
 from burnish.config.rules.given import Given
 from burnish.config.rules.lora import lora
 from burnish.config.rules.offload import offload
@@ -52,6 +52,7 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
     run.expand_paths(config)
     rows.rows(config, given)
     engine(config.actor_rollout_ref.rollout, config.actor_rollout_ref.model, sampling.ROLLOUT, given)
+    deterministic(config, sampling.ROLLOUT)
     sampling.lengths(config, given)
     agents(config, given)
     batch.group_size(config, given)

@@ -95,6 +95,14 @@ def test_an_adapter_is_refused(finish, installed, name):
         finish({f"{ROLLOUT}.name": name, "actor_rollout_ref.model.lora_rank": 8})
 
 
+@pytest.mark.parametrize(("name", "label"), [("vllm", "vLLM"), ("sglang", "SGLang")])
+def test_a_run_that_is_the_same_bit_for_bit_is_refused(finish, installed, name, label):
+    installed("0.32.0" if name == "vllm" else "0.5.23")
+    with pytest.raises(ConfigError, match=rf"trainer\.deterministic=true with {ROLLOUT}\.name={name}: {label} .*=native"):
+        finish({f"{ROLLOUT}.name": name, "trainer.deterministic": True})
+    finish({"trainer.deterministic": True})
+
+
 def test_an_engine_over_several_gpus_needs_them_in_its_process(finish, installed):
     installed("0.32.0")
     keys = {f"{ROLLOUT}.name": "vllm", f"{ROLLOUT}.tensor_model_parallel_size": 2, "data.train_batch_size": 8}

@@ -1,9 +1,10 @@
 """What a rollout engine takes: a program, keys that only one reads, devices, attention that the native one can page.
 
-`engine` knows the keys alone; `on_devices` also how many GPUs there are.
+`engine` and `deterministic` know the keys alone; `on_devices` also how many GPUs there are.
 """
 
 from burnish.config.model import ModelConfig
+from burnish.config.ppo import PPOConfig
 from burnish.config.rollout import BaseRolloutConfig, RolloutConfig
 from burnish.config.rules.given import Given
 from burnish.config.rules.sglang import SGLANG
@@ -47,6 +48,16 @@ def on_devices(rollout: BaseRolloutConfig, section: str, gpus: int, choice: str 
     if gpus and size > gpus:
         raise ConfigError(
             f"{section}.tensor_model_parallel_size={size}: there are {gpus} GPUs for one engine; choose at most {gpus}"
+        )
+
+
+def deterministic(config: PPOConfig, section: str) -> None:
+    """ConfigError where a run is to be the same bit for bit, and a program that promises no such thing generates."""
+    name = config.actor_rollout_ref.rollout.name
+    if config.trainer.deterministic and name in PROGRAMS:
+        raise ConfigError(
+            f"trainer.deterministic=true with {section}.name={name}: {PROGRAMS[name].label} chooses its own kernels, "
+            f"and what runs together depends on when requests reach it; use {section}.name=native, or drop the first"
         )
 
 
