@@ -7,7 +7,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from burnish.config.rules.engine import on_devices
+from burnish.config.rules.engine import on_a_cpu, on_devices
 from burnish.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ def load_engine(
     from burnish.models.loading import load_causal_lm
 
     on_devices(rollout, "rollout", torch.cuda.device_count() if device.type == "cuda" else 0, choice)
+    if device.type == "cpu":
+        on_a_cpu(rollout, choice)
     dtype = dtype_on(device, dtype or model.dtype)
     if engine_class(rollout.name).own_weights:
         return _load_program(model, tokenizer, rollout, dtype)

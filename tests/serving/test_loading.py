@@ -29,3 +29,9 @@ def test_an_engine_that_cannot_use_a_gpu(installed, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(NotAvailable, match=r"on a GPU \(--engine sglang\).*Use --engine vllm or --engine native"):
         load(ModelOptions(NANO, engine="sglang"))
+
+
+def test_an_engine_that_would_use_a_gpu_all_the_same(installed):
+    installed("0.32.0")
+    with pytest.raises(ConfigError, match=r"^--engine vllm on a CPU: vLLM 0\.32\.0 .*built for GPUs.*--engine native"):
+        load(ModelOptions(NANO, engine="vllm", device="cpu"))

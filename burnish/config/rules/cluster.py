@@ -23,7 +23,7 @@ from burnish.config.placement import (
     ulysses_of,
 )
 from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, REWARD_MODEL, PPOConfig
-from burnish.config.rules.engine import PROGRAMS, on_devices
+from burnish.config.rules.engine import PROGRAMS, on_a_cpu, on_devices
 from burnish.config.rules.given import Given
 from burnish.config.values import show
 from burnish.errors import ConfigError, NotAvailable
@@ -91,6 +91,9 @@ def _engine_devices(config: PPOConfig, gpus: int) -> None:
     if gpus and config.trainer.executor == "ray":
         refuse_spans(rollout.tensor_model_parallel_size)
     on_devices(rollout, ROLLOUT, gpus)
+    # With Ray, other machines may have GPUs where this one has none.
+    if config.trainer.device == "cpu" or (not gpus and config.trainer.executor == "local"):
+        on_a_cpu(rollout, f"{ROLLOUT}.name=")
 
 
 def refuse_spans(size: int) -> None:

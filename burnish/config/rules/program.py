@@ -33,7 +33,7 @@ class Program:
             raise ConfigError(
                 f"{asked} needs the package {self.name}, which is not installed ({self.install}); install it, {others}"
             )
-        found = self._version()
+        _, found = self.installed() or ("", None)
         numbers = re.findall(r"\d+", found or "")[: len(self.least)]
         if found is not None and tuple(int(number) for number in numbers) < self.least:
             least = ".".join(map(str, self.least))
@@ -60,11 +60,11 @@ class Program:
                     f"Did you mean {near}?" if near else f"Leave it out; taken are {', '.join(sorted(self.tried))}",
                 )
 
-    def _version(self) -> str | None:
-        """None: installed in a way that does not say, such as from a source tree."""
+    def installed(self) -> tuple[str, str] | None:
+        """Package and version. None: installed in a way that does not say, such as from a source tree."""
         for name in self.packages:
             try:
-                return version(name)
+                return name, version(name)
             except PackageNotFoundError:
                 continue
         return None

@@ -1,4 +1,4 @@
-"""vLLM, and the temperatures that it takes."""
+"""vLLM, what it is built for, and the temperatures that it takes."""
 
 from burnish.config.rollout import BaseRolloutConfig, RolloutConfig
 from burnish.config.rules.program import Program
@@ -40,6 +40,12 @@ VLLM = Program(
         {"block_size", "log_level", "num_gpu_blocks_override", "prefix_caching_hash_algo", "scheduling_policy", "seed"}
     ),
 )
+
+
+def gpu_build() -> str | None:
+    """The version that is installed, where that is a build for GPUs: it computes on a CPU in no case."""
+    package, found = VLLM.installed() or ("", "cpu")
+    return None if "cpu" in f"{package} {found}" else found
 
 
 def temperatures(rollout: BaseRolloutConfig, section: str) -> None:
