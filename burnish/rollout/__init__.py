@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from burnish.config.rules.engine import on_a_cpu, on_devices
+from burnish.config.rules.given import Given
 from burnish.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def load_engine(
 
     on_devices(rollout, "rollout", torch.cuda.device_count() if device.type == "cuda" else 0, choice)
     if device.type == "cpu":
-        on_a_cpu(rollout, choice)
+        on_a_cpu(rollout, "rollout", Given(), choice)
     dtype = dtype_on(device, dtype or model.dtype)
     if engine_class(rollout.name).own_weights:
         return _load_program(model, tokenizer, rollout, dtype)

@@ -35,6 +35,16 @@ def test_with_the_package_it_is_taken(finish, is_there):
     assert notices == []
 
 
+def test_keys_that_it_does_not_read_are_reported(finish, is_there):
+    is_there(True)
+    names = ("free_cache_engine", "enforce_eager", "gpu_memory_utilization")
+    keys = {f"{ROLLOUT}.{name}": value for name, value in zip(names, (False, True, 0.3), strict=True)}
+    assert finish({f"{ROLLOUT}.name": "sglang", **keys})[1] == [
+        f"no effect: {ROLLOUT}.free_cache_engine (SGLang gives no memory back)",
+        f"no effect: {ROLLOUT}.enforce_eager (SGLang uses no CUDA graphs)",
+    ]
+
+
 def test_several_devices_were_never_run(finish, is_there):
     is_there(True)
     with pytest.raises(NotAvailable, match="a rollout engine over several devices"):

@@ -151,3 +151,17 @@ def test_a_build_for_gpus_is_refused_on_a_cpu(finish, installed, monkeypatch, pa
             devices(config, frozenset(), 0)
     devices(finish({f"{ROLLOUT}.name": "vllm"})[0], frozenset(), 1)
     devices(finish({f"{ROLLOUT}.name": "vllm", "trainer.executor": "ray"})[0], frozenset(), 0)  # others may have some
+
+
+def test_keys_for_a_gpu_are_reported_on_a_cpu(finish, installed):
+    installed("0.32.0+cpu")
+    names = ("gpu_memory_utilization", "free_cache_engine", "enforce_eager", "enable_prefix_caching")
+    keys = {f"{ROLLOUT}.{name}": value for name, value in zip(names, (0.3, True, True, False), strict=True)}
+    config, notices = finish({f"{ROLLOUT}.name": "vllm", **keys})
+    assert notices == [], "where it will run is not known yet"
+    assert devices(config, frozenset(keys), 1) == devices(config, frozenset(), 0) == []
+    assert devices(config, frozenset(keys), 0) == [
+        f"no effect: {ROLLOUT}.gpu_memory_utilization (on a CPU vLLM has 1 to 4 GiB for keys and values, by need)",
+        f"no effect: {ROLLOUT}.free_cache_engine (on a CPU vLLM gives no memory back)",
+        f"no effect: {ROLLOUT}.enforce_eager (on a CPU vLLM uses no CUDA graphs)",
+    ]

@@ -73,7 +73,7 @@ def devices(config: PPOConfig, explicit: frozenset[str], gpus: int) -> list[str]
         trainer.n_gpus_per_node = max(1, gpus)
         _split(config, given)
         _span(config)
-    _engine_devices(config, gpus)
+    _engine_devices(config, given, gpus)
     wanted = sum(pool.processes for pool in pools_of(config))
     if gpus and wanted > gpus and config.ray_init.address is None:
         key = f"{POOLS}={show(trainer.resource_pools)}" if trainer.resource_pools else f"{PER_NODE}={wanted}"
@@ -86,14 +86,14 @@ def devices(config: PPOConfig, explicit: frozenset[str], gpus: int) -> list[str]
     return given.notices
 
 
-def _engine_devices(config: PPOConfig, gpus: int) -> None:
+def _engine_devices(config: PPOConfig, given: Given, gpus: int) -> None:
     rollout = config.actor_rollout_ref.rollout
     if gpus and config.trainer.executor == "ray":
         refuse_spans(rollout.tensor_model_parallel_size)
     on_devices(rollout, ROLLOUT, gpus)
     # With Ray, other machines may have GPUs where this one has none.
     if config.trainer.device == "cpu" or (not gpus and config.trainer.executor == "local"):
-        on_a_cpu(rollout, f"{ROLLOUT}.name=")
+        on_a_cpu(rollout, ROLLOUT, given)
 
 
 def refuse_spans(size: int) -> None:

