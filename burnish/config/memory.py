@@ -13,7 +13,9 @@ An estimate, not a promise: it counts what grows with the model and the batch, a
     figures    log-probs, values and scores: one layer at a time, and the logits of a chunk
     sampling   keys and values: the native engine's pool has room for `max_num_seqs` sequences of full length, within
                its share of the device; the hf engine keeps those of the sequences that run; a program with weights of
-               its own (vLLM) takes its share of a GPU for all it has, whatever it needs
+               its own (vLLM) takes its share of a GPU for all it has, whatever it needs. On a CPU it has its weights
+               and the files that they come by, w·P each, and a pool by a rule of its own (`rules/vllm.py`, and for
+               SGLang `rules/sglang.py`)
 
 Several processes share a model by FSDP2. Of s that hold one copy together, each has
 
@@ -57,6 +59,8 @@ from burnish.config.passes import (
 )
 from burnish.config.placement import ALONE, Split, fsdp_of, pool_of, split_of
 from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, PROCESS_REWARD_MODEL, REWARD_MODEL, PPOConfig
+from burnish.config.rules.sglang import kv_tokens
+from burnish.config.rules.vllm import GIB, kv_gib
 
 NOTHING = Needs()
 LAYERS_GATHERED = 2  # of a sharded model: the one at work and the next
@@ -350,8 +354,7 @@ def _replica(config: PPOConfig, facts: ModelSizes) -> int:
 
 def _generating(config: PPOConfig, facts: ModelSizes) -> int:
     """Bytes of all weights in the type that they generate in."""
-    model = config.actor_rollout_ref.model
-    return (facts.parameters + adapter_parameters(model, facts)) * BYTES[model.dtype]
+    return (facts.parameters + adapter_parameters(config.actor_rollout_ref.model, facts)) * _width(config)
 
 
 def _pass_name(one: Pass) -> str:
@@ -379,10 +382,29 @@ def _kv_cache(config: PPOConfig, facts: ModelSizes, needs: Needs, memory_bytes: 
     if is_program(config):
         if on_gpu and memory_bytes is not None:
             return int(rollout.gpu_memory_utilization * memory_bytes)
-        return (in_use + _generating(config, facts)) // rollout.tensor_model_parallel_size
+        return _program(config, facts)
     whole = (rollout.max_num_seqs * math.ceil(longest(config) / KV_BLOCK) + 1) * KV_BLOCK * per_token
     return whole if memory_bytes is None else min(whole, int(rollout.gpu_memory_utilization * memory_bytes))
 
 
+def _program(config: PPOConfig, facts: ModelSizes) -> int:
+    """Bytes of a program on a CPU, with the files that its weights come by; of one that several processes share, the
+    part of one of them."""
+    rollout, per_token = config.actor_rollout_ref.rollout, _kv_per_token(config, facts)
+    context, workers = rollout.max_model_len or facts.context or longest(config), rollout.tensor_model_parallel_size
+    if rollout.name == "sglang":
+        kv = kv_tokens(per_token, context, rollout.max_num_seqs) * per_token
+    else:
+        kv = workers * kv_gib(per_token, context, rollout.max_num_seqs) * GIB
+    shared_by = workers if pool_of(config, ACTOR_MODEL).processes > 1 else 1
+    return (2 * _generating(config, facts) + kv) // shared_by
+
+
 def _kv_per_token(config: PPOConfig, facts: ModelSizes) -> int:
-    return 2 * facts.layers * facts.kv_heads * facts.head_dim * BYTES[config.actor_rollout_ref.model.dtype]
+    return 2 * facts.layers * facts.kv_heads * facts.head_dim * _width(config)
+
+
+def _width(config: PPOConfig) -> int:
+    """Bytes of a number in the type that generates."""
+    policy = config.actor_rollout_ref
+    return BYTES[policy.model.dtype if policy.rollout.dtype == "auto" else policy.rollout.dtype]

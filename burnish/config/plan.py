@@ -333,7 +333,7 @@ def _memory(
         ("gradients", memory.gradients, gradients),
         ("logits", memory.logits, f"{policy.vocab:,} per token, of at most {at_a_time:,} tokens at a time"),
         ("activations", memory.activations, _pass(config, memory)),
-        _kv(config, needs, memory, room),
+        _kv(config, needs, memory, room, on_gpu),
     ]
     which = f" of {pool.name}" if len(pools_of(config)) > 1 else ""
     lines = [PlanLine(f"memory{which}: {name}", gib(size), how) for name, size, how in table if size]
@@ -356,14 +356,15 @@ def _pass(config: PPOConfig, memory: Memory) -> str:
     )
 
 
-def _kv(config: PPOConfig, needs: Needs, memory: Memory, memory_bytes: int) -> tuple[str, int, str]:
+def _kv(config: PPOConfig, needs: Needs, memory: Memory, memory_bytes: int, on_gpu: bool) -> tuple[str, int, str]:
     rollout = config.actor_rollout_ref.rollout
     if not has_pool(config):
         how = f"{sequences_at_a_time(config, needs)} sequences of {longest(config)} tokens"
         return "KV cache", memory.kv_cache, how
     if is_program(config):
-        keeps = ", also while it trains" if memory.keeps_kv else ""
-        return "rollout engine", memory.kv_cache, f"weights, keys and values of {rollout.name}'s own processes{keeps}"
+        more = "" if on_gpu else ", and the files that its weights come by"
+        more += ", also while it trains" if memory.keeps_kv else ""
+        return "rollout engine", memory.kv_cache, f"weights, keys and values of {rollout.name}'s own processes{more}"
     how = f"rollout.max_num_seqs={rollout.max_num_seqs} sequences of {longest(config)} tokens"
     how += f", at most {rollout.gpu_memory_utilization:g} of {gib(memory_bytes)}"
     return "KV pool", memory.kv_cache, how + (", also while it trains" if memory.keeps_kv else "")

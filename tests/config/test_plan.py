@@ -47,6 +47,7 @@ class Sizes:
     kv_heads: int = 2
     head_dim: int = 32
     model_type: str = "gemma2"
+    context: int | None = 4096
 
 
 def sizes(**policy):
@@ -200,11 +201,37 @@ def test_a_program_takes_its_share_of_a_gpu_and_frees_nothing_on_a_cpu(finish):
     before, after = (estimate_memory(c, sizes(), 2, memory_bytes=2**30, on_gpu=True) for c in (freed, kept))
     assert before.kv_cache == after.kv_cache == 2**28 and before.replica == 0
     assert (before.keeps_kv, after.keeps_kv) == (False, True)
-    here = estimate_memory(freed, sizes(), 2, memory_bytes=2**30)
-    weights, tokens = sizes()["actor_rollout_ref.model"].parameters * 4, sequences_at_a_time(freed) * 1024
-    assert here.keeps_kv and here.kv_cache == weights + tokens * (2 * 4 * 2 * 32 * 4)
+    assert estimate_memory(freed, sizes(), 2, memory_bytes=2**30).keeps_kv
     names = {line.name: line.how for line in plan_numbers(freed, None, sizes())}
-    assert names["memory: rollout engine"].startswith("weights, keys and values of vllm's own processes")
+    said = "weights, keys and values of vllm's own processes, and the files that its weights come by, also while it"
+    assert names["memory: rollout engine"].startswith(said)
+    names = {line.name: line.how for line in plan_numbers(freed, None, sizes(), memory_bytes=2**30)}
+    assert names["memory: rollout engine"] == "weights, keys and values of vllm's own processes"
+
+
+def test_a_program_on_a_cpu_has_its_weights_twice_and_a_pool_by_its_own_rule(finish):
+    keys = KEYS | {f"{ROLLOUT}.max_num_seqs": 8}
+    weights, token = sizes()["actor_rollout_ref.model"].parameters * 4, 2 * 4 * 2 * 32 * 4
+
+    def engine(name, **more):
+        config, _ = finish(keys | {f"{ROLLOUT}.{key}": value for key, value in more.items() if key != "workers"})
+        config.actor_rollout_ref.rollout.name = name  # as a key it needs the program to be there
+        config.actor_rollout_ref.rollout.tensor_model_parallel_size = more.get("workers", 1)
+        return config
+
+    def memory(*args, **more):
+        return estimate_memory(engine(*args, **more), sizes(), 2).kv_cache
+
+    assert memory("vllm") == 2 * weights + 2**30
+    assert memory("vllm", max_num_seqs=200) == 2 * weights + 2 * 2**30  # 200 × (4096 + 256) tokens, in whole GiB
+    assert memory("vllm", max_num_seqs=10**4) == 2 * weights + 4 * 2**30
+    assert memory("vllm", workers=2) == 2 * weights + 2 * 2**30, "both are on this machine"
+    assert memory("sglang") == 2 * weights + 8 * (4096 + 16) * token
+    assert memory("sglang", max_model_len=2048) == 2 * weights + 8 * (2048 + 16) * token
+    assert memory("sglang", dtype="bfloat16") == weights + 8 * (4096 + 16) * token // 2
+    several = engine("vllm", workers=2)
+    several.trainer.executor, several.trainer.n_gpus_per_node = "ray", 2
+    assert estimate_memory(several, sizes(), 2).kv_cache == weights + 2**30, "two processes share the two workers"
 
 
 def test_models_of_their_own_count_with_their_own_sizes(finish):

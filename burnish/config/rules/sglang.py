@@ -1,6 +1,10 @@
-"""SGLang, which was run with burnish on a CPU only: what was never run is refused."""
+"""SGLang: what it may be given, and its memory for keys and values. It was run with burnish on a CPU only, and what was
+never run is refused."""
 
 from burnish.config.rules.program import Program
+
+SPARE = 8  # tokens that SGLang keeps of its context for itself, and more
+KV_BYTES = 4 * 2**30  # of keys and values, at most
 
 SGLANG = Program(
     name="sglang",
@@ -34,3 +38,9 @@ SGLANG = Program(
     },
     tried=frozenset({"log_level", "max_total_tokens", "random_seed", "schedule_policy", "watchdog_timeout"}),
 )
+
+
+def kv_tokens(token_bytes: int, context: int, sequences: int) -> int:
+    """Tokens whose keys and values are kept: those of all sequences at once, within `KV_BYTES`; one always fits."""
+    one = context + 2 * SPARE
+    return max(one, min(one * sequences, KV_BYTES // token_bytes))

@@ -1,9 +1,12 @@
-"""vLLM, what it is built for, and the temperatures that it takes."""
+"""vLLM: what it is built for, its memory for keys and values on a CPU, and the temperatures that it takes."""
 
 from burnish.config.rollout import BaseRolloutConfig, RolloutConfig
 from burnish.config.rules.program import Program
 from burnish.errors import ConfigError
 
+GIB = 2**30
+KV_GIB = (1, 4)  # of keys and values on a CPU, at least and at most
+SPARE = 256  # tokens of a sequence: two of vLLM's blocks, of which it begins one and keeps one for itself
 COOLEST, HOTTEST = 0.01, 2.0  # temperatures that vLLM takes as they are; others it changes or refuses
 
 VLLM = Program(
@@ -40,6 +43,14 @@ VLLM = Program(
         {"block_size", "log_level", "num_gpu_blocks_override", "prefix_caching_hash_algo", "scheduling_policy", "seed"}
     ),
 )
+
+
+def kv_gib(token_bytes: int, context: int, sequences: int) -> int:
+    """Memory for keys and values of a worker on a CPU: what all sequences need at most, within `KV_GIB`; one always
+    fits."""
+    one = token_bytes * (context + SPARE)
+    least, most = KV_GIB
+    return max(-(-one // GIB), min(max(-(-one * sequences // GIB), least), most))
 
 
 def gpu_build() -> str | None:

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from burnish.config.rollout import RolloutConfig
-from burnish.config.rules.sglang import SGLANG
+from burnish.config.rules.sglang import SGLANG, SPARE, kv_tokens
 from burnish.rollout.hosted.arguments import token_bytes
 from burnish.rollout.request import Request
 
-SPARE = 8  # tokens that SGLang keeps of its context for itself, and more
-KV_BYTES = 4 * 2**30  # of keys and values, at most
 # Variables of its processes' environment, whatever the user has set.
 VARIABLES = {
     "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # by `SPARE`, which no request uses
@@ -25,11 +23,12 @@ def engine_arguments(config: RolloutConfig, folder: Path, context: int, dtype: s
     """For SGLang's Engine. `folder` has the config.json of `model` and nothing else."""
     own = config.engine_kwargs.sglang
     SGLANG.check_arguments(own, "rollout")
+    each = token_bytes(model, 4 if dtype == "float32" else 2)
     return {
         "dtype": dtype,
         "context_length": context + SPARE,
         "max_running_requests": config.max_num_seqs,
-        "max_total_tokens": kv_tokens(model, dtype, context, config.max_num_seqs),
+        "max_total_tokens": kv_tokens(each, context, config.max_num_seqs),
         "max_prefill_tokens": config.max_num_batched_tokens,
         "chunked_prefill_size": config.max_num_batched_tokens if config.enable_chunked_prefill else -1,
         "mem_fraction_static": config.gpu_memory_utilization,
@@ -41,13 +40,6 @@ def engine_arguments(config: RolloutConfig, folder: Path, context: int, dtype: s
         "model_path": str(folder),
         **own,
     }
-
-
-def kv_tokens(model: Any, dtype: str, context: int, sequences: int) -> int:
-    """Tokens whose keys and values are kept: those of all sequences at once, within `KV_BYTES`; one always fits."""
-    each = token_bytes(model, 4 if dtype == "float32" else 2)
-    one = context + 2 * SPARE
-    return max(one, min(one * sequences, KV_BYTES // each))
 
 
 def request_arguments(request: Request) -> dict[str, Any]:

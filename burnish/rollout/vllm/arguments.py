@@ -10,11 +10,6 @@ from burnish.config.rollout import RolloutConfig
 from burnish.config.rules.vllm import COOLEST, HOTTEST, VLLM
 from burnish.errors import RolloutError
 from burnish.rollout.base import Sampling, request_seed
-from burnish.rollout.hosted.arguments import token_bytes
-
-GIB = 2**30
-KV_GIB = (1, 4)  # of keys and values on a CPU, at least and at most
-SPARE = 256  # tokens of a sequence: two of vLLM's blocks, of which it begins one and keeps one for itself
 
 
 def engine_arguments(config: RolloutConfig, folder: Path, context: int, dtype: str) -> dict[str, Any]:
@@ -38,14 +33,6 @@ def variables(kv_gib: int) -> dict[str, str]:
         "VLLM_USE_V2_MODEL_RUNNER": "0",  # the sampler that `worker` replaces is that of the other one
         "VLLM_NO_USAGE_STATS": "1",
     }
-
-
-def kv_gib(config: Any, itemsize: int, context: int, sequences: int) -> int:
-    """Memory for keys and values on a CPU: what all sequences need at most, within `KV_GIB`; one always fits.
-    `config`: the model's."""
-    one = token_bytes(config, itemsize) * (context + SPARE)
-    least, most = KV_GIB
-    return max(-(-one // GIB), min(max(-(-one * sequences // GIB), least), most))
 
 
 def check_sampling(sampling: Sampling, request_id: str) -> None:

@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 from torch import nn
 
 from burnish.config.rollout import RolloutConfig
-from burnish.config.rules.vllm import VLLM
-from burnish.rollout.hosted.arguments import environment
+from burnish.config.rules.vllm import VLLM, kv_gib
+from burnish.rollout.hosted.arguments import environment, token_bytes
 from burnish.rollout.hosted.engine import HostedEngine
 from burnish.rollout.request import Request
-from burnish.rollout.vllm.arguments import check_sampling, engine_arguments, kv_gib, sampling_arguments, variables
+from burnish.rollout.vllm.arguments import check_sampling, engine_arguments, sampling_arguments, variables
 
 
 class VLLMEngine(HostedEngine):
@@ -26,7 +26,7 @@ class VLLMEngine(HostedEngine):
         VLLM.need("rollout.name=vllm", "rollout.name=")
 
     def _engine_arguments(self, config: RolloutConfig, folder: Path, model: Any) -> dict[str, Any]:
-        self._kv_gib = kv_gib(model, self.dtype.itemsize, self.context, config.max_num_seqs)
+        self._kv_gib = kv_gib(token_bytes(model, self.dtype.itemsize), self.context, config.max_num_seqs)
         return engine_arguments(config, folder, self.context, str(self.dtype).removeprefix("torch."))
 
     def _process_environment(self, temporary: Path) -> dict[str, str]:

@@ -8,11 +8,11 @@ from transformers import Qwen2Config
 
 from burnish.config.rollout import EngineKwargs, RolloutConfig
 from burnish.config.rules import program
-from burnish.config.rules.sglang import SGLANG
+from burnish.config.rules.sglang import KV_BYTES, SGLANG, kv_tokens
 from burnish.errors import ConfigError, NotAvailable
 from burnish.rollout import make_engine
-from burnish.rollout.hosted.arguments import environment
-from burnish.rollout.sglang.arguments import KV_BYTES, VARIABLES, engine_arguments, kv_tokens, signed
+from burnish.rollout.hosted.arguments import environment, token_bytes
+from burnish.rollout.sglang.arguments import VARIABLES, engine_arguments, signed
 
 MODEL = Qwen2Config(num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, hidden_size=64)
 
@@ -63,9 +63,10 @@ def test_arguments_that_are_not_the_users_are_refused(tmp_path, name, words):
 
 def test_room_for_keys_and_values_is_that_of_all_sequences_within_a_bound():
     each = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, their size, bytes
-    assert 100 * 3 < kv_tokens(MODEL, "float32", 100, 3) < 200 * 3
-    assert kv_tokens(MODEL, "float32", 100, 10**9) == KV_BYTES // each
-    assert kv_tokens(MODEL, "float32", 10**9, 2) > 10**9, "one sequence always fits"
+    assert token_bytes(MODEL, 4) == each
+    assert 100 * 3 < kv_tokens(each, 100, 3) < 200 * 3
+    assert kv_tokens(each, 100, 10**9) == KV_BYTES // each
+    assert kv_tokens(each, 10**9, 2) > 10**9, "one sequence always fits"
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**63 - 1, 2**63, 2**64 - 1])

@@ -8,15 +8,14 @@ import pytest
 
 from burnish.config.rollout import EngineKwargs, RolloutConfig
 from burnish.config.rules import program
-from burnish.config.rules.vllm import VLLM
+from burnish.config.rules.vllm import VLLM, kv_gib
 from burnish.errors import ConfigError, RolloutError
 from burnish.rollout import make_engine
 from burnish.rollout.base import Sampling
-from burnish.rollout.hosted.arguments import environment
+from burnish.rollout.hosted.arguments import environment, token_bytes
 from burnish.rollout.vllm.arguments import (
     check_sampling,
     engine_arguments,
-    kv_gib,
     part_seed,
     sampling_arguments,
     variables,
@@ -117,7 +116,7 @@ def test_the_environment_is_the_users_and_their_own_settings_stay(monkeypatch, t
 def test_memory_for_keys_and_values_is_what_is_needed_within_bounds():
     def gib(layers, sequences):
         text = SimpleNamespace(num_hidden_layers=layers, num_key_value_heads=8, head_dim=128)
-        return kv_gib(SimpleNamespace(get_text_config=lambda: text), 2, 4096, sequences)
+        return kv_gib(token_bytes(SimpleNamespace(get_text_config=lambda: text), 2), 4096, sequences)
 
     assert gib(1, 1) == 1
     assert gib(32, 4) == 3  # 2 × 32 layers × 8 heads × 128 × 2 bytes × 4096 tokens × 4, and some to spare
