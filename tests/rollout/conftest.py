@@ -10,7 +10,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from burnish.models.tiny import write_tiny_model
 from burnish.rollout.hf import HFEngine
 
-pytest.register_assert_rewrite("tests.rollout.hosted.contract")  # so that a failure there shows the values
+# So that a failure there shows the values.
+pytest.register_assert_rewrite("tests.rollout.hosted.contract", "tests.rollout.hosted.supervised_contract")
 
 
 @pytest.fixture(scope="session")
