@@ -1,4 +1,4 @@
-"""`burnish serve --engine vllm`, from its start to a SIGTERM that leaves nothing behind."""
+"""`burnish serve --engine vllm` and `sglang`, from its start to a SIGTERM that leaves nothing behind."""
 
 import signal
 import threading
@@ -13,11 +13,10 @@ from burnish.rollout.hosted.group import members
 from burnish.serving import server
 
 NANO = Path(__file__).parents[2] / "burnish" / "models" / "nano"
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM"),
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+PROGRAMS = [
+    pytest.param(name, marks=[mark, pytest.mark.skipif(find_spec(name) is None, reason=f"needs {label}")])
+    for name, label, mark in (("vllm", "vLLM", pytest.mark.vllm), ("sglang", "SGLang", pytest.mark.sglang))
 ]
 DEADLINE_S = 120
 
@@ -27,7 +26,8 @@ def ask(url, **fields):
     return httpx.post(f"{url}/v1/chat/completions", json=body | fields, timeout=DEADLINE_S)
 
 
-def test_it_answers_and_leaves_nothing_behind(monkeypatch, capfd):
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_it_answers_and_leaves_nothing_behind(monkeypatch, capfd, name):
     found, hello = {}, server.say_hello
 
     def talk(url, engine):
@@ -49,14 +49,15 @@ def test_it_answers_and_leaves_nothing_behind(monkeypatch, capfd):
         threading.Thread(target=talk, args=(url, model.engine)).start()
 
     monkeypatch.setattr(server, "say_hello", say_hello)
-    assert main(["serve", str(NANO), "--engine", "vllm", "--port", "0", "--device", "cpu", "--max-num-seqs", "4"]) == 0
+    assert main(["serve", str(NANO), "--engine", name, "--port", "0", "--device", "cpu", "--max-num-seqs", "4"]) == 0
     assert capfd.readouterr().out.startswith("serving nano on cpu in float32, context 1024 tokens: http://127.0.0.1:")
     assert found["health"].json() == {"status": "ok", "answers_in_flight": 0}
     first, second = (answer.json() for answer in found["answers"])
     (choice,) = first["choices"]
     assert "answer: " in choice["message"]["content"] and choice["message"] == second["choices"][0]["message"]
     assert len(choice["logprobs"]["content"]) == first["usage"]["completion_tokens"] > 5
-    assert found["cold"].status_code == 400 and "vLLM takes 0" in found["cold"].json()["error"]["message"]
+    if name == "vllm":
+        assert found["cold"].status_code == 400 and "vLLM takes 0" in found["cold"].json()["error"]["message"]
     assert len(found["processes"]) > 1 and found["were there"] == [True] * 3
     assert members(found["group"]) == []
     assert [file for file in found["files"] if file.exists()] == []
