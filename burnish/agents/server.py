@@ -32,12 +32,12 @@ class ServerManager:
         sample: int,
         deadline: float | None = None,
     ):
+        self.namespace = namespace
         self.uid = uid
         self.sample = sample
         self.turn = 0
         self._engine = engine
         self._sampling = sampling
-        self._namespace = namespace
         self._seed = seed
         self._deadline = deadline
         self._record: dict[int, Completion] = {}
@@ -59,9 +59,9 @@ class ServerManager:
         turn, self.turn = self.turn, self.turn + 1
         sampling = Sampling.from_params({**self._sampling.to_params(), **(sampling_params or {})})
         if "seed" not in (sampling_params or {}):
-            seed = request_seed(self._seed, self._namespace, self.uid, self.sample, turn)
+            seed = request_seed(self._seed, self.namespace, self.uid, self.sample, turn)
             sampling = replace(sampling, seed=seed)
-        identity = f"{self._namespace}/{self.uid}.{self.sample}.{turn}" + (f"/{request_id}" if request_id else "")
+        identity = f"{self.namespace}/{self.uid}.{self.sample}.{turn}" + (f"/{request_id}" if request_id else "")
         ids, order, who = as_ids(prompt_ids), (self.uid, self.sample, turn), f"uid {self.uid}, sample {self.sample}"
         seconds = None if self._deadline is None else self._deadline - time.monotonic()
         with waiting("engine", f"{who}, turn {turn}", f"request {identity}", seconds):

@@ -39,7 +39,8 @@ class ToolAgentLoop(AgentLoopBase):
         messages, shown = protocol.opening(row["messages"])
         self.counts: defaultdict[str, float] = defaultdict(float)
         self.turn_scores: list[float] = []
-        instance = f"{self.server_manager.uid}.{self.server_manager.sample}"
+        server = self.server_manager
+        instance = f"{server.namespace}/{server.uid}.{server.sample}"  # validation may run beside training
         transcript = self.transcript(self.prompt_ids(messages, shown))
         session, user = ToolSession(tools, instance, row.get("tools_kwargs") or {}, limits.tool_timeout), None
         scores = {}

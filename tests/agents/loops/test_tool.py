@@ -124,7 +124,7 @@ def test_state_lives_for_the_whole_trajectory(agent, tokenizer):
     found, _ = agent(
         [call(text="a"), call(text="b"), "done"], tools=[echo], tools_kwargs={"echo": {"create_kwargs": {"seed": 3}}}
     )
-    assert echo.events == [("create", "0.0", {"seed": 3}), ("release", "0.0", {})]
+    assert echo.events == [("create", "train/0.0", {"seed": 3}), ("release", "train/0.0", {})]
     assert "a 1" in told(tokenizer, found.output) and "b 2" in told(tokenizer, found.output)
     assert found.text.endswith("done") and found.output.num_turns == 6
     metrics = found.output.metrics
