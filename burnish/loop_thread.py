@@ -16,17 +16,25 @@ from typing import Any, TypeVar
 from burnish.errors import DeadlineError, WorkerError
 from burnish.waits import waiting
 
-CLOSE_SECONDS = 10.0  # for what was begun to end, and then for the thread
+CLOSE_SECONDS = 10.0  # for what was begun to end, unless its owner says otherwise; and then for the thread
 
 T = TypeVar("T")
 
 
 class LoopThread:
     """`owner` is how messages name whoever runs work here; `ending` is the last thing that runs; `name` is the
-    thread's; `kind` says what is waited for here, among the waits of the process."""
+    thread's; `kind` says what is waited for here, among the waits of the process; `close_s` is the time in which what
+    was begun and `ending` come to their end."""
 
-    def __init__(self, owner: str, ending: Callable[[], Awaitable[None]], name: str, kind: str = "tool"):
-        self.owner, self.ending, self.name, self.kind = owner, ending, name, kind
+    def __init__(
+        self,
+        owner: str,
+        ending: Callable[[], Awaitable[None]],
+        name: str,
+        kind: str = "tool",
+        close_s: float = CLOSE_SECONDS,
+    ):
+        self.owner, self.ending, self.name, self.kind, self.close_s = owner, ending, name, kind, close_s
         self._gate = threading.Lock()  # guards the start and end of the thread
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -45,7 +53,7 @@ class LoopThread:
                 raise WorkerError(f"{self.owner} is closed")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name=self.name, daemon=True)
+                self._thread = threading.Thread(target=_run, args=(self._loop,), name=self.name, daemon=True)
                 self._thread.start()
                 atexit.register(self.close)
             return asyncio.run_coroutine_threadsafe(self._tracked(work), self._loop)
@@ -70,13 +78,13 @@ class LoopThread:
 
     def ended(self, ending: concurrent.futures.Future[None]) -> None:
         """Wait for work that ends others; DeadlineError where it does not come to an end itself."""
-        with waiting(self.kind, "", f"{self.owner} to end what it has begun", CLOSE_SECONDS) as wait:
-            if not concurrent.futures.wait([ending], CLOSE_SECONDS).done:
+        with waiting(self.kind, "", f"{self.owner} to end what it has begun", self.close_s) as wait:
+            if not concurrent.futures.wait([ending], self.close_s).done:
                 wait.overdue()
         if not ending.done():
             there = f" (where it is: {wait.stacks})" if wait.stacks else ""
             raise DeadlineError(
-                f"{self.owner} has not ended what it had begun within {CLOSE_SECONDS:g} s{there}: something blocks "
+                f"{self.owner} has not ended what it had begun within {self.close_s:g} s{there}: something blocks "
                 f"thread {self.name}, or does not let itself be cancelled"
             )
         ending.result()
@@ -97,3 +105,13 @@ class LoopThread:
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.ending()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Until the loop is stopped. SystemExit leaves it too; but that is the failure of one task, and rises where it is
+    awaited, for which the loop must go on."""
+    while True:
+        try:
+            return loop.run_forever()
+        except (SystemExit, KeyboardInterrupt):
+            continue

@@ -15,11 +15,6 @@ async def nothing():
     pass
 
 
-@pytest.fixture
-def impatient(monkeypatch):
-    monkeypatch.setattr(loop_thread, "CLOSE_SECONDS", 0.5)
-
-
 def test_work_in_flight_is_cancelled_before_the_ending():
     happened, begun = [], threading.Event()
 
@@ -43,8 +38,7 @@ def test_work_in_flight_is_cancelled_before_the_ending():
         loop.run(nothing())
 
 
-def test_an_ending_that_takes_too_long_is_given_up_and_the_thread_ends(monkeypatch):
-    monkeypatch.setattr(loop_thread, "CLOSE_SECONDS", 4.0)  # time for it to begin on a busy machine
+def test_an_ending_that_takes_too_long_is_given_up_and_the_thread_ends():
     seen = []
 
     async def never():
@@ -53,7 +47,7 @@ def test_an_ending_that_takes_too_long_is_given_up_and_the_thread_ends(monkeypat
             await asyncio.sleep(0.001)
         await asyncio.Event().wait()
 
-    loop = LoopThread("the score pool", never, "here", "reward")
+    loop = LoopThread("the score pool", never, "here", "reward", close_s=4.0)  # it begins, on a busy machine
     loop.run(nothing()).result(30)
     with pytest.raises(DeadlineError, match=r"the score pool has not ended what it had begun within 4 s: .*here"):
         loop.close()
@@ -64,14 +58,15 @@ def test_an_ending_that_takes_too_long_is_given_up_and_the_thread_ends(monkeypat
 
 
 @pytest.mark.filterwarnings("ignore:coroutine 'LoopThread._end' was never awaited")
-def test_a_thread_that_is_blocked_is_left_behind(impatient):
+def test_a_thread_that_is_blocked_is_left_behind(monkeypatch):
+    monkeypatch.setattr(loop_thread, "CLOSE_SECONDS", 0.5)
     begun, go = threading.Event(), threading.Event()
 
     async def block():
         begun.set()
         go.wait()
 
-    loop = LoopThread("the runner of agent loops", nothing, "agent-loops")
+    loop = LoopThread("the runner of agent loops", nothing, "agent-loops", close_s=0.5)
     loop.run(block())
     assert begun.wait(30)
     try:
@@ -84,6 +79,22 @@ def test_a_thread_that_is_blocked_is_left_behind(impatient):
     assert not loop._thread.is_alive()
     del loop
     gc.collect()  # what it had no time for warns here, and in no other test
+
+
+def test_what_raises_system_exit_ends_its_own_work_alone():
+    async def leave():
+        raise SystemExit(7)
+
+    async def of_a_task():
+        await asyncio.create_task(leave())
+
+    loop = LoopThread("the owner", nothing, "here")
+    for work in (leave, of_a_task):
+        with pytest.raises(SystemExit):
+            loop.run(work()).result(30)
+    assert loop.run(nothing()).result(30) is None
+    loop.close()
+    assert not loop._thread.is_alive()
 
 
 def test_what_the_ending_raises_rises_and_the_thread_ends():

@@ -24,6 +24,7 @@ from burnish.config.user_code import listed, nearest
 from burnish.data.chat import ChatRenderer
 from burnish.errors import ConfigError
 from burnish.search.client import RetrieverClient
+from burnish.waits import waiting
 
 log = logging.getLogger(__name__)
 
@@ -144,9 +145,10 @@ class Environment:
 
 async def _close(part: Any) -> None:
     close = getattr(part, "close", None)
-    async with asyncio.timeout(CLOSE_S):
-        if close is not None and inspect.isawaitable(ended := close()):
-            await ended
+    with waiting("tool", "the run's environment", f"{type(part).__name__} to close", CLOSE_S):
+        async with asyncio.timeout(CLOSE_S):
+            if close is not None and inspect.isawaitable(ended := close()):
+                await ended
 
 
 def tool_config(row: Mapping[str, Any]) -> Mapping[str, Any]:

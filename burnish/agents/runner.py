@@ -2,10 +2,10 @@
 
 Every row becomes one task in one event loop: its agent loop runs, its output is checked, and it is scored at once while
 the others go on generating. A task waits for the rollout engine, for what its loop awaits, and for the scorer;
-`deadline_s` bounds all of it: past it the waiting tasks are cancelled and named. (A loop that blocks the thread, or
-catches its cancellation, cannot be ended from here.) Results come in the order of the rows and do not depend on the
-order of finishing. A tool, a retriever or an interaction that fails ends its trajectory, which is handed on as failed
-(`extra_fields["failure"]`); any other failure ends the run, naming the trajectory.
+`deadline_s` bounds all of it: past it the waiting tasks are cancelled and named. One that catches its cancellation is
+left behind; one that blocks the thread is the watchdog's to end (`burnish/waits.py`). Results come in the order of the
+rows and do not depend on the order of finishing. A tool, a retriever or an interaction that fails ends its trajectory,
+which is handed on as failed (`extra_fields["failure"]`); any other failure ends the run, naming the trajectory.
 
 All runs of a runner share one event loop, so what tools and clients open in one is still good in the next; `close` ends
 them. The loop runs while `run` waits; where generation runs ahead of training (`PPOConfig.staleness`), it has a thread
@@ -17,6 +17,7 @@ the same call, so that a baseline runs beside the samples it is for.
 
 import asyncio
 import copy
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
@@ -26,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from burnish.agents.base import AgentLoopOutput, find_loop
-from burnish.agents.environment import TOOL_LOOPS, Environment
+from burnish.agents.environment import CLOSE_S, TOOL_LOOPS, Environment
 from burnish.agents.server import ServerManager
 from burnish.agents.user_loops import SECTION, user_loops
 from burnish.config import PPOConfig
@@ -36,6 +37,9 @@ from burnish.loop_thread import LoopThread
 from burnish.rollout.base import Completion, EventLoop, RolloutEngine, Sampling
 from burnish.waits import waiting
 
+log = logging.getLogger(__name__)
+
+CANCELLED_S = 20.0  # for cancelled trajectories to close what they have open
 GREEDY = "greedy"  # the column of rows that are answered greedily whatever the call's sampling is
 
 Score = Callable[[dict[str, Any], AgentLoopOutput, str], Awaitable[Any]]
@@ -78,7 +82,9 @@ class TrajectoryRunner:
         self._loop = EventLoop()
         self._thread: LoopThread | None = None  # instead of it, where trajectories go on by themselves
         if config.staleness:
-            self._thread = LoopThread("the runner of agent loops", self.environment.close, "agent-loops")
+            self._thread = LoopThread(
+                "the runner of agent loops", self.environment.close, "agent-loops", close_s=CANCELLED_S + CLOSE_S + 5.0
+            )
 
     def run(
         self,
@@ -159,9 +165,7 @@ class TrajectoryRunner:
                 )
             return [task.result() for task in ([failed] if failed else tasks)]
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await _cancelled(tasks)
 
     async def _one(self, position: int, row: dict[str, Any], call: "Call", stages: list[str]) -> Trajectory:
         name = row.get("agent_name") or self.default_loop
@@ -191,7 +195,7 @@ class TrajectoryRunner:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise  # by the runner
             raise AgentError(f"agent loop {name} failed for {_who(row)}: what it awaited was cancelled") from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # the latter would end the event loop of all
             raise AgentError(f"agent loop {name} failed for {_who(row)}: {type(error).__name__}: {error}") from error
         text = self._text(output.policy_turns() or [turn.token_ids for turn in server.completions])
         trajectory = Trajectory(row, output, text, completions=server.completions)
@@ -232,6 +236,23 @@ class TrajectoryRunner:
         reason = "length" if cut is not output else completions[-1].finish_reason if completions else None
         cut.extra_fields.setdefault("finish_reason", reason)
         return cut
+
+
+async def _cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancel those that are not done, and give them time to end."""
+    unfinished = [task for task in tasks if not task.done()]
+    for task in tasks:
+        task.cancel()
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # only the first failure is told
+    if not unfinished:
+        return
+    with waiting("engine", "", f"{len(unfinished)} cancelled trajectories to end", CANCELLED_S) as wait:
+        _, left = await asyncio.wait(unfinished, timeout=CANCELLED_S)
+        if left:
+            wait.overdue()
+    if left:
+        names = ", ".join(task.get_name() for task in left)
+        log.error("%d cancelled trajectories do not end, and are left behind: %.200s", len(left), names)
 
 
 def _greedy(sampling: Sampling) -> Sampling:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from burnish.agents.environment import Environment
+from burnish import waits
+from burnish.agents.environment import CLOSE_S, Environment
 from burnish.data.chat import ChatRenderer
 from burnish.rollout.base import run_to_end
 from burnish.search.client import RetrieverClient
@@ -102,6 +103,18 @@ def test_all_that_was_made_is_closed(environment):
     environment.retriever = Part("retriever", True)
     run_to_end(environment.close())
     assert closed == ["a", "b", "c", "retriever"]
+
+
+def test_closing_is_waited_for_in_sight(environment):
+    seen = []
+
+    class Client:
+        async def close(self):
+            seen.extend((wait.kind, wait.subject, wait.seconds) for wait in waits.longest())
+
+    environment.__dict__["retriever"] = Client()
+    run_to_end(environment.close())
+    assert seen == [("tool", "Client to close", CLOSE_S)]
 
 
 def test_the_tags_of_the_search_agent_mean_something_in_observations(environment):

@@ -1,12 +1,15 @@
 """Trajectories: order, seeds, scoring, limits, user loops, and failures that name the trajectory."""
 
 import asyncio
+import contextlib
 
 import pytest
 import torch
 
 from burnish import waits
 from burnish.agents import AgentLoopBase, AgentLoopOutput, register, register_agent_loop
+from burnish.agents import runner as runner_module
+from burnish.agents.environment import CLOSE_S
 from burnish.agents.runner import TrajectoryRunner
 from burnish.config.model import ModelConfig
 from burnish.errors import AgentError, ConfigError, DataError, DeadlineError
@@ -251,6 +254,20 @@ def test_a_loop_that_raises_names_the_trajectory(scripted, make_rows):
     assert isinstance(caught.value.__cause__, KeyError)
 
 
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_loop_that_wants_to_end_the_process_ends_the_run_and_is_named(scripted, make_rows, config, staleness):
+    @register(f"leaves{staleness}")
+    class Leaves(AgentLoopBase):
+        async def run(self, sampling_params, **row):
+            raise SystemExit(7)
+
+    config.trainer.async_rollout.enable, config.trainer.async_rollout.staleness = bool(staleness), staleness
+    runner = scripted()[0]
+    with pytest.raises(AgentError, match=rf"agent loop leaves{staleness} failed for uid 0, sample 0: SystemExit: 7"):
+        run(runner, make_rows(2, agent_name=f"leaves{staleness}"), deadline_s=60.0)
+    runner.close()
+
+
 @pytest.mark.parametrize(
     "returned,message",
     [
@@ -313,6 +330,32 @@ def test_a_loop_that_waits_for_ever_is_ended_and_named(scripted, make_rows):
     ):
         run(scripted()[0], rows, deadline_s=0.2)
     assert ended == [1]
+
+
+def test_a_loop_that_catches_its_cancellation_is_left_behind(scripted, make_rows, monkeypatch, caplog):
+    monkeypatch.setattr(runner_module, "CANCELLED_S", 0.5)
+    seen, release = [], []
+
+    @register("deaf")
+    class Deaf(AgentLoopBase):
+        async def run(self, sampling_params, **row):
+            while not release:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.01)
+                seen.extend(wait.subject for wait in waits.longest())
+
+    with pytest.raises(DeadlineError, match=r"1 of 1 trajectories were not done after 0.2 s"):
+        run(scripted()[0], make_rows(1, agent_name="deaf"), deadline_s=0.2)
+    release.append(True)
+    assert "1 cancelled trajectories to end" in seen
+    assert "1 cancelled trajectories do not end, and are left behind: uid 0, sample 0" in caplog.text
+
+
+def test_tools_have_their_time_to_close_where_trajectories_have_a_thread(scripted, config):
+    """What is slow to close is given up by the environment with a warning, never by the thread with an error."""
+    config.trainer.async_rollout.enable, config.trainer.async_rollout.staleness = True, 1
+    runner = scripted()[0]
+    assert runner._thread.close_s > runner_module.CANCELLED_S + CLOSE_S
 
 
 def test_inside_a_running_event_loop(scripted, make_rows):
