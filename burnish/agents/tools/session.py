@@ -16,8 +16,8 @@ import inspect
 import math
 import reprlib
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ from burnish.agents.tools.arguments import BadArguments, read_arguments
 from burnish.agents.tools.base import BaseTool, ToolError, ToolResponse
 from burnish.config.user_code import listed, nearest
 from burnish.errors import DataError, ToolFailure
+from burnish.waits import waiting
 
 Kind = Literal["ok", "unknown_tool", "bad_arguments", "error"]
 Method = Literal["create", "execute", "calc_reward", "release"]
@@ -84,11 +85,25 @@ class ToolSession:
             return result(str(error), "bad_arguments")
         await self._create(call.name)
         try:
-            async with self._tools[call.name].places or nullcontext():
+            async with self._place(call.name):
                 returned = await self._within_limits(call.name, "execute", parameters)
         except ToolError as error:
             return result(str(error), "error")
         return result(returned.text, "ok", returned.reward, returned.metrics)
+
+    @asynccontextmanager
+    async def _place(self, name: str) -> AsyncIterator[None]:
+        """A place at the tool, where it has few."""
+        places = self._tools[name].places
+        if places is None:
+            yield
+            return
+        with waiting("tool", "", f"a place at tool {name}", None):  # those before it have the limit of their calls
+            await places.acquire()
+        try:
+            yield
+        finally:
+            places.release()
 
     async def trajectory_reward(self) -> float:
         """What the tools that were used say of the trajectory as a whole, summed up."""
