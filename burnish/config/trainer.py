@@ -21,7 +21,7 @@ class AsyncRolloutConfig:
     enable: bool = key(False, "generate while training", reader="config/rules/run_ahead.py")
     staleness: int = key(
         0,
-        "updates of the policy that a token may lag behind when it is trained on; 0: generation and training alternate",
+        "training steps that a token may lag behind the weights it trains; 0: generation and training alternate",
         reader="config/ppo.py",
         low=0,
         high=16,
@@ -59,6 +59,9 @@ class RunConfig:
     resume_from_path: str | None = key(None, "checkpoint folder of resume_mode=resume_path", reader=PPO, path=True)
     default_local_dir: str = key(
         None, "run folder; null: outputs/<project_name>/<experiment_name>", reader="tracking/run_folder.py", path=True
+    )
+    checkpoint_timeout: float = key(
+        1800, "seconds that the files of a checkpoint may take to be written or read", reader=PPO, above=0
     )
     default_hdfs_dir: str | None = key(None, "copy of the run folder", later="copies of checkpoints on HDFS")
     max_bad_steps: int = key(3, "updates in a row that may be NaN or infinite before the run stops", reader=PPO, low=1)

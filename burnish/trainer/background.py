@@ -40,8 +40,8 @@ class Background(Generic[T]):
             there = f" (where it is: {waited.stacks})" if waited.stacks else ""
             raise DeadlineError(
                 f"{job.what} has not ended within {self.deadline:g} s{there}: the disk is too slow or hangs. The "
-                "previous checkpoint is whole, and the same command goes on from the newest. Name another folder with "
-                "trainer.default_local_dir, or save less often with trainer.save_freq"
+                "previous checkpoint is whole, and the same command goes on from the newest. Raise "
+                "trainer.checkpoint_timeout, or name another folder with trainer.default_local_dir"
             )
         if job.error is not None:
             raise job.error

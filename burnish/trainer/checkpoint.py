@@ -20,6 +20,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+from burnish.config.trainer import TrainerConfig
 from burnish.errors import CheckpointError, ConfigError, WorkerError
 from burnish.models.adapters import ADAPTER_WEIGHTS
 from burnish.models.folder import ENGINE, LATEST, MANIFEST, SHARDED, STEP_FOLDER, check_whole, shard_names
@@ -29,20 +30,19 @@ log = logging.getLogger(__name__)
 
 WRITING, REPLACED = ".writing", ".replaced"
 PROBE = ".probe"
-SAVE_DEADLINE_S = 1800.0  # for the files of a checkpoint, to be written or to be read
 
 
 class CheckpointStore:
     """The checkpoints under one run folder; `keep` newest ones survive (None: all).
 
-    workers_s   seconds that processes of their own have to write or read their part: their failure is then told first
+    deadline_s   seconds for the files of one to be written or read
     """
 
-    def __init__(self, root: str | Path, keep: int | None = None, workers_s: float = 0.0):
+    def __init__(self, root: str | Path, keep: int | None = None, deadline_s: float = TrainerConfig.checkpoint_timeout):
         self.root = Path(root)
         self.keep = keep
-        self.deadline_s = SAVE_DEADLINE_S + workers_s
-        self._writer = Background[Path](self.deadline_s)
+        self.deadline_s = deadline_s
+        self._writer = Background[Path](deadline_s)
         self._umask = os.umask(0)  # it can be read only by being set, for all threads: here, before there are others
         os.umask(self._umask)
 

@@ -96,8 +96,10 @@ class PPOTrainer:
         self.saved: int | None = None  # the last step whose checkpoint this run wrote, or started from
         self.read_rows()
         folder = RunFolder.of(config.trainer)
-        workers_s = config.trainer.worker_timeout if config.trainer.executor == "ray" else 0.0
-        self.store = CheckpointStore(folder.path, config.trainer.max_actor_ckpt_to_keep, workers_s)
+        deadline_s = config.trainer.checkpoint_timeout
+        if config.trainer.executor == "ray":  # a worker that does not write its part is told of first
+            deadline_s += config.trainer.worker_timeout
+        self.store = CheckpointStore(folder.path, config.trainer.max_actor_ckpt_to_keep, deadline_s)
         self.find_start_and_end()
         if self.resume_from is None and not config.trainer.val_only:
             folder.check_inputs_stay(config)

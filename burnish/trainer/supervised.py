@@ -8,6 +8,7 @@ A step has `data.train_batch_size` examples, and its loss does not depend on how
 a step is a pure function of the seed and the step, so a resumed run is the same run.
 """
 
+import contextlib
 import dataclasses
 import logging
 import time
@@ -34,6 +35,7 @@ from burnish.trainer.checkpoint import CheckpointStore, step_of
 from burnish.trainer.due import is_due
 from burnish.trainer.objective import Config, Objective, tensors
 from burnish.trainer.supervised_state import read_state, write_state
+from burnish.waits import waiting
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -58,7 +60,7 @@ class SupervisedTrainer(Generic[Config, Example]):
         self.objective, self.config = objective, config
         self.train, self.val = train, val
         self.total_steps = total_steps(config, train)
-        self.store = CheckpointStore(folder.path, trainer.max_ckpt_to_keep)
+        self.store = CheckpointStore(folder.path, trainer.max_ckpt_to_keep, trainer.checkpoint_timeout)
         self.resume_from = self.store.to_resume(trainer.resume_mode, trainer.resume_from_path)
         self.step = 0
         self.bad_steps = 0  # updates in a row that could not be applied
@@ -75,7 +77,7 @@ class SupervisedTrainer(Generic[Config, Example]):
     def fit(self) -> dict[str, float]:
         """Train to the last step, validating and saving on the way; returns the last step's metrics."""
         metrics: dict[str, float] = {}
-        with self.tracker:
+        with self.tracker, contextlib.closing(self):
             self.begin()
             while self.step < self.total_steps:
                 metrics = self.train_step()
@@ -85,6 +87,10 @@ class SupervisedTrainer(Generic[Config, Example]):
                 if is_due(self.config.trainer.save_freq, self.step, self.total_steps):
                     self.save()  # after logging: a run killed in between logs the step again, rather than never
         return metrics
+
+    def close(self) -> None:
+        """Let a checkpoint that is being written be completed."""
+        self.store.finished(wait=True)
 
     def begin(self) -> None:
         """Load the model, then put the run folder in order: go on from the checkpoint's step, or start anew."""
@@ -103,7 +109,8 @@ class SupervisedTrainer(Generic[Config, Example]):
         self.trainable = make_trainable(self.objective, self.total_steps)
         self.dumps = BadSteps(self.config.trainer.default_local_dir, self.objective.command, self.config)
         if self.resume_from is not None:
-            self.trainable.load(self.resume_from)
+            with waiting("checkpoint", "the trainer", f"reading checkpoint {self.resume_from}", self.store.deadline_s):
+                self.trainable.load(self.resume_from)
 
     def train_step(self) -> dict[str, float]:
         """One optimiser step on the next examples."""
