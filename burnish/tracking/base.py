@@ -24,6 +24,10 @@ class Backend(ABC):
     def __init__(self, facts: RunFacts):
         self.facts = facts
 
+    def begin(self) -> None:
+        """The run begins, or goes on: called once, before all else but `resume`."""
+        return None
+
     def resume(self, step: int) -> None:
         """The run goes on after `step`: what was logged past it was lost with the killed run. Called before `log`."""
         return None

@@ -76,8 +76,18 @@ class ConsoleBackend(Backend):
         if validation:
             self._print(f"validation at step {step}: " + ", ".join(validation))
 
+    @property
+    def _is_drawn(self) -> bool:
+        return self.console.is_terminal and not self.console.is_dumb_terminal
+
+    def begin(self) -> None:
+        """The progress line is there from now on: what is waited for before the first step is shown too."""
+        if self._is_drawn and self._live is None:
+            self._live = Live(get_renderable=self._progress, console=self.console, refresh_per_second=2)
+            self._live.start()
+
     def _show(self, metrics: Mapping[str, float], step: int) -> None:
-        if not self.console.is_terminal or self.console.is_dumb_terminal:
+        if not self._is_drawn:
             self._print(self._line(metrics, step))
             return
         self._step = step
@@ -85,10 +95,9 @@ class ConsoleBackend(Backend):
         if reward is not None:
             self._rewards.append(metrics[reward])
         self._print_row(metrics, step)
-        if self._live is None:
-            self._live = Live(get_renderable=self._progress, console=self.console, refresh_per_second=2)
-            self._live.start()
-        self._live.refresh()
+        self.begin()
+        if self._live is not None:
+            self._live.refresh()
 
     def close(self, failed: bool = False) -> None:
         live, self._live = self._live, None

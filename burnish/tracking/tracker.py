@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CLOSING_S = 600.0  # for a logger to send what it has; one that takes longer is told of
+LOGGER_S = 600.0  # for a logger to take a step; or to send all it has, where one that takes longer is only told of
 
 # Logger name → where its backend is, and the package it needs besides the core.
 BACKENDS: dict[str, tuple[str, str | None]] = {
@@ -59,7 +59,7 @@ class Tracker:
         names = [trainer.logger] if isinstance(trainer.logger, str) else list(trainer.logger)
         check_loggers(names)
         self.folder = folder
-        self._logged = False
+        self._begun = self._logged = False
         facts = RunFacts(
             folder=folder.path,
             project=trainer.project_name,
@@ -83,18 +83,27 @@ class Tracker:
             raise RuntimeError("Tracker.resume was called after the first log: call it once, right after loading")
         self.folder.resume(step)
         for backend in self._backends:
-            backend.resume(step)
+            with waiting("logger", "the tracker", f"{type(backend).__name__} to go on after step {step}", LOGGER_S):
+                backend.resume(step)
+        self._begin()
         self.event("resume", step=step)
 
     def append(self) -> None:
         """Add to what is in the folder, as a validation of a finished run does: nothing is forgotten or moved."""
         self.folder.append()
-        self._write_held()
+        self._begin()
 
     def start(self) -> None:
         """A run from step 0: what an earlier run left in the folder is moved aside. The first `log` does it too."""
         self.folder.begin()
+        self._begin()
+
+    def _begin(self) -> None:
         self._write_held()
+        if not self._begun:
+            self._begun = True
+            for backend in self._backends:
+                backend.begin()
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Log the metrics of one step. Values are numbers; NaN and infinities are kept."""
@@ -105,7 +114,8 @@ class Tracker:
         if self._late > before:
             numbers["failures/late_waits"] = self._late - before
         for backend in self._backends:
-            backend.log(numbers, step)
+            with waiting("logger", "the tracker", f"{type(backend).__name__} to take step {step}", LOGGER_S):
+                backend.log(numbers, step)
         self.watchdog.step = step
 
     def event(self, kind: str, **facts: Any) -> None:
@@ -120,7 +130,7 @@ class Tracker:
 
     def _write_held(self) -> None:
         if self.folder.begun:
-            with self._holding:
+            with waiting("disk", "the tracker", "events to be written", LOGGER_S), self._holding:
                 while self._held:
                     self._events.append(self._held[0])
                     del self._held[0]
@@ -136,7 +146,7 @@ class Tracker:
             closers.append((f"{type(backend).__name__} to close", partial(backend.close, failed)))
         for what, close in closers:
             try:
-                with waiting("logger", "the tracker", what, CLOSING_S, is_only_told=True):
+                with waiting("logger", "the tracker", what, LOGGER_S, is_only_told=True):
                     close()
             except Exception as error:  # noqa: BLE001 - one logger must not keep the others open; raised below
                 failures.append(error)
@@ -149,7 +159,7 @@ class Tracker:
             raise failures[0]
 
     def __enter__(self) -> "Tracker":
-        with suppress(ConfigError, CheckpointError):  # raised when the run begins to write, if it still cannot then
+        with suppress(CheckpointError):  # raised when the run begins to write, if it still cannot then
             self.folder.hold()
         self.watchdog.start()
         return self

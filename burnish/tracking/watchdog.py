@@ -31,6 +31,7 @@ from typing import Any
 
 from burnish import waits
 from burnish.tracking import stacks
+from burnish.tracking.literal import one_line
 from burnish.waits import Wait
 
 LOOK_S = 1.0  # between two looks
@@ -276,7 +277,8 @@ class Watchdog:
                 return
 
     def _write_status(self) -> None:
-        if self._event is not None and waits.witnesses and time.monotonic() >= self._looked + WORKERS_S:
+        is_time = bool(self._end) or time.monotonic() >= self._looked + WORKERS_S
+        if self._event is not None and waits.witnesses and is_time:
             self._looked = time.monotonic()
             self._tell_of_workers(self._event)
         folder, stage = self.folder / STATUS, self._stage()
@@ -319,10 +321,10 @@ class Watchdog:
         return str(self.folder / STACKS / f"{time.strftime('%Y%m%d-%H%M%S')}-{number}_{self.name}.txt")
 
     def _heading(self, wait: Wait, facts: Mapping[str, Any]) -> str:
-        others = [f"  {one.age:7.1f} s  {one.kind}: {one}" for one in waits.longest(SHOWN)]
+        others = [f"  {one.age:7.1f} s  {one.kind}: {one_line(str(one))}" for one in waits.longest(SHOWN)]
         return (
             f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self.name}, pid {os.getpid()} on {socket.gethostname()}\n"
-            f"late: {wait.kind}: {wait} has waited {wait.age:.1f} s ({wait.limit})\n"
+            f"late: {wait.kind}: {one_line(str(wait))} has waited {wait.age:.1f} s ({wait.limit})\n"
             f"{json.dumps(facts, ensure_ascii=False)}\n"
             f"waits of this process, the longest first:\n" + "\n".join(others) + "\n\n"
         )

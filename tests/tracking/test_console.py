@@ -164,6 +164,19 @@ def test_a_long_wait_is_in_the_progress_line(tmp_path, width):
     logger.close()
 
 
+def test_what_is_waited_for_before_the_first_step_is_shown(tmp_path):
+    logger, stream = backend(tmp_path, terminal=True, width=100)
+    with waiting("engine", "uid 3, sample 1", "a request", 1800.0) as wait:
+        wait.since -= 42.0
+        logger.begin()
+        logger.close()
+    assert "step 0/80 · waiting 42 s for a request (uid 3, sample 1)" in stream.getvalue()
+    logger, stream = backend(tmp_path, terminal=False)
+    logger.begin()
+    logger.close()
+    assert stream.getvalue() == ""
+
+
 def test_time_left_follows_the_pace(monkeypatch):
     now = 100.0
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from burnish.errors import CheckpointError, ConfigError
-from burnish.tracking.jsonl import read_lines, read_metrics
+from burnish.tracking.jsonl import JsonlBackend, read_lines, read_metrics
 from burnish.tracking.run_folder import RunFolder
 from burnish.tracking.tracker import Tracker, check_loggers
 from burnish.waits import longest
@@ -205,6 +205,29 @@ def test_events_from_before_the_run_began_are_its_own(trainer, folder):
         tracker.event("after")
     assert [line["kind"] for line in read_lines(folder.path / "events.jsonl")] == ["before", "after"]
     assert (folder.path / "previous-1/events.jsonl").read_text() == '{"kind": "old"}\n'
+
+
+def test_a_logger_is_waited_for_in_sight(trainer, folder):
+    seen = []
+
+    class Slow(JsonlBackend):
+        def log(self, metrics, step):
+            seen.extend((wait.kind, wait.owner, wait.subject, wait.seconds) for wait in longest())
+
+    with Tracker(trainer, folder) as tracker:
+        tracker._backends = [Slow(tracker._backends[0].facts)]
+        tracker.log({"a": 1.0}, 3)
+    assert seen == [("logger", "the tracker", "Slow to take step 3", 600.0)]
+
+
+def test_a_folder_where_another_run_writes_is_refused_at_once(trainer, folder):
+    with (
+        Tracker(trainer, folder),
+        RunFolder.of(trainer) as second,
+        pytest.raises(ConfigError, match="is writing there"),
+        Tracker(trainer, second),
+    ):
+        pytest.fail("it began")
 
 
 def test_the_run_is_watched_until_its_loggers_are_closed(trainer, folder, monkeypatch):

@@ -226,6 +226,24 @@ def test_late_waits_of_workers_are_events_of_the_controller(watched, tmp_path, e
     assert len(events) == 1
 
 
+def test_late_waits_of_workers_are_told_of_at_the_end_too(tmp_path, events, monkeypatch):
+    """They may be why it ends. What their subject holds, as a model's query, does not keep them from it."""
+    monkeypatch.setattr(waits, "witnesses", [lambda: "workers:"])
+    controller = Watchdog(tmp_path, "controller", event=lambda kind, **facts: events.append((kind, facts)))
+    controller.start()
+    until(lambda: controller._looked > 0)  # the next look is far away
+    monkeypatch.setattr(controller, "_started", controller._started - 1)
+    worker = Watchdog(tmp_path, "agents_pool-0")
+    worker.start()
+    with waiting("retriever", "uid 3", "documents for 'a\nb'", -1.0) as wait:
+        pass
+    worker.stop()
+    assert Path(wait.stacks).exists() and not events
+    controller.stop("failed")
+    ((kind, facts),) = events
+    assert kind == "late_wait" and (facts["process"], facts["subject"]) == ("agents_pool-0", "documents for 'a\nb'")
+
+
 def test_a_wait_that_does_not_end_itself_is_ended(watched, patient, tmp_path, caplog):
     """In the main thread, in a call that never comes back."""
     with pytest.raises(DeadlineError) as error, waiting("worker", "the trainer", "a lock", 0.5):
