@@ -43,6 +43,7 @@ from burnish.models.loading import load_tokenizer
 from burnish.rewards.request import facts_of
 from burnish.rollout import load_engine
 from burnish.tracking.progress import Progress
+from burnish.tracking.watchdog import Watchdog
 from burnish.trainer.experience import training_sampling
 from burnish.trainer.parts import GenerationOutput
 from burnish.trainer.response_file import ADDED, PromptFile, job_facts, output_schema
@@ -119,6 +120,8 @@ def generate(loaded: Loaded[GenerationConfig]) -> None:
             output.begin(generation.schema, len(generation.prompts))
             if output.saved:
                 log.info("going on: %d of %d rows are in %s", output.saved, output.total, output.folder)
+            watchdog = Watchdog(output.folder, "generate", stage=lambda: "")  # leaves nothing unless a wait is late
+            watchdog.start()
             try:
                 speed = answer_all(generation, output)
                 output.merge()
@@ -126,6 +129,8 @@ def generate(loaded: Loaded[GenerationConfig]) -> None:
                 if (saved := output.saved) or isinstance(error, KeyboardInterrupt):
                     log.warning("stopped: %d of %d rows are saved; the same command goes on", saved, output.total)
                 raise
+            finally:
+                watchdog.stop()
         print(summary(config, speed))
 
 

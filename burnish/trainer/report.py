@@ -11,10 +11,12 @@ import numpy as np
 from burnish.algorithms.variance import variance_proxy_metrics
 from burnish.data.augment import AUGMENTED
 from burnish.protocol import DataProto
+from burnish.workers.trajectories import VERSIONS
 
 
 def sample_rows(batch: DataProto, tokenizer: Any) -> list[dict[str, Any]]:
-    """One plain dictionary per trajectory: texts, the policy's mask and log-probs token by token, score, advantage."""
+    """One plain dictionary per trajectory: texts, score, and token by token the policy's mask, log-probs, advantage and
+    version, the latter where generation runs ahead."""
     columns, others = batch.batch, batch.non_tensor_batch
     prompts, responses, mask = (columns[name].numpy() for name in ("prompts", "responses", "response_mask"))
     prompts_there, responses_there = np.split(columns["attention_mask"].bool().numpy(), [prompts.shape[1]], axis=1)
@@ -34,10 +36,13 @@ def sample_rows(batch: DataProto, tokenizer: Any) -> list[dict[str, Any]]:
             "ground_truth": (others["reward_model"][i] or {}).get("ground_truth"),
             "turns": others["num_turns"][i],
             "finish_reason": others["finish_reason"][i],
+            "policy_version": others["policy_version"][i],
             "score": scores[i],
             "reward_info": others["reward_info"][i],
             "response_mask": mask[i][real].tolist(),
         }
+        if VERSIONS in columns:
+            row[VERSIONS] = columns[VERSIONS][i].numpy()[real].tolist()  # of the weights that sampled each token
         if AUGMENTED in others and others[AUGMENTED][i] is not None:
             row[AUGMENTED] = others[AUGMENTED][i]  # the prompt was proposed while training, and by whom
         rows.append(row | {name: values[i][real].tolist() for name, values in rounded.items()})

@@ -65,7 +65,7 @@ class Rollouts:
         total: int | None = None,
     ) -> None:
         """Begin what `generate` does, under a number."""
-        how = self._how(namespace, score, total or len(prompts)) | {"deadline_s": self._ahead_s}
+        how = self._how(namespace, score, total or len(prompts))
         self._ahead[number] = self.runner.start(_rows(prompts), sampling, **how)
 
     def finish(self, number: int) -> DataProto | None:
@@ -73,13 +73,13 @@ class Rollouts:
         future = self._ahead.pop(number, None)
         if future is None:
             return None
-        with waiting("engine", "", f"the trajectories of round {number}", self._ahead_s):
+        with waiting("engine", "", f"the trajectories of round {number}", self._deadline_s):
             trajectories = future.result()
         return self._batch(trajectories)
 
     @property
-    def _ahead_s(self) -> float | None:
-        """`rollout.timeout` for what is begun ahead: it runs while the rounds before it are finished and trained."""
+    def _deadline_s(self) -> float | None:
+        """`rollout.timeout`, as often as there are rounds at a time that share the engine, validation's too."""
         seconds = self.config.actor_rollout_ref.rollout.timeout
         return None if seconds is None else seconds * (1 + self.config.staleness)
 
@@ -88,7 +88,7 @@ class Rollouts:
             "namespace": namespace,
             "seed": self.config.trainer.seed,
             "score": self._scorer(total) if score else None,
-            "deadline_s": self.config.actor_rollout_ref.rollout.timeout,
+            "deadline_s": self._deadline_s,
         }
 
     def _counters(self) -> Counters:

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import burnish
+from burnish import waits
 from burnish.agents.runner import TrajectoryRunner
 from burnish.cli.main import main
 from burnish.config import GenerationConfig
@@ -27,6 +28,7 @@ from burnish.data.files import read_rows, write_parquet
 from burnish.data.tasks import arithmetic
 from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.rewards.scores.arithmetic import compute_score
+from burnish.tracking import watchdog
 from burnish.trainer import generation
 from burnish.trainer.response_file import NEUTRAL
 
@@ -484,3 +486,18 @@ def test_the_engine_is_closed_at_the_end_whatever_it_is(generate, monkeypatch, w
         )
     code, _, err = generate("data.batch_size=2")
     assert (code, closed) == (0 if what is None else 1, [what]) and ("no room" in err) == (what is not None)
+
+
+def test_an_agent_loop_that_blocks_is_ended_and_its_stack_written(generate, place, own_loop, monkeypatch):
+    for name, seconds in (("LOOK_S", 0.05), ("GRACE_S", 1.0)):
+        monkeypatch.setattr(watchdog, name, seconds)
+    monkeypatch.setattr(watchdog, "TRIES", 1000)  # a machine that is slow to hear must not end the tests
+    monkeypatch.setattr(waits, "PROMPT_S", 0.2)
+    program = place / "own_loop.py"
+    blocks = "        import time; time.sleep(1000)\n        ids = self.prompt_ids(row['messages'])\n"
+    program.write_text(program.read_text().replace("        ids = self.prompt_ids(row['messages'])\n", blocks))
+    code, _, err = generate(*own_loop, "rollout.timeout=1")
+    assert code == 1 and "is blocked here" in err, err
+    (dump, *_) = (place / "out.parquet.parts/stacks").glob("*_generate.txt")
+    assert "time.sleep(1000)" in dump.read_text()
+    assert not (place / "out.parquet.parts/status").exists()

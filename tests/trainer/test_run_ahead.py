@@ -1,18 +1,22 @@
 """Generation that runs ahead of training: which prompts make up a step, how old its tokens are, and going on after a
 stop. The numbers of staleness 0 are those of the synchronous loop."""
 
+import asyncio
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from burnish.agents import AgentLoopBase, AgentLoopOutput, register
 from burnish.errors import NothingToLearn, RewardError
 from burnish.protocol import DataProto
 from burnish.trainer.off_policy import off_policy_metrics
 from burnish.trainer.ppo import PPOTrainer
+from burnish.workers.replica import Replica
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3", "data.val_files=null"]
 SIX = ["trainer.total_epochs=2", "trainer.save_freq=1"]  # 12 rows in batches of 4: six steps
@@ -54,6 +58,47 @@ def test_every_prompt_is_trained_once_and_no_token_is_too_old(train, metrics_of,
             assert abs(line["training/off_policy/kl_0"]) < 1e-6, "tokens of the newest weights have their log-probs"
     older = [line.get("training/off_policy/kl_1", 0.0) for line in lines]
     assert max(older) > 1e-6, "tokens of older weights have not"
+
+
+def test_trajectories_go_on_under_new_weights(train, metrics_of, monkeypatch):
+    """The second turn of each waits for the weights that it trains; these come when all first turns are done."""
+    newest, begun, publish = [0], [], Replica.publish
+
+    @register("two_weights")
+    class TwoWeights(AgentLoopBase):
+        async def run(self, sampling_params, **row):
+            prompt, few = (
+                self.chat.prompt_ids(row["messages"]),
+                {**sampling_params, "max_tokens": 3, "ignore_eos": True},
+            )
+            first = await self.server_manager.generate(prompt_ids=prompt, sampling_params=few)
+            begun.append(row["uid"])
+            while newest[0] < row["uid"] // 4:
+                await asyncio.sleep(0.001)
+            seen = [*prompt, *first.token_ids, 10, 11]
+            second = await self.server_manager.generate(prompt_ids=seen, sampling_params=few)
+            ids, log_probs = (
+                [*first.token_ids, 10, 11, *second.token_ids],
+                [*first.log_probs, 0.0, 0.0, *second.log_probs],
+            )
+            return AgentLoopOutput(prompt, ids, [1, 1, 1, 0, 0, 1, 1, 1], log_probs, num_turns=4)
+
+    def publish_then(self, version):
+        end = time.monotonic() + 60
+        while version and len(begun) < 12 * min(version + 1, 6):
+            assert time.monotonic() < end, "the next round is not on its way"
+            time.sleep(0.001)
+        publish(self, version)
+        newest[0] = version
+
+    monkeypatch.setattr(Replica, "publish", publish_then)
+    train(*GRPO, *SIX, *ahead(1), "actor_rollout_ref.rollout.agent.default_agent_loop=two_weights")
+    lines = metrics_of("run")
+    assert [line["training/off_policy/mixed_ratio"] for line in lines] == [0, 1, 1, 1, 1, 1]
+    assert all(abs(line["training/off_policy/kl_0"]) < 1e-6 for line in lines), "versions and log-probs belong together"
+    assert max(line.get("training/off_policy/kl_1", 0.0) for line in lines) > 1e-6
+    for row in map(json.loads, Path("run/rollouts/3.jsonl").read_text().splitlines()):
+        assert row["token_versions"] == [1, 1, 1, 0, 0, 2, 2, 2] and row["policy_version"] == 1
 
 
 def test_what_was_begun_and_not_trained_is_begun_again_after_a_stop(train, monkeypatch):

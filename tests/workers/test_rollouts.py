@@ -1,9 +1,10 @@
-"""Whatever fails while a worker ends what generating has started, the rest is ended too, in order."""
+"""Whatever fails while a worker ends what generating has started, the rest is ended too, in order; and time limits."""
 
 from types import SimpleNamespace
 
 import pytest
 
+from burnish.config import PPOConfig
 from burnish.errors import DeadlineError
 from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
 from burnish.workers.agent_loop import AgentLoopWorker
@@ -44,3 +45,13 @@ def test_an_agent_worker_is_closed_once_also_where_that_fails():
         worker.close()
     worker.close()
     assert ended == ["rollouts"]
+
+
+@pytest.mark.parametrize(("staleness", "limit"), [(0, 10.0), (2, 30.0)])
+def test_rounds_that_share_the_engine_have_their_time_together(staleness, limit):
+    config = PPOConfig()
+    config.actor_rollout_ref.rollout.timeout = 10.0
+    config.trainer.async_rollout.enable, config.trainer.async_rollout.staleness = True, staleness
+    rollouts = Rollouts.__new__(Rollouts)
+    rollouts.config = config
+    assert [rollouts._how(name, False, 1)["deadline_s"] for name in ("train", "val")] == [limit] * 2

@@ -36,6 +36,23 @@ def test_tensors():
     assert "rollout_log_probs" not in to_batch([trajectory()], 0, log_probs=False).batch
 
 
+def test_versions_of_tokens():
+    """Of two turns with an observation between them; the second went on under new weights, and is cut."""
+    turns = [
+        Completion([5, 6], [-0.5] * 2, "stop", None, 3, [3, 3]),
+        Completion([7, 8, 9], [-0.5] * 3, "stop", None, 3, [3, 4, 4]),
+    ]
+
+    def of(ids, mask):
+        output = AgentLoopOutput([1], ids, mask, [-0.5 * sampled for sampled in mask])
+        return Trajectory({"uid": 0, "data_source": "toy"}, output, "text", None, turns)
+
+    batch = to_batch([of([5, 6, 2, 2, 7, 8], [1, 1, 0, 0, 1, 1]), of([6, 7], [1, 1])], 0, versions=True)
+    assert batch.batch["token_versions"].tolist() == [[3, 3, 0, 0, 3, 4], [3, 3, 0, 0, 0, 0]], "else the oldest"
+    assert batch.non_tensor_batch["policy_version"].tolist() == [3, 3]
+    assert "token_versions" not in to_batch([of([5], [1])], 0).batch
+
+
 def test_facts_of_the_trajectory():
     metrics = {"num_tool_calls": 2, "seconds": 1.5}
     one = trajectory(versions=(6, 5), num_turns=4, metrics=metrics, extra_fields={"finish_reason": "length"})

@@ -1,8 +1,9 @@
 """Work that has been handed to the device, how its results come back, and what happens when they do not.
 
 On a GPU work is queued and runs by itself; a `DeviceFlight` waits for the small copy at its end, no longer than the
-deadline. On a CPU it has been computed when it is handed out, by the thread that trains: two threads that compute in
-turn would each keep the cores busy with waiting for the other. There a `Watch` looks at the clock.
+deadline. On a CPU it has been computed when it is handed out, by the thread that hands it out; without running
+ahead that is the one that trains, for two threads that compute in turn would each keep the cores busy with waiting for
+the other. There a `Watch` looks at the clock.
 """
 
 import ctypes
