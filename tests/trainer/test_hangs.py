@@ -32,6 +32,7 @@ ROOM = ["data.max_prompt_length=64", "data.max_response_length=400", "custom_rew
 AGENTS = [*GRPO, *ROOM, "trainer.total_training_steps=1", "data.val_files=null", "reward.max_failure_ratio=0.9"]
 QUESTIONS = [question(f"Who wrote Faust? {i}") for i in range(4)]
 LIMIT_S = 10.0  # of waits: what does not hang must be done by then, on a busy machine
+SOON_LATE = f"trainer.checkpoint_timeout={LIMIT_S}"
 TOOL = '''
 import asyncio, time
 from burnish.agents.tools import BaseTool, ToolResponse
@@ -94,12 +95,16 @@ def looking():
         thread.join()
 
 
+def events(kind):
+    lines = map(json.loads, Path("run/events.jsonl").read_text().splitlines())
+    return [line for line in lines if line["kind"] == kind]
+
+
 def late(kind):
     """The event of a wait that was late, whose dump is there; its text."""
-    lines = [json.loads(line) for line in Path("run/events.jsonl").read_text().splitlines()]
-    events = [line for line in lines if line["kind"] == "late_wait" and line["wait"] == kind]
-    assert events, f"no wait for {kind} was late: {lines}"
-    return events[0], Path(events[0]["stacks"]).read_text()
+    told = [event for event in events("late_wait") if event["wait"] == kind]
+    assert told, f"no wait for {kind} was late: {events('late_wait')}"
+    return told[0], Path(told[0]["stacks"]).read_text()
 
 
 @pytest.mark.parametrize(
@@ -194,7 +199,6 @@ def test_a_built_in_scorer_hangs_and_its_sample_is_dropped(train, monkeypatch, m
 
 def test_writing_a_checkpoint_hangs_and_the_run_ends(train, monkeypatch):
     """The checkpoint before it is whole, and is gone on from."""
-    monkeypatch.setattr(checkpoint, "SAVE_DEADLINE_S", LIMIT_S)
     never, write_manifest = threading.Event(), checkpoint._write_manifest
 
     def hang(folder, step):
@@ -204,7 +208,7 @@ def test_writing_a_checkpoint_hangs_and_the_run_ends(train, monkeypatch):
         write_manifest(folder, step)
 
     monkeypatch.setattr(checkpoint, "_write_manifest", hang)
-    run = [*GRPO, "data.val_files=null", "trainer.save_freq=1", "trainer.total_training_steps=2"]
+    run = [*GRPO, "data.val_files=null", "trainer.save_freq=1", "trainer.total_training_steps=2", SOON_LATE]
     told = r"writing checkpoint run/global_step_2 has not ended .*The previous checkpoint is whole"
     with looking() as seen, pytest.raises(DeadlineError, match=told):
         train(*run)
@@ -219,21 +223,19 @@ def test_writing_a_checkpoint_hangs_and_the_run_ends(train, monkeypatch):
 def test_reading_a_checkpoint_hangs_and_the_run_ends(train, monkeypatch):
     run = [*GRPO, "data.val_files=null", "trainer.save_freq=1"]
     train(*run, "trainer.total_training_steps=1")
-    monkeypatch.setattr(checkpoint, "SAVE_DEADLINE_S", LIMIT_S)
     monkeypatch.setattr(ModelFolder, "load", lambda self, folder: time.sleep(1000))
     with pytest.raises(
         DeadlineError, match=r"reading checkpoint run/global_step_1/actor \(the trainer\) has not ended"
     ):
-        train(*run, "trainer.total_training_steps=2")
+        train(*run, "trainer.total_training_steps=2", SOON_LATE)
 
 
 def test_writing_behind_training_hangs_and_the_run_ends(train, monkeypatch):
-    monkeypatch.setattr(checkpoint, "SAVE_DEADLINE_S", LIMIT_S)
     never = threading.Event()
     monkeypatch.setattr(CheckpointStore, "_prune", lambda self, step: never.wait())
     async_save = "actor_rollout_ref.actor.checkpoint.async_save=true"
     with looking() as seen, pytest.raises(DeadlineError, match="writing checkpoint run/global_step_1 has not ended"):
-        train(*GRPO, "data.val_files=null", "trainer.save_freq=1", async_save)
+        train(*GRPO, "data.val_files=null", "trainer.save_freq=1", async_save, SOON_LATE)
     never.set()
     written = {owner for kind, owner, subject, _ in seen if kind == "checkpoint"}
     assert {"burnish-checkpoint", "the trainer"} <= written, "the thread that writes, and the one that waits for it"
@@ -291,7 +293,9 @@ def test_the_engine_hangs_and_the_run_ends(train, monkeypatch):
     assert subjects == {"16 trajectories of train", "request train/0.1.0"}, subjects
 
 
-def test_a_step_of_the_engine_hangs_and_a_new_engine_takes_its_place(train, monkeypatch, metrics_of):
+@pytest.mark.slow
+@pytest.mark.parametrize(("counted", "keys"), [("failures", ["data.val_files=null"]), ("val-failures", [])])
+def test_a_step_of_the_engine_hangs_and_a_new_engine_takes_its_place(train, monkeypatch, metrics_of, counted, keys):
     """`rollout.timeout` sets no limit; the engine's own for a step does."""
     hung, step, init = threading.Event(), LeftPaddedBatch.step, HFEngine.__init__
 
@@ -306,9 +310,12 @@ def test_a_step_of_the_engine_hangs_and_a_new_engine_takes_its_place(train, monk
     monkeypatch.setattr(LeftPaddedBatch, "step", hang)
     monkeypatch.setattr(HFEngine, "__init__", lambda *given, **how: init(*given, **{**how, "step_deadline_s": LIMIT_S}))
     with looking() as seen:
-        train(*GRPO, "data.val_files=null", "actor_rollout_ref.rollout.name=hf", "trainer.total_training_steps=1")
+        train(*GRPO, *keys, "actor_rollout_ref.rollout.name=hf", "trainer.total_training_steps=1")
     steps = {owner for kind, owner, subject, limit in seen if subject.startswith("a step of ") and limit == LIMIT_S}
     assert steps == {"the rollout engine"}
     event, text = late("engine")
     assert event["owner"] == "the rollout engine" and "in hang\n" in text
-    assert metrics_of("run")[0]["failures/replica_restarts"] == 1
+    line = metrics_of("run")[0]
+    assert line[f"{counted}/replica_restarts"] == 1 and line[f"{counted}/requests_again"] > 0
+    (event,) = events("replica_restart")
+    assert (event["replica_restarts"], event["requests_again"]) == (1, line[f"{counted}/requests_again"])
