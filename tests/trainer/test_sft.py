@@ -17,6 +17,8 @@ from burnish.data.supervised import Batches
 from burnish.engine.forward import Forward
 from burnish.errors import BadStepError, CheckpointError, ConfigError, ModelError
 from burnish.models.tiny import write_tiny_model
+from burnish.trainer.background import Background
+from burnish.trainer.checkpoint import CheckpointStore
 from burnish.trainer.sft import NextTokens, collate
 from burnish.trainer.sft_trainer import main
 from burnish.trainer.supervised import tokens_per_pass
@@ -169,6 +171,21 @@ def test_resume_is_the_same_run(sft, tmp_path):
     theirs = weights(resumed / "global_step_6")
     assert all(tensor.equal(theirs[name]) for name, tensor in weights(straight / "global_step_6").items())
     assert (resumed / "latest_checkpointed_iteration.txt").read_text().strip() == "6"
+
+
+def test_a_checkpoint_that_is_being_written_is_completed_first(sft, tmp_path, monkeypatch):
+    outcome, is_stopped = Background.outcome, []
+
+    def stop_once(self, *, wait):
+        if self._job is not None and not is_stopped:
+            is_stopped.append(True)
+            raise KeyboardInterrupt
+        return outcome(self, wait=wait)
+
+    monkeypatch.setattr(Background, "outcome", stop_once)
+    with pytest.raises(KeyboardInterrupt):
+        sft("trainer.save_freq=2")
+    assert is_stopped and CheckpointStore(tmp_path / "run").latest().name == "global_step_2"
 
 
 def test_old_checkpoints_are_pruned(sft):
