@@ -257,9 +257,15 @@ class HostedContract:
     @pytest.mark.parametrize("is_told", [True, False])
     def test_requests_go_on_under_new_weights(self, engine, module, other, buckets, teacher, context, is_told):
         async def ask():
-            begun, loop = asyncio.Event(), asyncio.get_running_loop()
+            told, begun, loop = [], asyncio.Event(), asyncio.get_running_loop()
             sampling = Sampling(seed=6, ignore_eos=True)
-            first = engine.generate(PROMPT, sampling, request_id="first", on_token=lambda *token: begun.set())
+
+            def tell(*token):
+                told.append(token)
+                if len(told) == 50:  # by then the second, of which nothing is told, has some too
+                    begun.set()
+
+            first = engine.generate(PROMPT, sampling, request_id="first", on_token=tell)
             calls = [asyncio.ensure_future(first)]
             if not is_told:
                 calls.append(asyncio.ensure_future(engine.generate(PROMPT, sampling, request_id="second")))
