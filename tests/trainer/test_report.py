@@ -22,6 +22,7 @@ def batch_of_two(**columns):
     others = {
         "uid": [7, 8], "sample": [0, 1], "data_source": ["toy", "toy"], "reward_model": [{"ground_truth": "3"}, None],
         "num_turns": [2, 2], "finish_reason": ["stop", "length"], "reward_info": [{"acc": 1}, {}],
+        "policy_version": [3, None],
     }  # fmt: skip
     return DataProto.from_dict(tensors | columns, non_tensors=others), tokenizer
 
@@ -41,4 +42,10 @@ def test_rows_hold_the_real_tokens_and_plain_values():
 
 def test_columns_that_a_run_has_not_are_left_out():
     first, _ = sample_rows(*batch_of_two())
-    assert not {"rollout_log_probs", "advantages"} & first.keys()
+    assert not {"rollout_log_probs", "advantages", "token_versions"} & first.keys()
+
+
+def test_versions_of_the_weights_that_sampled_are_in_it():
+    first, second = sample_rows(*batch_of_two(token_versions=torch.tensor([[0, 4], [3, 0]])))
+    assert (first["policy_version"], second["policy_version"]) == (3, None)
+    assert (first["token_versions"], second["token_versions"]) == ([0, 4], [3])
