@@ -233,8 +233,7 @@ class EngineLoop(RolloutEngine):
             with self._lock:
                 left = list(self._unanswered)  # handed over too late for the loop to see them
             for answer in left:
-                if not answer.done():
-                    answer.set_exception(self._ended())
+                answer.cancel()  # `generate` knows why
 
     def _note_end(self, error: BaseException) -> None:
         with self._lock:
