@@ -33,7 +33,7 @@ def test_it_answers_and_leaves_nothing_behind(monkeypatch, capfd, name):
     def talk(url, engine):
         try:
             found["health"] = httpx.get(f"{url}/health", timeout=DEADLINE_S)
-            found["answers"] = [ask(url, temperature=0.7, max_tokens=40) for _ in range(2)]
+            found["answers"] = [ask(url, temperature=0.7, max_tokens=64) for _ in range(2)]
             found["cold"] = ask(url, temperature=0.005)
             program = engine.engine
             found["group"] = program.process.process.pid
