@@ -347,13 +347,13 @@ def test_the_embedded_model_learns_to_prefer_right_sums(tmp_path):
         "optim.lr_warmup_steps=30",
         "optim.lr_scheduler_type=cosine",
         "trainer.total_training_steps=150",
-        "trainer.seed=3",  # 0.99; with others the new head takes longer to find the sum in what the model knows
+        "trainer.seed=3",  # reaches 0.99; seeds 1 and 2 reach 0.79 and 0.87 in as many steps
         "trainer.device=cpu",
         "trainer.logger=jsonl",
         f"trainer.default_local_dir={tmp_path / 'run'}",
     ]
     assert burnish(["rm", *job]) == 0
     *_, last = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
-    assert last["val/accuracy"] >= 0.9
+    assert last["val/accuracy"] >= 0.95
     model, tokenizer = loaded(tmp_path / "run" / "global_step_150")
     assert reward(model, tokenizer, "347+586=?", "7+6+0=3,1") > reward(model, tokenizer, "347+586=?", "7+6+0=5,1")
