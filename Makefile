@@ -30,7 +30,7 @@ SGLANG := $(SGLANG_VENV)/.sglang-installed
 PIP = $$($(BIN)/python -c 'import pip' 2>/dev/null && echo "$(BIN)/python -m pip" || echo "$(PYTHON) -m pip --python $(BIN)/python")
 INSTALL = $(PIP) install --disable-pip-version-check -c $(CONSTRAINTS) $(PIP_FLAGS)
 
-.PHONY: help setup quickstart search-quickstart test test-cluster test-vllm test-sglang lint format nano nano-agent bench clean
+.PHONY: help setup quickstart search-quickstart test test-long test-cluster test-vllm test-sglang lint format nano nano-agent bench clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -46,6 +46,9 @@ search-quickstart: $(SEARCH) ## a small model learns to search by RL, with a ret
 
 test: $(FULL) ## the tests (ARGS="-m gpu" for those that need a GPU)
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+test-long: $(FULL) ## long trials of processes: kills, hangs, hostile programs in numbers, the quickstarts (minutes)
+	$(BIN)/python -m pytest -m long $(ARGS)
 
 test-cluster: $(FULL) ## the long trials on Ray: all shapes of a cluster, every failure, two nodes (minutes)
 	$(BIN)/python -m pytest -m cluster $(ARGS)
