@@ -107,7 +107,7 @@ class TrajectoryRunner:
             return self._loop.run(work)
         future = self._thread.run(work)
         many = f"{len(rows)} trajectories of {namespace}, in thread {self._thread.name}"
-        with waiting("engine", "", many, deadline_s, is_only_told=True):  # `run_async` ends at the deadline
+        with waiting("engine", "", many, deadline_s, report_only=True):  # `run_async` ends at the deadline
             return future.result()
 
     def start(

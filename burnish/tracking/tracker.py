@@ -75,7 +75,8 @@ class Tracker:
         self.watchdog = Watchdog(
             folder.path, "controller", event=self.event, stage=lambda: _stage(folder), steps=total_steps
         )
-        self._late = 0  # waits that were told of
+        self._late = 0  # waits that were reported
+        self._restarts = 0  # since the last step
 
     def resume(self, step: int) -> None:
         """The run goes on after `step`: forget what a killed run logged past it. Before the first `log`."""
@@ -113,6 +114,8 @@ class Tracker:
         before, self._late = self._late, self.watchdog.late
         if self._late > before:
             numbers["failures/late_waits"] = self._late - before
+        if self._restarts:
+            numbers["failures/restarts"], self._restarts = self._restarts, 0
         for backend in self._backends:
             with waiting("logger", "the tracker", f"{type(backend).__name__} to take step {step}", LOGGER_S):
                 backend.log(numbers, step)
@@ -124,6 +127,7 @@ class Tracker:
         Until the folder is the run's own they are held back: the file that is there is an earlier run's.
         """
         log.debug("event %s %s", kind, facts)
+        self._restarts += kind == "restart"
         with self._holding:
             self._held.append({"time": time.time(), "kind": kind, **facts})
         self._write_held()
@@ -146,7 +150,7 @@ class Tracker:
             closers.append((f"{type(backend).__name__} to close", partial(backend.close, failed)))
         for what, close in closers:
             try:
-                with waiting("logger", "the tracker", what, LOGGER_S, is_only_told=True):
+                with waiting("logger", "the tracker", what, LOGGER_S, report_only=True):
                     close()
             except Exception as error:  # noqa: BLE001 - one logger must not keep the others open; raised below
                 failures.append(error)

@@ -58,7 +58,7 @@ class _Job(Generic[T]):
 
     def _run(self) -> None:
         try:
-            with waiting("checkpoint", "", self.what, self.deadline, is_only_told=True):  # `outcome` ends with an error
+            with waiting("checkpoint", "", self.what, self.deadline, report_only=True):  # `outcome` ends with an error
                 self.result = self.work()
         except BaseException as error:  # noqa: BLE001 - handed to the owner, whatever it is
             self.error = error

@@ -3,7 +3,8 @@
 What can be wrong with keys, files, rows and the reward function is found here, before a model is loaded. `build` is
 also the way in for a program of one's own: it takes a finished configuration and hands back the trainer.
 
-`train` is what `burnish ppo` does with it: where workers die, it goes on from the newest checkpoint (`restart.py`).
+`train` is what `burnish ppo` does with it: where workers die, the run continues from the newest checkpoint, as it does
+where its process hangs (`restart.py`).
 """
 
 import functools
@@ -68,12 +69,15 @@ def run(loaded: Loaded[PPOConfig]) -> None:
 def train(config: PPOConfig, given: dict[str, Any]) -> PPOTrainer:
     """Train to the end and hand back the trainer; `given` are the keys that were set, for the run's recipe.
 
-    Where the workers of a cluster died or hang, the run is built anew and goes on from its newest checkpoint, up to
-    `trainer.max_restarts` times in a row without another one.
+    Where the workers of a cluster died or hang, the run is built again and continues from its newest checkpoint, up to
+    `trainer.max_restarts` times in a row without another one. Where the one process of a run hangs, the watchdog
+    restarts it likewise.
     """
-    restarts = Restarts(config.trainer.max_restarts if config.trainer.executor == "ray" else 0)
+    restarts = Restarts(config)
     while True:
         trainer = build(restarts.resumed(config))
+        if config.trainer.executor != "ray":
+            trainer.tracker.watchdog.on_hang = functools.partial(restarts.on_hang, trainer)
         try:
             trainer.tracker.folder.write_recipe(given)
             with terminated_as_interrupted():
@@ -82,7 +86,7 @@ def train(config: PPOConfig, given: dict[str, Any]) -> PPOTrainer:
                     stack.enter_context(closing(trainer))
                     trainer.init_workers()
                     stack.pop_all()
-                restarts.tell(trainer)
+                restarts.write_event(trainer)
                 trainer.fit()
             return trainer
         except KeyboardInterrupt:

@@ -79,12 +79,13 @@ def events(kind, folder="run"):
 def test_a_run_goes_on_from_its_newest_checkpoint_as_if_nothing_had_happened(run, metrics_of, caplog):
     run("trainer.default_local_dir=whole", "trainer.save_freq=1")
     trainer = run("trainer.save_freq=1", dies=once(3))
-    assert trainer.step == 3 and metrics_of("run") == metrics_of("whole")
+    metrics = metrics_of("run")
+    assert metrics[2].pop("failures/restarts") == 1 and trainer.step == 3 and metrics == metrics_of("whole")
     (event,) = events("restart")
     assert (event["attempt"], event["failed_step"], event["checkpoint"]) == (1, 3, 2) and "signal 9" in event["error"]
     assert (
         "in step 3 of 3: rank 1 of 2" in caplog.text
-        and "restart 1 of 2: the run goes on from run/global_step_2" in caplog.text
+        and "restart 1 of 2: the run continues from run/global_step_2" in caplog.text
     )
     assert LEFT == ["cluster"] * 3, "each attempt leaves its cluster"
 
@@ -92,7 +93,8 @@ def test_a_run_goes_on_from_its_newest_checkpoint_as_if_nothing_had_happened(run
 def test_without_a_checkpoint_it_starts_again_and_says_so(run, metrics_of, caplog):
     run("trainer.default_local_dir=whole")
     run(dies=once(2))
-    assert metrics_of("run") == metrics_of("whole")
+    metrics = metrics_of("run")
+    assert metrics[0].pop("failures/restarts") == 1 and metrics == metrics_of("whole")
     (event,) = events("restart")
     assert event["checkpoint"] is None and event["failed_step"] == 2
     assert "from where it started, for it saved nothing yet" in caplog.text
@@ -109,7 +111,7 @@ def test_a_run_that_gets_nowhere_gives_up_with_its_own_error(run):
         run("trainer.save_freq=1", dies=lambda step: step == 3)
     text = str(error.value)
     assert text.startswith("rank 1 of 2 of pool 'global_pool' died: killed by signal 9\nGiven up")
-    assert "trainer.max_restarts=2 times" in text and "run/logs" in text and "goes on from run/global_step_2" in text
+    assert "trainer.max_restarts=2 restarts" in text and "run/logs" in text and "continues from run/global_step_2" in text
     assert len(events("restart")) == 2
     with pytest.raises(WorkerDied, match=r"it saved nothing \(trainer\.save_freq\)"):
         run("trainer.default_local_dir=other", "trainer.max_restarts=0", dies=lambda step: True)

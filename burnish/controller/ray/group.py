@@ -73,8 +73,8 @@ class RayWorkerGroup(WorkerGroup):
             if cluster.ours:
                 ray.shutdown()
         cluster.connected = False
-        if cluster.told in waits.witnesses:
-            waits.witnesses.remove(cluster.told)
+        if cluster.told in waits.worker_reports:
+            waits.worker_reports.remove(cluster.told)
         if cluster.logs_are_ours:
             shutil.rmtree(cluster.surroundings.logs, ignore_errors=True)
 
@@ -137,5 +137,5 @@ def connect(
         logs_are_ours=logs is None,
         timeline=ray_init.timeline_json_file,
     )
-    waits.witnesses.append(cluster.told)
+    waits.worker_reports.append(cluster.told)
     return type("RayWorkerGroup", (RayWorkerGroup,), {"cluster": cluster})
