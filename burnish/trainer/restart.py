@@ -5,7 +5,7 @@ gives up.
 - The process of a one-process run hangs: the watchdog starts the command again (`on_hang`), by `os.execv` in place.
   Exec ends every thread wherever it is, and closes all files, locks and GPU contexts before the new program begins. It
   needs no parent process to wait and pass on signals: process id, terminal and exit code stay what whoever started the
-  command sees, and commands that never hang cost nothing. The new program learns why from `VARIABLE` in its environment.
+  command sees, and commands that never hang cost nothing. The new program reads why in its environment (`VARIABLE`).
   A program that calls the trainer itself (a notebook, a test) is not started again: it exits with the watchdog's code.
 
 Both write the event `restart`. Steps after the checkpoint are trained again: only a new checkpoint counts as progress.
