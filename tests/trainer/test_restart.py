@@ -111,7 +111,9 @@ def test_a_run_that_gets_nowhere_gives_up_with_its_own_error(run):
         run("trainer.save_freq=1", dies=lambda step: step == 3)
     text = str(error.value)
     assert text.startswith("rank 1 of 2 of pool 'global_pool' died: killed by signal 9\nGiven up")
-    assert "trainer.max_restarts=2 restarts" in text and "run/logs" in text and "continues from run/global_step_2" in text
+    assert (
+        "trainer.max_restarts=2 restarts" in text and "run/logs" in text and "continues from run/global_step_2" in text
+    )
     assert len(events("restart")) == 2
     with pytest.raises(WorkerDied, match=r"it saved nothing \(trainer\.save_freq\)"):
         run("trainer.default_local_dir=other", "trainer.max_restarts=0", dies=lambda step: True)
