@@ -38,7 +38,7 @@ from burnish.workers.model_worker import TrainedModelWorker
 from burnish.workers.objectives import PolicyObjective
 from burnish.workers.replica import Replica
 from burnish.workers.rollouts import Rollouts
-from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS
+from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS, ROLLOUTS
 from burnish.workers.updates import lengths, loss_mask, rows_with_gradient, update_metrics, update_rows
 
 
@@ -122,6 +122,14 @@ class ActorRolloutRefWorker(TrainedModelWorker):
         if not self.config.staleness:
             self.engine.wake()
         return self.rollouts.finish(number)
+
+    @register(dispatch_mode=ROLLOUTS)
+    def generate_sequences(
+        self, rows: Sequence[dict[str, Any]], sampling: Sampling, namespace: str, score: bool, total: int | None = None
+    ) -> DataProto | None:
+        """`begin_sequences` and `finish_sequences` in one call."""
+        self.begin_sequences(rows, 0, sampling, namespace, score, total)
+        return self.finish_sequences(0)
 
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
     async def generate(self, request: Request) -> Answer:

@@ -14,7 +14,7 @@ generation runs ahead of training. Besides the tensors, a row gets
     new_prompts      {"agent": the rows that its agent loop proposes to train on}, {} where it proposes none
 
 `joined` makes one batch of several, scored or not. `GROUPED_ROLLOUTS` is how rows are split over several workers,
-between prompts only; `BEGUN_ROLLOUTS` joins the batches of what such calls began.
+between prompts only; `BEGUN_ROLLOUTS` joins the batches of what such calls began, and `ROLLOUTS` does both.
 """
 
 import itertools
@@ -103,6 +103,7 @@ def join_begun(split: Split, outputs: list[Any]) -> DataProto | None:
 
 GROUPED_ROLLOUTS = DispatchPair(groups_to_each, as_list)
 BEGUN_ROLLOUTS = DispatchPair(same_to_all, join_begun)
+ROLLOUTS = DispatchPair(groups_to_each, join_begun)
 
 
 def _of_one_width(batches: Sequence[DataProto]) -> list[DataProto]:
