@@ -111,7 +111,7 @@ def test_two_servers_that_start_at_once_do_not_share_a_port():
         (["--host", "192.0.2.1"], "--host 192.0.2.1: not an address of this machine"),
         (["--max-model-len", "5000"], "--max-model-len 5000: the model's context is 1024 tokens; lower it"),
         (["--engine", "vllm"], "--engine vllm needs the package vllm, which is not installed"),
-        (["--engine", "nope"], "--engine nope: no such engine; this version has native, hf, vllm, sglang"),
+        (["--engine", "nope"], "--engine nope: unknown rollout engine; this version has native, hf, vllm, sglang"),
     ],
 )
 def test_what_is_wrong_is_told_before_the_model_loads(flags, message, capsys, monkeypatch, unloaded):
