@@ -13,7 +13,7 @@ import pytest
 
 from burnish.cli import serve as command
 from burnish.cli.main import main
-from burnish.config.rules import program
+from burnish.rollout.hosted import spec
 from burnish.serving import server
 from burnish.serving.loading import ModelOptions, own_name, pick_dtype
 
@@ -69,8 +69,8 @@ def test_mistakes_are_told_without_torch(tmp_path):
     program = (
         "import sys\n"
         "from burnish.cli.main import main\n"
-        "from burnish.config.rules import program\n"
-        "program.find_spec = lambda name: None\n"
+        "from burnish.rollout.hosted import spec\n"
+        "spec.find_spec = lambda name: None\n"
         f"assert main(['serve', {str(tmp_path)!r}]) == 2 and main(['serve', '--port', 'x', 'm']) == 2\n"
         f"assert main(['chat', {str(tmp_path)!r}]) == 2 and main(['serve', {NANO!r}, '--engine', 'vllm']) == 2\n"
         "assert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"
@@ -115,7 +115,7 @@ def test_two_servers_that_start_at_once_do_not_share_a_port():
     ],
 )
 def test_what_is_wrong_is_told_before_the_model_loads(flags, message, capsys, monkeypatch, unloaded):
-    monkeypatch.setattr(program, "find_spec", lambda name: None)
+    monkeypatch.setattr(spec, "find_spec", lambda name: None)
     assert main(["serve", NANO, "--port", "0", *flags]) == 2
     assert message in capsys.readouterr().err
 

@@ -8,7 +8,7 @@ from torch import nn
 from burnish.config.rollout import RolloutConfig
 from burnish.rollout.hosted.arguments import environment
 from burnish.rollout.hosted.engine import HostedEngine
-from burnish.rollout.request import Request
+from burnish.rollout.request import RequestState
 from burnish.rollout.sglang.arguments import VARIABLES, engine_arguments, request_arguments
 from burnish.rollout.sglang.spec import SPEC
 
@@ -30,5 +30,5 @@ class SGLangEngine(HostedEngine):
     def _process_environment(self, temporary: Path) -> dict[str, str]:
         return environment(temporary, {}, VARIABLES)
 
-    def _request_arguments(self, request: Request) -> dict[str, Any]:
+    def _request_arguments(self, request: RequestState) -> dict[str, Any]:
         return request_arguments(request)

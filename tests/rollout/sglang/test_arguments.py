@@ -7,7 +7,7 @@ import torch
 from transformers import Qwen2Config
 
 from burnish.config.rollout import RolloutConfig
-from burnish.config.rules import program
+from burnish.rollout.hosted import spec
 from burnish.errors import ConfigError, NotAvailable
 from burnish.rollout import make_engine
 from burnish.rollout.hosted.arguments import environment, token_bytes
@@ -85,8 +85,8 @@ def installed(monkeypatch):
     """`installed(version)`: as if that SGLang were there."""
 
     def there(version):
-        monkeypatch.setattr(program, "find_spec", lambda name: name)
-        monkeypatch.setattr(program, "version", lambda name: version)
+        monkeypatch.setattr(spec, "find_spec", lambda name: name)
+        monkeypatch.setattr(spec, "version", lambda name: version)
 
     return there
 
@@ -104,7 +104,7 @@ def test_the_tested_sglang_and_one_of_unknown_version_are_taken(installed, monke
     def unknown(name):
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(program, "version", unknown)
+    monkeypatch.setattr(spec, "version", unknown)
     SPEC.check_installed("rollout.name=sglang", "rollout.name=")
 
 

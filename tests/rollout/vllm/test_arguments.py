@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from burnish.config.rollout import RolloutConfig
-from burnish.config.rules import program
+from burnish.rollout.hosted import spec
 from burnish.errors import ConfigError, RolloutError
 from burnish.rollout import make_engine
 from burnish.rollout.base import Sampling
@@ -125,6 +125,6 @@ def test_memory_for_keys_and_values_is_what_is_needed_within_bounds():
 
 
 def test_without_vllm_no_process_is_started(module, tokenizer, monkeypatch):
-    monkeypatch.setattr(program, "find_spec", lambda name: None)
+    monkeypatch.setattr(spec, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="needs the package vllm"):
         make_engine("vllm", module, tokenizer, RolloutConfig(name="vllm"))
