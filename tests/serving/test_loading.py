@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from burnish.rollout.hosted import spec
 from burnish.errors import ConfigError, NotAvailable
+from burnish.rollout.hosted import spec
 from burnish.serving.loading import ModelOptions, load
 
 NANO = str(Path(__file__).parents[2] / "burnish" / "models" / "nano")

@@ -7,9 +7,9 @@ import torch
 from transformers import Qwen2Config
 
 from burnish.config.rollout import RolloutConfig
-from burnish.rollout.hosted import spec
 from burnish.errors import ConfigError, NotAvailable
 from burnish.rollout import make_engine
+from burnish.rollout.hosted import spec
 from burnish.rollout.hosted.arguments import environment, token_bytes
 from burnish.rollout.sglang.arguments import VARIABLES, engine_arguments, signed
 from burnish.rollout.sglang.spec import KV_BYTES, SPEC, kv_tokens

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from burnish.config.rollout import RolloutConfig
-from burnish.rollout.hosted import spec
 from burnish.errors import ConfigError, RolloutError
 from burnish.rollout import make_engine
 from burnish.rollout.base import Sampling
+from burnish.rollout.hosted import spec
 from burnish.rollout.hosted.arguments import environment, token_bytes
 from burnish.rollout.vllm.arguments import (
     check_sampling,
