@@ -14,7 +14,7 @@ from burnish.agents.runner import Trajectory, TrajectoryRunner
 from burnish.config import PPOConfig
 from burnish.config.algorithm import OverlongBufferConfig
 from burnish.config.reward import RewardConfig
-from burnish.data.collate import collate
+from burnish.data.dataset import collate
 from burnish.errors import RewardError
 from burnish.models.tiny import byte_tokenizer
 from burnish.protocol import DataProto
