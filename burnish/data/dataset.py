@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from burnish.config.data import DataConfig
-from burnish.config.user_code import load_class
 from burnish.data.chat import ChatRenderer
 from burnish.data.files import Row, at, columns, lookup, no_column, read_first_rows
 from burnish.data.row import Check, checked_row, find_prompt_key, kept_name
 from burnish.errors import ConfigError, DataError
+from burnish.user_code import load_class
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -33,10 +33,10 @@ from typing import Any
 import numpy as np
 
 from burnish.config.data import DataConfig
-from burnish.config.user_code import load_class
 from burnish.data.dataset import CustomDataset, RLDataset, construct
 from burnish.data.files import largest_remainder
 from burnish.errors import ConfigError, DataError
+from burnish.user_code import load_class
 
 log = logging.getLogger(__name__)
 
