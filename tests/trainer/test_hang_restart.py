@@ -62,7 +62,7 @@ if how == "reading":
     around(ModelFolder, "load", "a checkpoint to be read")
 elif how == "engine":
     import burnish.rollout.in_process as in_process
-    from burnish.rollout.hf_batch import LeftPaddedBatch
+    from burnish.rollout.hf.batch import LeftPaddedBatch
 
     in_process.STEP_DEADLINE_S = {"cpu": 2.0}
     limit_s = None
