@@ -124,11 +124,6 @@ class Wait:
     def age(self) -> float:
         return ran() - self.since
 
-    @property
-    def limit(self) -> str:
-        """In words."""
-        return limit_in_words(self.seconds)
-
     def __str__(self) -> str:
         return f"{self.subject} ({self.owner})"
 
@@ -157,4 +152,5 @@ def counts() -> dict[str, int]:
 
 
 def limit_in_words(seconds: float | None) -> str:
+    """Of a wait: "limit 60 s" or "no limit"."""
     return "no limit" if seconds is None else f"limit {max(0.0, round(seconds, 1)):g} s"

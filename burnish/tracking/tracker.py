@@ -5,7 +5,7 @@ whatever the loggers are. Events (failures, waits, restarts) go to `events.jsonl
 `close` the process is watched (`watchdog.py`).
 
     with RunFolder.of(config.trainer) as folder, Tracker(config.trainer, folder) as tracker:
-        tracker.resume(step)            # only where the run goes on from a checkpoint
+        tracker.resume(step)            # only where the run resumes from a checkpoint
         tracker.log({"reward/mean": 0.5}, step)
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOGGER_S = 600.0  # for a logger to take a step; or to send all it has, where one that takes longer is only told of
+LOGGER_S = 600.0  # for a logger to take a step; or to send all it has, where one that takes longer is only reported
 
 # Logger name → where its backend is, and the package it needs besides the core.
 BACKENDS: dict[str, tuple[str, str | None]] = {
@@ -67,7 +67,7 @@ class Tracker:
             total_steps=total_steps,
             config=config or {},
         )
-        # jsonl first: should another logger fail, the figures of the step are on disk.
+        # jsonl first: should another logger fail, the metrics of the step are on disk.
         self._backends = [make_backend(name, facts) for name in dict.fromkeys(["jsonl", *names])]
         self._events = LineFile(folder.path / "events.jsonl")
         self._held: list[dict[str, Any]] = []  # events from before the folder was the run's own
@@ -79,12 +79,12 @@ class Tracker:
         self._restarts = 0  # since the last step
 
     def resume(self, step: int) -> None:
-        """The run goes on after `step`: forget what a killed run logged past it. Before the first `log`."""
+        """The run resumes after `step`: forget what a killed run logged past it. Before the first `log`."""
         if self._logged:
             raise RuntimeError("Tracker.resume was called after the first log: call it once, right after loading")
         self.folder.resume(step)
         for backend in self._backends:
-            with waiting("logger", "the tracker", f"{type(backend).__name__} to go on after step {step}", LOGGER_S):
+            with waiting("logger", "the tracker", f"{type(backend).__name__} to resume after step {step}", LOGGER_S):
                 backend.resume(step)
         self._begin()
         self.event("resume", step=step)

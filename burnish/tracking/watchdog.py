@@ -25,7 +25,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from typing import Any
 from burnish import waits
 from burnish.tracking import stacks
 from burnish.tracking.literal import one_line
-from burnish.waits import Wait
+from burnish.waits import Wait, limit_in_words
 
 LOOK_S = 1.0  # between two looks
 STATUS_S = 5.0  # between two status files
@@ -135,32 +135,9 @@ class Watchdog:
             self._events += 1
             has_event = self._events <= SHOWN
         if is_new:
-            text = "%s: waited %.0f s for %s (%s); where all threads are: %s"
-            self._log(logging.WARNING, text, wait.kind, wait.age, wait, wait.limit, file)
+            self._log(logging.WARNING, "%s; where all threads are: %s", _waited(wait), file)
         self._queue_dump(wait, file, has_dump=is_new, has_event=has_event)
         return file
-
-    def status(self, state: str) -> dict[str, Any]:
-        """What the status file holds."""
-        return {
-            "name": self.name,
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "started": self._started,
-            "time": time.time(),
-            "state": state,
-            "step": self.step,
-            "steps": self.steps,
-            "late": self.late,
-            "counts": waits.counts(),
-            "waits": [
-                {
-                    "kind": wait.kind, "owner": wait.owner, "subject": wait.subject, "age": round(wait.age, 1),
-                    "limit": wait.seconds,
-                }
-                for wait in waits.longest(SHOWN)
-            ],
-        }  # fmt: skip
 
     def _queue_dump(self, wait: Wait, file: str, has_dump: bool = True, has_event: bool = True, **more: Any) -> None:
         """Note where everything is now, for it may be over in a moment; the other thread writes it."""
@@ -169,7 +146,14 @@ class Watchdog:
             "limit_s": wait.seconds, "stacks": file, **more,
         }  # fmt: skip
         if has_dump:
-            heading, places = self._heading(wait, facts), stacks.note(waits.longest())
+            others = [f"  {one.age:7.1f} s  {one.kind}: {one_line(str(one))}\n" for one in waits.longest(SHOWN)]
+            heading = (
+                f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self.name}, pid {os.getpid()} on {socket.gethostname()}\n"
+                f"late: {one_line(_waited(wait))}\n"
+                f"{json.dumps(facts, ensure_ascii=False)}\n"
+                f"waits of this process, the longest first:\n{''.join(others)}\n"
+            )
+            places = stacks.note(waits.longest())
             self._jobs.put(lambda: self._dump(Path(file), heading + stacks.as_text(places)))
         if has_event and (event := self._event) is not None:
             self._jobs.put(lambda: event("late_wait", **facts))
@@ -189,15 +173,6 @@ class Watchdog:
         """A name that no other dump has: nothing is looked up, because the disk may hang. Later ones sort behind it."""
         number = f"{os.getpid()}-{next(_numbers):06}"
         return str(self.folder / STACKS / f"{time.strftime('%Y%m%d-%H%M%S')}-{number}_{self.name}.txt")
-
-    def _heading(self, wait: Wait, facts: Mapping[str, Any]) -> str:
-        others = [f"  {one.age:7.1f} s  {one.kind}: {one_line(str(one))}" for one in waits.longest(SHOWN)]
-        return (
-            f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self.name}, pid {os.getpid()} on {socket.gethostname()}\n"
-            f"late: {wait.kind}: {one_line(str(wait))} has waited {wait.age:.1f} s ({wait.limit})\n"
-            f"{json.dumps(facts, ensure_ascii=False)}\n"
-            f"waits of this process, the longest first:\n" + "\n".join(others) + "\n\n"
-        )
 
     # The thread that looks.
 
@@ -231,14 +206,13 @@ class Watchdog:
             self._end, file = "failed", self._file()
             self._queue_dump(wait, file, exit_code=EXIT_CODE)
             self._jobs.put(self._write_status)
-            why = f"{wait.kind}: waited {wait.age:.0f} s for {wait} ({wait.limit}), and it does not end"
-            why += f"; where all threads were: {file}"
-            next_step, act = self.on_hang(why) if self.on_hang else ("", lambda: None)
-            said = self._log(
-                logging.CRITICAL, "%s. %s", why, next_step or f"This process is ended (exit code {EXIT_CODE})"
-            )
+            why = f"{_waited(wait)}, and it does not end; where all threads were: {file}"
+            what, act = f"This process is ended (exit code {EXIT_CODE})", lambda: None
+            if self.on_hang is not None:
+                what, act = self.on_hang(why)
+            logged = self._log(logging.CRITICAL, "%s. %s", why, what)
             self._until_written()
-            said.join(WRITING_S)
+            logged.join(WRITING_S)
             act()
         finally:
             os._exit(EXIT_CODE)
@@ -268,7 +242,19 @@ class Watchdog:
             self._report_workers(self._event)
         folder, stage = self.folder / STATUS, self._stage()
         early = folder / f"{self.name}{EARLY}"
-        text = json.dumps(self.status(self._end or stage), indent=1) + "\n"
+        status = {
+            "name": self.name, "pid": os.getpid(), "host": socket.gethostname(), "started": self._started,
+            "time": time.time(), "state": self._end or stage, "step": self.step, "steps": self.steps,
+            "late": self.late, "counts": waits.counts(),
+            "waits": [
+                {
+                    "kind": wait.kind, "owner": wait.owner, "subject": wait.subject, "age": round(wait.age, 1),
+                    "limit": wait.seconds,
+                }
+                for wait in waits.longest(SHOWN)
+            ],
+        }  # fmt: skip
+        text = json.dumps(status, indent=1) + "\n"
         if stage == "starting" and not self._end:
             self._was_early = True
             _replace(early, text)
@@ -298,6 +284,10 @@ class Watchdog:
         own = [dump for dump in file.parent.glob("*.txt") if _process(dump) == self.name]
         for old in sorted(own)[:-KEPT]:
             old.unlink(missing_ok=True)
+
+
+def _waited(wait: Wait) -> str:
+    return f"{wait.kind}: waited {wait.age:.0f} s for {wait} ({limit_in_words(wait.seconds)})"
 
 
 def _process(dump: Path) -> str:

@@ -228,7 +228,7 @@ def test_starting_does_not_wait(gang, tmp_path):
     released = tmp_path / "released"
     try:
         future = gang.hold.start(str(released), "done")  # which would end late if it were waited for
-        with pytest.raises(DeadlineError, match=r"Member.hold has not finished within 0.01 s; it goes on"):
+        with pytest.raises(DeadlineError, match=r"Member.hold has not finished within 0.01 s; it continues"):
             future.get(timeout=0.01)
     finally:
         released.touch()
@@ -496,7 +496,7 @@ def test_a_result_that_cannot_be_fetched_in_time_is_waited_for(gang, monkeypatch
     future, get = gang.doubled.start(DataProto.from_dict({"x": torch.ones(100_000)})), ray.get
     with monkeypatch.context() as patch:
         patch.setattr(ray, "get", slow)
-        with pytest.raises(DeadlineError, match=r"Member.doubled has not finished within 0.5 s; it goes on") as e:
+        with pytest.raises(DeadlineError, match=r"Member.doubled has not finished within 0.5 s; it continues") as e:
             future.get(timeout=0.5)
     assert type(e.value) is DeadlineError
     assert future.get().batch["y"][0] == 2

@@ -205,14 +205,10 @@ def test_engine_lost_by_many_requests_of_several_loops_is_replaced_once(shop, re
     assert reason in caplog.text and "has the weights; requests sent again" in caplog.text
 
 
-def test_ordinary_error_is_raised_to_the_caller(shop, replacing):
+def test_ordinary_error_is_raised_to_the_caller_unless_the_engine_is_lost(shop, replacing):
     shop.fates[0] = "refuses"
     assert [str(error) for error in gathered(replacing, 2)] == [f"request {i}: not this one" for i in range(2)]
     assert len(shop.engines) == 1 and replacing.stats()["replica_restarts"] == 0
-
-
-def test_ordinary_error_of_a_lost_engine_is_not_raised(shop, replacing):
-    shop.fates[0] = "refuses"
     shop.engines[0].why = "stuck"
     assert gathered(replacing, 1)[0].token_ids == [0, 1, 2]
 
@@ -492,25 +488,6 @@ def test_cancelled_caller_leaves_the_others(shop, replacing, when):
     assert replacing.stats()["requests_again"] == 1
 
 
-def test_callers_own_timeout_holds(shop, replacing):
-    shop.fates[0] = "hangs"
-    shop.opens.clear()
-
-    async def main():
-        async with asyncio.timeout(PATIENT_S):
-            task = asyncio.create_task(replacing.generate(Request([1], seeded(5), request_id="a")))
-            await until(hung(shop, 0, 1))
-            shop.engines[0].lose("no sign of life")
-            await until(shop.making.is_set)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await replacing.generate(Request([1], seeded(6), request_id="b"))
-        shop.opens.set()
-        return await task
-
-    assert in_time(main()).token_ids == [5, 6, 7]
-
-
 def test_close_during_a_replacement(shop, replacing):
     shop.fates[0] = "dies"
     shop.opens.clear()
@@ -576,35 +553,32 @@ def test_lost_engine_is_replaced_before_weights_are_published(shop, replacing):
     assert shop.engines[2].orders == ["any time", ("publish", 3, [{"w": 1}])]
 
 
-def test_an_engine_that_is_lost_before_the_first_bucket(shop, replacing):
-    shop.fates[0] = "dies"
-    replacing.publish(({"w": i} for i in range(2)), 3)
-    assert shop.engines[1].orders == [("publish", 3, [{"w": 0}, {"w": 1}])]
-
-
 class Again:
-    """Two buckets, as often as somebody goes through them."""
+    """Two buckets, as often as somebody reads them."""
 
     def __iter__(self):
         return ({"w": i} for i in range(2))
 
 
-@pytest.mark.parametrize("weights", [[{"w": 0}, {"w": 1}], Again()])
-def test_an_engine_that_is_lost_after_the_first_bucket_and_the_next_one_gets_all(shop, replacing, weights):
-    shop.fates[0] = shop.fates[1] = "dies in a publish"
+@pytest.mark.parametrize(
+    ("fate", "weights"),
+    [("dies", iter(Again())), ("dies in a publish", [{"w": 0}, {"w": 1}]), ("dies in a publish", Again())],
+)
+def test_engine_lost_in_a_publish_is_replaced_by_one_that_gets_all_weights(shop, replacing, fate, weights):
+    shop.fates[0] = shop.fates[1] = fate
     replacing.publish(weights, 3)
     assert shop.engines[2].orders == [("publish", 3, [{"w": 0}, {"w": 1}])]
     assert replacing.stats()["replica_restarts"] == 2
 
 
-def test_engines_that_are_lost_in_every_publish_are_given_up(shop, replacing):
+def test_gives_up_engines_lost_in_every_publish(shop, replacing):
     shop.fates = dict.fromkeys(range(10), "dies in a publish")
     with pytest.raises(RolloutError, match=r"given up\. .* 4\. dead after the first bucket"):
         replacing.publish(Again(), 3)
     assert len(shop.engines) == 1 + RESTARTS
 
 
-def test_buckets_that_come_once_are_not_handed_over_again(shop, replacing):
+def test_iterator_of_buckets_is_not_handed_over_twice(shop, replacing):
     shop.fates[0] = "dies in a publish"
     with pytest.raises(RolloutError, match="while it took over the weights of version 3.*publish again") as raised:
         replacing.publish(({"w": i} for i in range(2)), 3)
@@ -614,7 +588,7 @@ def test_buckets_that_come_once_are_not_handed_over_again(shop, replacing):
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_an_engine_that_is_lost_after_the_last_bucket_may_have_kept_them(shop, replacing, kept):
+def test_engine_lost_after_the_last_bucket_may_have_kept_them(shop, replacing, kept):
     """As one does that writes them into files first."""
     shop.fates[0] = "dies after a publish"
     shop.kept = kept
@@ -630,7 +604,7 @@ def test_an_engine_that_is_lost_after_the_last_bucket_may_have_kept_them(shop, r
 # Figures
 
 
-def test_counts_go_on_and_failures_are_told_where_there_are_any(shop, replacing):
+def test_counts_continue_and_failures_are_reported(shop, replacing):
     before = replacing.stats()
     assert not [name for name in engine_metrics(before, replacing.stats()) if name.startswith("failures")]
     shop.fates[0] = "dies"
