@@ -52,6 +52,7 @@ from burnish.rewards.contract import ScoreResult
 from burnish.rollout.base import Sampling
 from burnish.trainer.passes import Passes
 from burnish.trainer.remote_rollouts import RemoteRollouts
+from burnish.workers.rollouts import RoundSettings
 from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS
 
 SLEEPS = 7  # calls of a step that compute: new weights, generation, three passes, two updates
@@ -127,9 +128,7 @@ class Agents(Worker):
         self.answer = answered(len(rows), width)
 
     @register(dispatch_mode=GROUPED_ROLLOUTS)
-    def begin_sequences(
-        self, rows: list[Row], number: int, sampling: Sampling, namespace: str, score: bool, total: int | None = None
-    ) -> None: ...
+    def begin_sequences(self, rows: list[Row], settings: RoundSettings, total: int | None = None) -> None: ...
 
     @register(dispatch_mode=BEGUN_ROLLOUTS)
     def finish_sequences(self, number: int) -> DataProto:
@@ -284,7 +283,7 @@ def one_step(
 ) -> DataProto:
     """As `PPOTrainer.fit` makes it, of which all that needs workers; returns what was trained on."""
     rollouts.update_weights(number)
-    rollouts.begin_sequences(prompts, number, Sampling(), "train", True)
+    rollouts.begin_sequences(prompts, RoundSettings(number, Sampling(), "train", True))
     batch = collate(prompts).union(rollouts.finish_sequences(number))
     passes = Passes(batch, {})
     passes.begin("old_log_prob", policy.compute_log_prob.start, ())

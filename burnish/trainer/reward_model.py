@@ -46,7 +46,7 @@ class Judgement:
     alone: frozenset[int] = frozenset()  # of these, the rows that nothing else scores
     weights: tuple[float, float] | None = None  # of rule and model; None: what both score keeps the rule's score
 
-    def lay_down(self, batch: DataProto) -> None:
+    def attach_scores(self, batch: DataProto) -> None:
         """Put the results of rows that the model alone scores where a manager finds those that are there already."""
         if not self.alone:
             return
