@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 import ray
 import torch
+from burnish.data.collate import collate
 
 from burnish.config.cluster import RayInitConfig
 from burnish.config.placement import MOST_AGENT_WORKERS
@@ -43,8 +44,7 @@ from burnish.controller.columns import pack
 from burnish.controller.group import BoundMethod
 from burnish.controller.process import Address
 from burnish.controller.ray import AT_ONCE, Hosts, Process, RayWorkerGroup, connect
-from burnish.controller.worker import Place
-from burnish.data.collate import collate
+from burnish.controller.worker import WorkerPlace
 from burnish.data.files import Row
 from burnish.errors import BurnishError
 from burnish.protocol import DataProto
@@ -323,7 +323,7 @@ class Light:
 def measure_calls(hosts: Hosts, actors: list[Any], width: int, batch: DataProto, repeat: int = 5) -> dict[str, float]:
     """Seconds that the controller takes to send a call to so many workers, and then to wait for all answers."""
     nowhere = Address(0, "", "", "", "", 0)
-    places = [Process(actors[rank % len(actors)], Place(rank, width), nowhere) for rank in range(width)]
+    places = [Process(actors[rank % len(actors)], WorkerPlace(rank, width), nowhere) for rank in range(width)]
     group = RayWorkerGroup("light", Models, Hosts("light", places, hosts.cluster))
     methods: dict[str, tuple[Any, tuple[Any, ...]]] = {
         "alone": (group.update_weights, (0,)), "with batch": (group.update_actor, (batch, 0)),

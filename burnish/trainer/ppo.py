@@ -55,7 +55,7 @@ from burnish.trainer.state import (
 )
 from burnish.trainer.validate import Validator
 from burnish.waits import waiting
-from burnish.workers.conversations import Conversations
+from burnish.workers.conversations import ConversationReader
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class PPOTrainer:
     def read_rows(self) -> None:
         """The prompts to train and validate on, each row checked, their order, and room for those made on the way."""
         config, check = self.config, getattr(self.reward_fn, "check_row", None)
-        conversations = Conversations(config, self.tokenizer) if config.reward_model.enable else None
+        conversations = ConversationReader(config, self.tokenizer) if config.reward_model.enable else None
         self.train_rows = train_dataset(config.data, self.tokenizer, check)
         self.val_rows = val_dataset(config.data, self.tokenizer, check)
         agents = AgentCheck(config, self.tokenizer)  # every row's loop, tools, interaction and retriever are there

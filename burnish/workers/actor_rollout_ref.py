@@ -33,7 +33,7 @@ from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.models.lora import adapter_off
 from burnish.protocol import DataProto
 from burnish.rollout.base import Request
-from burnish.rollout.replicas import Answer, Limits
+from burnish.rollout.replicas import ReplicaAnswer, ReplicaLimits
 from burnish.workers.model_folder import ModelFolder
 from burnish.workers.model_worker import TrainedModelWorker
 from burnish.workers.objectives import PolicyObjective
@@ -127,10 +127,10 @@ class ActorRolloutRefWorker(TrainedModelWorker):
         return self.finish_sequences(settings.number)
 
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
-    async def generate(self, request: Request) -> Answer:
+    async def generate(self, request: Request) -> ReplicaAnswer:
         """One completion for an agent loop in another process (`rollout/replicas.py`)."""
         completion = await self.engine.generate(request)
-        return Answer(completion, self.engine.in_flight)
+        return ReplicaAnswer(completion, self.engine.in_flight)
 
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
     async def abort(self, request_id: str) -> None:
@@ -138,9 +138,9 @@ class ActorRolloutRefWorker(TrainedModelWorker):
         self.engine.abort(request_id)
 
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
-    async def limits(self) -> Limits:
+    async def limits(self) -> ReplicaLimits:
         """What `generate` can take."""
-        return Limits(self.engine.context, self.engine.vocabulary)
+        return ReplicaLimits(self.engine.context, self.engine.vocabulary)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def engine_stats(self) -> dict[str, float]:

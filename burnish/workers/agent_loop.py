@@ -16,7 +16,7 @@ from burnish.errors import WorkerError
 from burnish.loop_thread import run_to_end
 from burnish.models.loading import load_tokenizer
 from burnish.protocol import DataProto
-from burnish.rollout.replicas import Peer, Replicas
+from burnish.rollout.replicas import ReplicaPeer, Replicas
 from burnish.workers.rollouts import Rollouts, RoundSettings
 from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS
 
@@ -30,7 +30,7 @@ class AgentLoopWorker(Worker):
         self._begun: dict[int, tuple[set[int], str]] = {}  # round → its prompts, and their namespace
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def connect(self, peers: Sequence[Peer]) -> None:
+    def connect(self, peers: Sequence[ReplicaPeer]) -> None:
         """Meet the replicas, which can take requests from now on. Again after their group was made anew."""
         self.close()
         model = self.config.actor_rollout_ref.model

@@ -12,7 +12,7 @@ import torch
 
 from burnish.config import PPOConfig
 from burnish.config.model import ModelConfig
-from burnish.controller import Dispatch, Place, Role, Worker
+from burnish.controller import Dispatch, Role, Worker, WorkerPlace
 from burnish.controller.decorator import registered_methods
 from burnish.controller.dispatch import find_dispatch
 from burnish.errors import AgentError, DeadlineError, RewardError, RolloutError, WorkerError
@@ -20,7 +20,7 @@ from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.rollout.base import Request, Sampling
 from burnish.rollout.engine_loop import EngineLoop
 from burnish.rollout.native.engine import NativeEngine
-from burnish.rollout.replicas import Answer, Limits
+from burnish.rollout.replicas import ReplicaAnswer, ReplicaLimits
 from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
 from burnish.workers.agent_loop import AgentLoopWorker, share_of
 from burnish.workers.rollouts import Rollouts, RoundSettings
@@ -37,13 +37,13 @@ class Holder(Worker):
 
     async def generate(self, request):
         completion = await self.engine.generate(request)
-        return Answer(completion, self.engine.in_flight)
+        return ReplicaAnswer(completion, self.engine.in_flight)
 
     async def abort(self, request_id):
         self.engine.abort(request_id)
 
     async def limits(self):
-        return Limits(self.engine.context, self.engine.vocabulary)
+        return ReplicaLimits(self.engine.context, self.engine.vocabulary)
 
 
 class PeerHere:
@@ -104,7 +104,7 @@ def agents(config, peers):
     def make(count):
         for rank in range(count):
             worker = AgentLoopWorker(config, 1)
-            worker.place = Place(rank, count, device="cpu")
+            worker.place = WorkerPlace(rank, count, device="cpu")
             worker.connect(peers)
             made.append(worker)
         return made
