@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from burnish.algorithms.aggregate import Counts
+from burnish.algorithms.aggregate import LossCounts
 from burnish.algorithms.correction import correct, in_the_loss, mismatch
 from burnish.algorithms.losses.geo_mean import geo_mean
 from burnish.algorithms.losses.gspo import gspo
@@ -316,9 +316,9 @@ def test_bypass_golden(case, assert_close, gradient):
         clip_ratio_c=params["clip_ratio_c"],
         loss_agg_mode=params["loss_agg_mode"],
     )
-    inputs = PolicyLossInputs(**tensors, config=actor, counts=Counts.of(mask), max_response_length=mask.shape[1])
+    inputs = PolicyLossInputs(**tensors, config=actor, counts=LossCounts.of(mask), max_response_length=mask.shape[1])
     kept = in_the_loss(inputs, config)[0].response_mask
-    inputs = dataclasses.replace(inputs, counts=Counts.of(kept))  # the reference does not count what it rejects
+    inputs = dataclasses.replace(inputs, counts=LossCounts.of(kept))  # the reference does not count what it rejects
     loss, metrics, slope = gradient(corrected_by(config, vanilla if is_clipped else reinforce), inputs, "log_prob")
 
     recorded = dict(want["metrics"])

@@ -9,12 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from burnish.algorithms.aggregate import Counts
+from burnish.algorithms.aggregate import LossCounts
 from burnish.algorithms.losses.inputs import PolicyLossInputs, ValueLossInputs
 from burnish.algorithms.losses.regularise import entropy_and_kl
 from burnish.algorithms.losses.value import value_loss
 from burnish.algorithms.losses.vanilla import vanilla
-from burnish.algorithms.tally import Mean, Sum, merge
+from burnish.algorithms.tally import merge, part_of_mean, part_of_sum
 from burnish.config.actor import AGGREGATIONS, KL_KINDS, ActorConfig
 from burnish.config.critic import CriticConfig
 from burnish.engine.forward import OUTPUTS
@@ -60,7 +60,7 @@ def test_entropy_term_golden(case, policy_batch, assert_close):
     config = ActorConfig(
         clip_ratio_low=0.2, clip_ratio_high=0.2, entropy_coeff=0.5, loss_agg_mode=case["params"]["loss_agg_mode"]
     )
-    inputs = PolicyLossInputs(zero, zero, zero, mask, config, Counts.of(mask), mask.shape[1], entropy=entropy)
+    inputs = PolicyLossInputs(zero, zero, zero, mask, config, LossCounts.of(mask), mask.shape[1], entropy=entropy)
     loss, metrics = entropy_and_kl(inputs)
     loss.backward()
     assert_close(merge([metrics])["actor/entropy_loss"], case["expected"]["entropy_loss"])
@@ -173,8 +173,8 @@ def test_a_normalising_length_of_its_own_replaces_the_maximum(policy_batch):
 
 
 def test_merging_weighs_means_and_adds_sums():
-    one = {"loss": Sum(torch.tensor(0.25)), "share": Mean(torch.tensor(3.0), torch.tensor(4))}
-    two = {"loss": Sum(torch.tensor(0.5)), "share": Mean(torch.tensor(0.0), torch.tensor(2))}
+    one = {"loss": part_of_sum(torch.tensor(0.25)), "share": part_of_mean(torch.tensor(3.0), torch.tensor(4))}
+    two = {"loss": part_of_sum(torch.tensor(0.5)), "share": part_of_mean(torch.tensor(0.0), torch.tensor(2))}
     assert merge([one, two]) == {"loss": 0.75, "share": 0.5}
-    assert merge([{"share": Mean(torch.tensor(0.0), torch.tensor(0))}]) == {"share": 0.0}
+    assert merge([{"share": part_of_mean(torch.tensor(0.0), torch.tensor(0))}]) == {"share": 0.0}
     assert merge([]) == {}

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burnish.algorithms import losses
-from burnish.algorithms.aggregate import Counts
+from burnish.algorithms.aggregate import LossCounts
 from burnish.algorithms.losses.covariance import covariance
 from burnish.algorithms.losses.inputs import PolicyLossInputs
 from burnish.algorithms.tally import merge
@@ -49,7 +49,7 @@ def batch(policy_batch):
         mask = inputs.response_mask.clone()
         mask[list(empty)] = 0
         log_prob = inputs.old_log_prob + stretch * (inputs.log_prob - inputs.old_log_prob)
-        inputs = dataclasses.replace(inputs, response_mask=mask, counts=Counts.of(mask), log_prob=log_prob)
+        inputs = dataclasses.replace(inputs, response_mask=mask, counts=LossCounts.of(mask), log_prob=log_prob)
         return with_choice(name, inputs)
 
     return make
@@ -76,7 +76,7 @@ def recorded(case, counts_of):
     )
     counts, devices = counts_of(around, mask), around.get("dp_size", 1)  # the reference undoes averaging over devices
     if name == "geo_mean":  # the reference counts rows without tokens, and neither the mini-batch nor devices
-        counts, devices = Counts(counts.tokens, len(mask)), 1
+        counts, devices = LossCounts(counts.tokens, len(mask)), 1
     inputs = PolicyLossInputs(**tensors, config=config, counts=counts, max_response_length=mask.shape[1])
     return name, with_choice(name, inputs, params.get("torch_seed", 0)), devices
 
@@ -299,7 +299,7 @@ def test_gspo_is_the_papers_loss_where_a_response_has_one_advantage(batch, gradi
 def test_a_row_without_policy_tokens_does_not_count(name, batch, take):
     inputs = batch(name, empty=[0, 4])
     kept = take(inputs, [1, 2, 3, 5])
-    loss, metrics = losses.policy_loss(name)(dataclasses.replace(kept, counts=Counts.of(kept.response_mask)))
+    loss, metrics = losses.policy_loss(name)(dataclasses.replace(kept, counts=LossCounts.of(kept.response_mask)))
     with_empty, metrics_with_empty = losses.policy_loss(name)(inputs)
     torch.testing.assert_close(with_empty, loss)
     assert merge([metrics_with_empty]) == pytest.approx(merge([metrics]))
@@ -331,7 +331,7 @@ def test_the_figure_of_a_response_with_a_rejected_token(policy_batch):
     }
     tensors = {key: torch.tensor(values, dtype=torch.float64) for key, values in rows.items()}
     mask = torch.ones(1, 3).long()
-    inputs = dataclasses.replace(inputs, **tensors, response_mask=mask, counts=Counts.of(mask))
+    inputs = dataclasses.replace(inputs, **tensors, response_mask=mask, counts=LossCounts.of(mask))
     loss, _ = losses.policy_loss("geo_mean")(inputs)
     assert loss.item() == pytest.approx(-2.0)  # e^((0.1 - 0.1) / 2) · √(0.5 · 2) = 1
 

@@ -7,7 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from burnish.algorithms.tally import Mean, Sum, effective_share, largest, mean_over_tokens, merge, smallest, spread
+from burnish.algorithms.tally import (
+    effective_share,
+    largest,
+    mean_over_tokens,
+    merge,
+    part_of_mean,
+    part_of_sum,
+    smallest,
+    spread,
+)
 
 VALUES = st.lists(st.tuples(st.floats(-1e3, 1e3), st.booleans(), st.integers(0, 2)), min_size=1, max_size=12)
 
@@ -99,6 +108,8 @@ def test_all_numbers_are_read_at_once():
 
 def test_counts_and_sums_are_read_as_they_are():
     large = 2**24 + 1  # float32 would lose the 1
-    got = merge([{"mean": Mean(torch.tensor(1.0), torch.tensor(large)), "sum": Sum(torch.tensor([0.1]))}])
+    got = merge(
+        [{"mean": part_of_mean(torch.tensor(1.0), torch.tensor(large)), "sum": part_of_sum(torch.tensor([0.1]))}]
+    )
     assert got == {"mean": 1 / large, "sum": float(torch.tensor(0.1))}
-    assert merge([{"mean": Mean(3.0, 2.0)}]) == {"mean": 1.5}
+    assert merge([{"mean": part_of_mean(3.0, 2.0)}]) == {"mean": 1.5}

@@ -259,7 +259,7 @@ DAMAGE = {  # what is done to a folder that two processes wrote, and what is sai
         lambda f: edit(f / MOMENTS, head=lambda said: said | {"save": "0123456789abcdef"}),
         f"{MOMENTS} belongs to another checkpoint than the other files",
     ),
-    "no shards": (lambda f: facts(f, shards="two"), "engine.json is damaged: it does not say shards"),
+    "no shards": (lambda f: facts(f, shards="two"), "engine.json is damaged: it has no valid shards"),
     "no several": (lambda f: facts(f, shards=1), "engine.json is damaged: shards=1 is no number of several files"),
     "more shards": (lambda f: facts(f, shards=3), "masters-00001-of-00003.safetensors is missing"),
     "format": (lambda f: facts(f, format=4), "is not of a format this version reads"),

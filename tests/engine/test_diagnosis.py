@@ -7,7 +7,7 @@ import torch
 
 from burnish.config.optim import OptimConfig
 from burnish.engine.diagnosis import (
-    Place,
+    TokenPlace,
     bad_gradients,
     bad_weights,
     first_bad_module,
@@ -61,6 +61,6 @@ def test_tokens_outside_the_mask_do_not_count():
     mask = torch.tensor([[0, 1, 1, 1], [0, 1, 1, 1]])
     assert first_bad_token({"one": one, "two": two}, mask, 0) == 2
     assert first_bad_token({"one": one, "two": two}, mask, 1) is None
-    assert largest(one, mask) == (-4.0, Place(0, 3))
-    assert largest(two, mask) == (1.0, Place(0, 3)), "infinity is no largest value"
+    assert largest(one, mask) == (-4.0, TokenPlace(0, 3))
+    assert largest(two, mask) == (1.0, TokenPlace(0, 3)), "infinity is no largest value"
     assert largest(one, torch.zeros(2, 4)) is None

@@ -16,8 +16,7 @@ from burnish.engine import forward
 from burnish.engine.forward import Forward
 from burnish.engine.packing import pack
 from burnish.errors import ConfigError
-from burnish.models.backbones import PackedBackbone, PaddedBackbone
-from burnish.models.fused_training import FusedBackbone
+from burnish.models.backbones import FusedBackbone, PackedBackbone, PaddedBackbone
 from burnish.ops.varlen_attention import Sequences
 from tests.rollout.native.models import build
 

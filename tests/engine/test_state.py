@@ -102,7 +102,7 @@ def test_only_the_parts_that_are_asked_for_are_read(make, step, tmp_path, caplog
         other.load(tmp_path, ["model"])
     assert all(m.equal(trainable.masters[name]) for name, m in other.masters.items())
     assert not other.optimizer.state and other.step == 0 and torch.random.get_rng_state().equal(expected)
-    assert "without its part optimizer (checkpoint.load_contents): the optimiser's moments start anew" in caplog.text
+    assert "part optimizer (checkpoint.load_contents): the optimiser's moments start from scratch" in caplog.text
     assert "without its part extra" in caplog.text
     step(other)
     assert {float(moments["step"]) for moments in other.optimizer.state.values()} == {1.0}
@@ -122,7 +122,7 @@ def test_a_part_that_is_missing_is_named_with_the_fix(make, tmp_path):
     with pytest.raises(CheckpointError) as error:
         trainable.load(tmp_path / "weights")
     assert "has no part optimizer, which checkpoint.load_contents=[model,optimizer,extra] asks for" in str(error.value)
-    assert "Set checkpoint.load_contents=[model,extra]: the optimiser's moments start anew" in str(error.value)
+    assert "Set checkpoint.load_contents=[model,extra]: the optimiser's moments start from scratch" in str(error.value)
     trainable.load(tmp_path / "weights", ["model", "extra"])
 
     trainable.save(tmp_path / "hf", ["hf_model"])
@@ -307,13 +307,13 @@ def test_a_damaged_random_state_of_the_device_is_named(make, tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"parts": {}}, "it does not say parts"),
-        ({"step": {}}, "it does not say step"),
-        ({"step": 1.5}, "it does not say step"),
+        ({"parts": {}}, "it has no valid parts"),
+        ({"step": {}}, "it has no valid step"),
+        ({"step": 1.5}, "it has no valid step"),
         ({"step": -4}, "step=-4 is no number of updates"),
         ({"step": True}, "step=True is no number of updates"),
-        ({"optimizer": {}}, "it does not say optimizer"),
-        ({"adapter": 3}, "it does not say adapter"),
+        ({"optimizer": {}}, "it has no valid optimizer"),
+        ({"adapter": 3}, "it has no valid adapter"),
     ],
 )
 def test_facts_of_another_kind_are_named(make, tmp_path, change, words):

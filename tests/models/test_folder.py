@@ -45,15 +45,13 @@ def test_run_folders_without_a_pointer_or_without_a_checkpoint(tmp_path, caplog)
         folder_with(run / f"global_step_{step}" / "actor", "config.json", "model.safetensors")
     assert resolve_path(run) == resolve_path(run) == run / "global_step_10" / "actor"
     assert caplog.messages == [
-        f"{run}: no latest_checkpointed_iteration.txt; global_step_10 is taken, the newest there; it has no "
-        "manifest.json, so it may be the half of one"
+        f"{run}: no latest_checkpointed_iteration.txt; global_step_10 is used, the newest there; it has no "
+        "manifest.json, so it may be incomplete"
     ]
     caplog.clear()
     folder_with(run / "global_step_11", "config.json", "model.safetensors", "manifest.json")
     assert resolve_path(run) == run / "global_step_11"
-    assert caplog.messages == [
-        f"{run}: no latest_checkpointed_iteration.txt; global_step_11 is taken, the newest there"
-    ]
+    assert caplog.messages == [f"{run}: no latest_checkpointed_iteration.txt; global_step_11 is used, the newest there"]
 
 
 def test_a_part_of_a_checkpoint_against_the_manifest(tmp_path):

@@ -137,7 +137,7 @@ def test_heads_of_keys_are_repeated_as_little_as_it_takes(heads, kv_heads, size,
 
 def test_heads_that_cannot_be_dealt_are_told_with_what_can():
     assert heads_problem(14, 7) is heads_problem(3, 1) is None
-    assert heads_problem(14, 4) == "its 14 attention heads can be dealt evenly to 2, 7, 14 processes only"
+    assert heads_problem(14, 4) == "its 14 attention heads can be divided evenly among 2, 7, 14 processes only"
 
 
 class TwoProcesses:
