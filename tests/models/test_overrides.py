@@ -1,4 +1,4 @@
-"""`override_config`: settings that hold, and none by which the model parts from its weights or that means nothing."""
+"""`override_config`: settings that are applied, and those that do not fit the weights or have no effect."""
 
 import pytest
 import torch
