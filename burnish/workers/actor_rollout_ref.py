@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ import torch
 from burnish.algorithms.aggregate import LossCounts
 from burnish.algorithms.correction import is_gap
 from burnish.algorithms.losses import needs_of, policy_loss, token_choice
+from burnish.config.engines import engine_spec
 from burnish.controller import Dispatch, register
 from burnish.engine.batching import MicroBatch
 from burnish.engine.dump import BadSteps, Update
@@ -30,14 +32,14 @@ from burnish.models.compile_ahead import compile_ahead
 from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.models.lora import adapter_off
 from burnish.protocol import DataProto
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 from burnish.rollout.replicas import Answer, Limits
 from burnish.workers.model_folder import ModelFolder
 from burnish.workers.model_worker import TrainedModelWorker
 from burnish.workers.objectives import PolicyObjective
 from burnish.workers.replica import Replica
 from burnish.workers.rollouts import Rollouts
-from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS, ROLLOUT_ROWS
+from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS, ROLLOUTS
 from burnish.workers.updates import lengths, loss_mask, rows_with_gradient, update_metrics, update_rows
 
 
@@ -67,8 +69,8 @@ class ActorRolloutRefWorker(TrainedModelWorker):
         self.engine = self.replica.engine
         if self.device.type == "cuda":
             is_fused = isinstance(self.actor.forward.backbone, FusedBackbone)
-            native = self.config.actor_rollout_ref.rollout.name == "native"
-            compile_ahead(self.replica.module, rollout=native, training=is_fused)
+            own_kernels = engine_spec(self.config.actor_rollout_ref.rollout.name).own_kernels
+            compile_ahead(self.replica.module, rollout=own_kernels, training=is_fused)
         if not self.config.agents_apart:
             self.rollouts = Rollouts(self.config, self.tokenizer, self.engine)
 
@@ -102,30 +104,38 @@ class ActorRolloutRefWorker(TrainedModelWorker):
         with self.weights.on_device():
             self.replica.publish(version)
 
-    @register(dispatch_mode=ROLLOUT_ROWS)
-    def generate_sequences(self, prompts: DataProto, sampling: Sampling, namespace: str, score: bool) -> DataProto:
-        """Run one trajectory per row over the engine of this process; see `Rollouts.generate`."""
-        self.engine.wake()
-        return self.rollouts.generate(prompts, sampling, namespace, score)
-
     @register(dispatch_mode=GROUPED_ROLLOUTS)
     def begin_sequences(
-        self, prompts: DataProto, number: int, sampling: Sampling, namespace: str, score: bool, total: int | None = None
+        self,
+        rows: Sequence[dict[str, Any]],
+        number: int,
+        sampling: Sampling,
+        namespace: str,
+        score: bool,
+        total: int | None = None,
     ) -> None:
-        """Begin what `generate_sequences` does, which goes on while this process trains."""
-        self.rollouts.begin(number, prompts, sampling, namespace, score, total)
+        """Begin one trajectory per row over the engine of this process; see `Rollouts.begin`."""
+        self.rollouts.begin(rows, number, sampling, namespace, score, total)
 
     @register(dispatch_mode=BEGUN_ROLLOUTS)
     def finish_sequences(self, number: int) -> DataProto | None:
-        """Wait for what was begun under this number."""
+        """Wait for what was begun under this number; without running ahead, this is when it is generated."""
+        if not self.config.staleness:
+            self.engine.wake()
         return self.rollouts.finish(number)
 
+    @register(dispatch_mode=ROLLOUTS)
+    def generate_sequences(
+        self, rows: Sequence[dict[str, Any]], sampling: Sampling, namespace: str, score: bool, total: int | None = None
+    ) -> DataProto | None:
+        """`begin_sequences` and `finish_sequences` in one call."""
+        self.begin_sequences(rows, 0, sampling, namespace, score, total)
+        return self.finish_sequences(0)
+
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
-    async def generate(
-        self, prompt_ids: Sequence[int], sampling: Sampling, request_id: str, order: tuple[int, ...]
-    ) -> Answer:
+    async def generate(self, request: Request) -> Answer:
         """One completion for an agent loop in another process (`rollout/replicas.py`)."""
-        completion = await self.engine.generate(prompt_ids, sampling, request_id=request_id, order=order)
+        completion = await self.engine.generate(request)
         return Answer(completion, self.engine.in_flight)
 
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)

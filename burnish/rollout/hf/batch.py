@@ -1,0 +1,189 @@
+"""A left-padded batch on a transformers module: one prefill, then one token for every row per step.
+
+Consumes admitted requests and writes sampled tokens into them; `rollout/hf.py` decides which requests and when. Equal
+prompts are prefilled once and their cache rows copied. Rows that are done keep their place until half of the batch is
+done, then the cache is cut to the rest: cache rows are selected, never recomputed. Another batch may join between two
+steps: its cache rows are put below these, the narrower ones padded on the left. `grouped` says which rows are better
+kept apart, because most of what they have together would be padding.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+
+from burnish.errors import NotAvailable, RolloutError
+from burnish.rollout.base import uniforms
+from burnish.rollout.request import RequestState
+from burnish.rollout.sampler import sample
+
+T = TypeVar("T")
+SMALL = 1 << 14  # rows × width that are never worth a step of their own
+
+
+class LeftPaddedBatch:
+    """`rows` line up with the cache rows. Call `step` until `rows` is empty."""
+
+    def __init__(
+        self, module: nn.Module, requests: Sequence[RequestState], version: int, prefill_tokens: int | None = None
+    ):
+        self.module = module
+        self.rows = list(requests)
+        self.version = version
+        self.device = next(module.parameters()).device
+        self.prefill_tokens = prefill_tokens
+        accepted = inspect.signature(module.forward).parameters
+        self._takes_positions = "position_ids" in accepted
+        self._last_logits_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
+        self._cache: DynamicCache | None = None
+        self._mask = torch.empty(0, 0)  # (B, P + generated)
+
+    @torch.no_grad()
+    def step(self) -> int:
+        """Sample one token for each row that is not done; how many that were."""
+        self._drop_done_rows()
+        if not self.rows:
+            return 0
+        live = [i for i, request in enumerate(self.rows) if not request.done]
+        requests = [self.rows[i] for i in live]
+        logits = self._decode() if self._cache is not None else self._prefill()  # (B, V)
+        noise = uniforms([r.sampling.seed for r in requests], [len(r.token_ids) for r in requests])
+        ids, log_probs = sample(logits[live], [r.sampling for r in requests], torch.from_numpy(noise))
+        for request, token_id, log_prob in zip(requests, ids.tolist(), log_probs.tolist(), strict=True):
+            if math.isnan(log_prob):
+                raise RolloutError(f"the model's logits are NaN or infinite, first for request {request.request_id}")
+            request.accept(token_id, log_prob, self.version)
+        self._drop_done_rows()
+        return len(live)
+
+    @property
+    def live(self) -> list[RequestState]:
+        """The rows that are not done."""
+        return [request for request in self.rows if not request.done]
+
+    @property
+    def joinable(self) -> bool:
+        """Whether rows of another width can be put beside these: not where a layer keeps only a window of them."""
+        return self._cache is not None and all(type(layer) is DynamicLayer for layer in self._cache.layers)
+
+    def join(self, other: "LeftPaddedBatch") -> None:
+        """Take over the rows of another batch; both have made a step."""
+        assert self._cache is not None and other._cache is not None
+        for batch in (self, other):
+            batch._drop_done_rows(all_of_them=True)
+            batch._cut_empty_columns()
+        width = max(self._mask.shape[1], other._mask.shape[1])
+        self._mask = torch.cat([_widened(batch._mask, width, dim=1) for batch in (self, other)])
+        for own, new in zip(self._cache.layers, other._cache.layers, strict=True):
+            own.keys = torch.cat([_widened(keys, width, dim=2) for keys in (own.keys, new.keys)])
+            own.values = torch.cat([_widened(values, width, dim=2) for values in (own.values, new.values)])
+        self.rows += other.rows
+
+    def _cut_empty_columns(self) -> None:
+        """Drop the columns on the left that only rows which have gone needed: a batch that is joined may never end."""
+        assert self._cache is not None
+        empty = self._mask.shape[1] - max(request.width for request in self.rows) + 1  # the newest token has none yet
+        self._mask = self._mask[:, empty:]
+        for layer in self._cache.layers:
+            layer.keys, layer.values = layer.keys[:, :, empty:], layer.values[:, :, empty:]
+
+    def _drop_done_rows(self, all_of_them: bool = False) -> None:
+        keep = [i for i, request in enumerate(self.rows) if not request.done]
+        if self._cache is None or all_of_them or 2 * len(keep) <= len(self.rows):
+            self._select(keep)
+            self.rows = [self.rows[i] for i in keep]
+
+    def _select(self, indices: list[int]) -> None:
+        if self._cache is not None:
+            picked = torch.tensor(indices, dtype=torch.long, device=self.device)
+            self._cache.batch_select_indices(picked)
+            self._mask = self._mask[picked]
+
+    def _prefill(self) -> Tensor:
+        """Fill the cache with every row's prompt; the logits after it (B, V)."""
+        unique = list(dict.fromkeys(tuple(request.prompt_ids) for request in self.rows))
+        width = max(map(len, unique))
+        ids = torch.zeros(len(unique), width, dtype=torch.long)
+        mask = torch.zeros(len(unique), width, dtype=torch.long)
+        for i, prompt in enumerate(unique):
+            ids[i, width - len(prompt) :] = torch.tensor(prompt)
+            mask[i, width - len(prompt) :] = 1
+        ids, self._mask = ids.to(self.device), mask.to(self.device)
+        positions = (self._mask.cumsum(dim=1) - 1).clamp_(min=0)
+        at_once = max(1, self.prefill_tokens // width) if self.prefill_tokens else len(unique)
+        parts = [
+            self._forward(ids[i : i + at_once], self._mask[i : i + at_once], positions[i : i + at_once], None)
+            for i in range(0, len(unique), at_once)
+        ]
+        self._cache = _join([cache for _, cache in parts])
+        place = {prompt: i for i, prompt in enumerate(unique)}
+        rows = [place[tuple(request.prompt_ids)] for request in self.rows]
+        self._select(rows)
+        return torch.cat([logits for logits, _ in parts])[rows]
+
+    def _decode(self) -> Tensor:
+        """Feed each row's newest token; the logits after it (B, V). What rows that are done give is not read."""
+        ids = torch.tensor([[0 if request.done else request.token_ids[-1]] for request in self.rows])
+        done = torch.tensor([[request.done] for request in self.rows], device=self.device)
+        # A row that is done stays at position 0: going on could run past the model's last position.
+        positions = self._mask.sum(dim=1, keepdim=True).masked_fill_(done, 0)  # (B, 1)
+        self._mask = torch.cat([self._mask, self._mask.new_ones(len(self.rows), 1)], dim=1)
+        logits, self._cache = self._forward(ids.to(self.device), self._mask, positions, self._cache)
+        return logits
+
+    def _forward(
+        self, ids: Tensor, mask: Tensor, positions: Tensor, cache: DynamicCache | None
+    ) -> tuple[Tensor, DynamicCache]:
+        where = {"position_ids": positions} if self._takes_positions else {}
+        out = self.module(
+            input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, **where, **self._last_logits_only
+        )
+        return out.logits[:, -1], _ordinary(getattr(out, "past_key_values", None), self.module)
+
+
+def grouped(items: Iterable[T], rows: Callable[[T], list[RequestState]]) -> list[list[T]]:
+    """Items, each with some rows, in groups that may share a batch: small, or at most half of it padding."""
+    groups: list[list[T]] = []
+    together: list[RequestState] = []
+    for item in sorted(items, key=lambda item: max(request.width for request in rows(item))):
+        together = [*together, *rows(item)]
+        widths = [request.width for request in together]
+        if groups and max(widths) * len(widths) <= max(SMALL, 2 * sum(widths)):
+            groups[-1].append(item)
+        else:
+            groups.append([item])
+            together = rows(item)
+    return groups
+
+
+def _ordinary(cache: Any, module: nn.Module) -> DynamicCache:
+    """The cache, where it is keys and values per token; anything else cannot be left-padded and cut by rows."""
+    layers = getattr(cache, "layers", None)
+    if layers and all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers):
+        return cache
+    kind = sorted({type(layer).__name__ for layer in layers}) if layers else type(cache).__name__
+    raise NotAvailable(
+        f"rollout with the cache of {type(module).__name__} ({kind})", "Use a decoder with an ordinary key-value cache"
+    )
+
+
+def _widened(tensor: Tensor, width: int, dim: int) -> Tensor:
+    """Zeros on the left of `dim`, up to `width`."""
+    missing = width - tensor.shape[dim]
+    if missing == 0:
+        return tensor
+    shape = [missing if i == dim else size for i, size in enumerate(tensor.shape)]
+    return torch.cat([tensor.new_zeros(shape), tensor], dim=dim)
+
+
+def _join(caches: list[DynamicCache]) -> DynamicCache:
+    """One cache out of prefills of equal width."""
+    first = caches[0]
+    for index, layer in enumerate(first.layers if len(caches) > 1 else []):
+        layer.keys = torch.cat([cache.layers[index].keys for cache in caches])
+        layer.values = torch.cat([cache.layers[index].values for cache in caches])
+    return first

@@ -1,0 +1,133 @@
+"""Users' own code by its address: a name in a Python file or in an importable module.
+
+Every part that takes a function or a class of the user's loads it here, so the rules are the same everywhere:
+
+    my_reward.py             a file, also ~/my_reward.py; it can import the files beside it
+    package.module           a module that Python finds, also one in the working directory
+    my_agent.py:OneTurn      file (or module) and name in one value
+    package.module.OneTurn   the same with a dot, for a module
+
+A file is run once and its module kept, so all that is loaded from it shares its state; a file that has changed since is
+run again. What goes wrong is a ConfigError that names the key, the value, and the nearest thing that is there; a file
+that raises is shown by its own traceback. No torch: the scoring process loads reward functions with this.
+"""
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from burnish.errors import ConfigError
+
+_BURNISH = str(Path(__file__).resolve().parents[0])
+_stamps: dict[str, tuple[int, int]] = {}  # of the files that are loaded: when they were changed, and their size
+
+
+def load_object(path: str | None, name: str | None, path_key: str, name_key: str) -> Any:
+    """The callable `name` in the file or module `path`; the errors speak of the configuration keys that gave them."""
+    if not path:
+        raise ConfigError(f"{path_key} is not set: give a .py file or an importable module")
+    return _member(_load_module(path, f"{path_key}={path}"), path, name, name_key, f"{name_key}={name}")
+
+
+def load_class(path: str | None, name: str | None, path_key: str, name_key: str) -> type:
+    """The same where only a class will do."""
+    found = load_object(path, name, path_key, name_key)
+    if not inspect.isclass(found):
+        raise ConfigError(f"{name_key}={name}: in {path} it is a {type(found).__name__}, and a class is needed")
+    return found
+
+
+def load_target(target: str, key: str) -> Any:
+    """The callable at `file.py:Name`, `package.module:Name` or `package.module.Name`, the value of `key`."""
+    path, _, name = target.rpartition(":" if ":" in target else ".")
+    about = f"{key}={target}"
+    if not path or not name or target.endswith(".py"):
+        raise ConfigError(f"{about}: expected package.module:Name, package.module.Name or file.py:Name")
+    return _member(_load_module(path, about), path, name, key, about)
+
+
+def _member(module: ModuleType, path: str, name: str | None, key: str, about: str) -> Any:
+    there = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
+    if not name:
+        raise ConfigError(f"{key} is not set: say what is meant of {path}, which defines {listed(there)}")
+    if not hasattr(module, name):
+        raise ConfigError(f"{about}: {path} has no such name; it defines {listed(there)}{nearest(name, there)}")
+    found = getattr(module, name)
+    if not callable(found):
+        raise ConfigError(f"{about}: in {path} it is of type {type(found).__name__} and cannot be called")
+    return found
+
+
+def _load_module(path: str, about: str) -> ModuleType:
+    file = Path(path).expanduser()
+    if path.endswith(".py") or file.is_file() or "/" in path:
+        return _load_file(file, about)
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (path == error.name or path.startswith(error.name + ".")):
+            raise _import_failed(about) from None
+        raise ConfigError(
+            f"{about}: no such file, and no module of that name; give a .py file or an importable module"
+        ) from None
+    except (Exception, SystemExit):  # noqa: BLE001  whatever a user's module raises is the user's to mend
+        raise _import_failed(about) from None
+
+
+def _load_file(file: Path, about: str) -> ModuleType:
+    if not file.is_file():
+        near = nearest(file.name, [p.name for p in file.parent.glob("*.py")]) if file.parent.is_dir() else ""
+        problem = "is a folder, not a .py file" if file.is_dir() else f"no such file (looked for {file.absolute()})"
+        raise ConfigError(f"{about}: {problem}{near}")
+    resolved = file.resolve()
+    name = "burnish_user_" + "".join(c if c.isalnum() else "_" for c in str(resolved))
+    stamp = (resolved.stat().st_mtime_ns, resolved.stat().st_size)
+    if name in sys.modules and _stamps.get(name) == stamp:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, resolved)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{about}: not a Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look a class's module up while the file runs
+    if str(resolved.parent) not in sys.path:
+        sys.path.append(str(resolved.parent))  # so that the file can import its neighbours
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]  # a half-run module must not be found next time
+        if isinstance(error, Exception | SystemExit):
+            raise _import_failed(about) from None
+        raise
+    _stamps[name] = stamp
+    return module
+
+
+def _import_failed(about: str) -> ConfigError:
+    return ConfigError(f"{about}: importing it failed\n{user_traceback()}")
+
+
+def user_traceback(limit: int = 6000) -> str:
+    """The current exception's traceback without burnish's own and the import system's frames, at most `limit` long."""
+    kind, error, frames = sys.exc_info()
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith((_BURNISH, "<frozen importlib")):
+        frames = frames.tb_next
+    text = "".join(traceback.format_exception(kind, error, frames)).rstrip()
+    return text if len(text) <= limit else f"{text[: limit // 2]}\n...\n{text[-limit // 2 :]}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """The names in order, for a message."""
+    return ", ".join(sorted(names)) or "nothing"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean x?`, or nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
