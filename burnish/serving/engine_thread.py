@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from burnish.errors import RolloutError
-from burnish.rollout.base import Completion, RolloutEngine, Sampling
+from burnish.rollout.base import Completion, Request, RolloutEngine, Sampling
 
 STOP_DEADLINE_S = 30.0  # for the step that runs when `stop` is called; a step cannot be interrupted
 
@@ -109,9 +109,7 @@ class EngineThread:
         last: Event
         try:
             last = await self._engine.generate(
-                prompt_ids,
-                sampling,
-                request_id=request_id,
+                Request(prompt_ids, sampling, request_id=request_id),
                 on_token=lambda token_id, log_prob: self._post(sink, Token(token_id, log_prob)),
             )
         except asyncio.CancelledError:

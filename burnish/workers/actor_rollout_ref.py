@@ -8,7 +8,6 @@ where a KL term reads it; with LoRA it is the actor's own module with the adapte
 """
 
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import torch
 from burnish.algorithms.aggregate import Counts
 from burnish.algorithms.correction import is_gap
 from burnish.algorithms.losses import needs_of, policy_loss, token_choice
+from burnish.config.engines import engine_spec
 from burnish.controller import Dispatch, register
 from burnish.engine.batching import MicroBatch
 from burnish.engine.dump import BadSteps, Update
@@ -30,7 +30,7 @@ from burnish.models.compile_ahead import compile_ahead
 from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.models.lora import adapter_off
 from burnish.protocol import DataProto
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 from burnish.rollout.replicas import Answer, Limits
 from burnish.workers.model_folder import ModelFolder
 from burnish.workers.model_worker import TrainedModelWorker
@@ -67,8 +67,8 @@ class ActorRolloutRefWorker(TrainedModelWorker):
         self.engine = self.replica.engine
         if self.device.type == "cuda":
             is_fused = isinstance(self.actor.forward.backbone, FusedBackbone)
-            native = self.config.actor_rollout_ref.rollout.name == "native"
-            compile_ahead(self.replica.module, rollout=native, training=is_fused)
+            own_kernels = engine_spec(self.config.actor_rollout_ref.rollout.name).own_kernels
+            compile_ahead(self.replica.module, rollout=own_kernels, training=is_fused)
         if not self.config.agents_apart:
             self.rollouts = Rollouts(self.config, self.tokenizer, self.engine)
 
@@ -121,11 +121,9 @@ class ActorRolloutRefWorker(TrainedModelWorker):
         return self.rollouts.finish(number)
 
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
-    async def generate(
-        self, prompt_ids: Sequence[int], sampling: Sampling, request_id: str, order: tuple[int, ...]
-    ) -> Answer:
+    async def generate(self, request: Request) -> Answer:
         """One completion for an agent loop in another process (`rollout/replicas.py`)."""
-        completion = await self.engine.generate(prompt_ids, sampling, request_id=request_id, order=order)
+        completion = await self.engine.generate(request)
         return Answer(completion, self.engine.in_flight)
 
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)

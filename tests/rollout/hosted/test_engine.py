@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,11 @@ from burnish.config.model import ModelConfig
 from burnish.config.rollout import RolloutConfig
 from burnish.errors import EngineLost, NotAvailable, RolloutError
 from burnish.rollout import load_engine
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 from burnish.rollout.hosted.engine import HEARTBEAT_S, HostedEngine, _short_folder
 from burnish.rollout.hosted.group import members
 from burnish.rollout.hosted.weights import Proof
+from burnish.rollout.native.spec import SPEC
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +77,8 @@ def under_way(engine, then):
 
         sampling = Sampling(max_tokens=20, ignore_eos=True, seed=7)
         calls = [
-            asyncio.ensure_future(engine.generate([3], sampling, request_id="silent")),
-            asyncio.ensure_future(engine.generate([3], sampling, request_id="told", on_token=note)),
+            asyncio.ensure_future(engine.generate(Request([3], sampling, request_id="silent"))),
+            asyncio.ensure_future(engine.generate(Request([3], sampling, request_id="told"), on_token=note)),
         ]
         await begun.wait()
         await asyncio.get_running_loop().run_in_executor(None, then)
@@ -197,7 +199,7 @@ def test_an_error_of_the_caller_s_own_function_rises(engine, last):
             raise ValueError("not this one")
 
     async def ask():
-        call = engine.generate([3], Sampling(max_tokens=4, ignore_eos=True), request_id="told", on_token=tell)
+        call = engine.generate(Request([3], Sampling(max_tokens=4, ignore_eos=True), request_id="told"), on_token=tell)
         return await asyncio.wait_for(call, 60)
 
     with pytest.raises(ValueError, match="not this one"):
@@ -235,7 +237,8 @@ def test_a_loop_that_ends_leaves_its_request_behind(engine):
     """Nobody is harmed by tokens that come for it."""
 
     async def ask():
-        asyncio.ensure_future(engine.generate([3], Sampling(max_tokens=20, ignore_eos=True, seed=7), request_id="left"))  # noqa: RUF006
+        left = Request([3], Sampling(max_tokens=20, ignore_eos=True, seed=7), request_id="left")
+        asyncio.ensure_future(engine.generate(left))  # noqa: RUF006
         await asyncio.sleep(0.05)
 
     asyncio.run(ask())
@@ -249,7 +252,7 @@ def test_a_closed_loop_keeps_nobody_from_hearing_of_a_loss(kind, module, tokeniz
     loop = asyncio.new_event_loop()
 
     async def ask():
-        task = asyncio.ensure_future(engine.generate([3], Sampling(ignore_eos=True), request_id="left"))
+        task = asyncio.ensure_future(engine.generate(Request([3], Sampling(ignore_eos=True), request_id="left")))
         await asyncio.sleep(0)
         return task
 
@@ -329,7 +332,7 @@ def test_one_that_cannot_be_renewed_leaves_no_program(kind, module, tokenizer, t
         monkeypatch.setattr(kind, "_start", noted)
         with pytest.raises(RolloutError, match="did not arrive"):
             engine.renewed()
-        assert [members(process.process.pid) for process in made] == [[]]
+        assert [members(process.pid) for process in made] == [[]]
     finally:
         engine.close()
 
@@ -361,6 +364,7 @@ def test_a_renewal_waits_for_weights_that_are_being_written(kind, module, tokeni
 
 def test_where_nothing_is_trained_it_is_supervised_too(kind, tiny_folder, tokenizer, monkeypatch):
     monkeypatch.setattr("burnish.rollout.engine_class", lambda name: kind)
+    monkeypatch.setattr("burnish.rollout.engine_spec", lambda *choice: replace(SPEC, own_weights=True))
     monkeypatch.setattr("burnish.rollout.hosted.canary.rounding", lambda *about: 10.0)  # its log-probs are all -1
     engine = load_engine(ModelConfig(path=str(tiny_folder)), tokenizer, RolloutConfig(), torch.device("cpu"), "float32")
     try:

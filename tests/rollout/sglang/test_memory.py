@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from burnish.config.rollout import EngineKwargs
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(900)]
 PROMPT = [58, 47, 26, 29, 6, 9]
@@ -18,7 +17,7 @@ def engine(start):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SGLANG_INIT_NEW_TOKEN_RATIO", "0.01")  # all are let in at once, as if they would be short
         patch.setenv("SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION", "8")
-        engine = start(engine_kwargs=EngineKwargs(sglang={"max_total_tokens": POOL}))
+        engine = start(engine_kwargs={"sglang": {"max_total_tokens": POOL}})
     yield engine
     engine.close()
 
@@ -39,7 +38,7 @@ def test_tokens_of_a_request_that_waits_are_told_once(engine, module, buckets, t
 
         calls = [
             asyncio.ensure_future(
-                engine.generate(PROMPT, sampling, request_id=str(i), on_token=lambda *token, i=i: note(i))
+                engine.generate(Request(PROMPT, sampling, request_id=str(i)), on_token=lambda *token, i=i: note(i))
             )
             for i, sampling in enumerate(SAMPLINGS)
         ]
