@@ -10,6 +10,12 @@ from burnish.data.files import Row, columns
 from burnish.protocol import DataProto
 
 
+def with_same_fields(rows: Sequence[Row]) -> list[Row]:
+    """The rows, with None for a field that only others have."""
+    names = columns(rows)
+    return [{name: row.get(name) for name in names} for row in rows]
+
+
 def collate(rows: Sequence[Row]) -> DataProto:
     """The rows as a batch of non-tensor fields."""
     if not rows:
