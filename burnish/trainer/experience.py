@@ -30,11 +30,9 @@ from burnish.algorithms.metrics import lengths
 from burnish.config import Needs, PPOConfig
 from burnish.config.rollout import RolloutConfig
 from burnish.controller import WorkerGroup
-from burnish.data.collate import collate, with_same_fields
-from burnish.data.custom import CustomDataset, CustomOrder
-from burnish.data.dataset import RLDataset
+from burnish.data.dataset import CustomDataset, RLDataset, collate, with_same_fields
 from burnish.data.files import Row
-from burnish.data.order import Order
+from burnish.data.order import CustomOrder, Order
 from burnish.protocol import DataProto
 from burnish.rollout.base import Sampling
 from burnish.tracking.timer import timed

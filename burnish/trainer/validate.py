@@ -19,9 +19,7 @@ from burnish.algorithms.validation import validation_metrics
 from burnish.config import PPOConfig
 from burnish.config.rollout import RolloutConfig
 from burnish.controller import WorkerGroup
-from burnish.data.collate import collate, with_same_fields
-from burnish.data.custom import CustomDataset
-from burnish.data.dataset import RLDataset
+from burnish.data.dataset import CustomDataset, RLDataset, collate, with_same_fields
 from burnish.data.files import Row
 from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import ScoreResult

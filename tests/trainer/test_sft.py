@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from burnish.config import SFTConfig, load_sft
 from burnish.config.finalise import finalise_sft
 from burnish.data.chat import ChatRenderer
+from burnish.data.examples import Batches
 from burnish.data.files import write_parquet
 from burnish.data.sft import SFTDataset
-from burnish.data.supervised import Batches
 from burnish.engine.forward import Forward
 from burnish.errors import BadStepError, CheckpointError, ConfigError, ModelError
 from burnish.models.tiny import write_tiny_model
