@@ -143,5 +143,6 @@ def test_hang_of_a_step_or_of_the_disk_restarts_the_run(start, train, how, subje
         train(*RUN, "trainer.total_training_steps=1")
     process = start(how, 0.5, "actor_rollout_ref.rollout.name=hf")
     _, log = process.communicate(timeout=300)
-    assert process.returncode == 0 and len(events("restart")) == 1, log
-    assert any(one["subject"].startswith(subject) and one.get("exit_code") == 3 for one in events("late_wait"))
+    assert process.returncode == 0, log
+    (event,) = events("restart")
+    assert f"s for {subject}" in event["error"] and Path(event["error"].rpartition(": ")[2]).exists()
