@@ -36,13 +36,15 @@ STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 log = logging.getLogger(__name__)
 
 _record: dict[str, Any] = {}  # of the restart that this process is
+_job = 0  # the number of the current one
 _received: socket.socket | None = None  # numbers of signals; None: not a command that can be started again
 
 
 def prepare(argv: list[str]) -> None:
     """Called by a command with its words. Lets `on_hang` start the process again, if it was started with these words;
     keeps the signals it gets, for one that a hanging program could not handle must not be lost."""
-    global _received
+    global _received, _job
+    _job = 0
     _record.update(json.loads(os.environ.pop(VARIABLE, "{}")))
     with suppress(ValueError):  # not the main thread
         if _received is None and argv and set(argv) <= set(sys.orig_argv):
@@ -53,8 +55,15 @@ def prepare(argv: list[str]) -> None:
 
 
 def is_finished(config: PPOConfig) -> bool:
-    """Whether a job of this command (a sweep has several) was finished before the restart."""
-    return bool(_record) and _record["run"] != config.trainer.default_local_dir
+    """Called for each job of the command in turn (a sweep has several): whether it was finished before the restart.
+
+    The one that hung keeps its folder, whose name may hold the time at which the command was started.
+    """
+    global _job
+    _job += 1
+    if _record and _job == _record["job"]:
+        config.trainer.default_local_dir = _record["run"]
+    return bool(_record) and _job < _record["job"]
 
 
 class Restarts:
@@ -92,7 +101,7 @@ class Restarts:
         what = self._count(why, trainer)
         if self.event is None:
             return f"{what}. {next_step}", lambda: None
-        record = {"run": self.run, "in_a_row": self.in_a_row, "saved": self.saved, "event": self.event}
+        record = {"job": _job, "run": self.run, "in_a_row": self.in_a_row, "saved": self.saved, "event": self.event}
         return what, partial(_start_again, record)
 
     def write_event(self, trainer: "PPOTrainer") -> None:

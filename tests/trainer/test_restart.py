@@ -1,6 +1,7 @@
 """Workers that die: the run resumes from its newest checkpoint, reports it, and gives up without progress."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,14 +157,18 @@ def test_run_from_a_named_checkpoint_restarts_there_until_it_has_its_own(run):
 
 
 def test_restarted_sweep_skips_the_jobs_that_were_finished(job, monkeypatch):
-    first, second = (load_ppo([*job, f"trainer.default_local_dir={name}"]).config for name in ("first", "second"))
-    record = {"run": "second", "in_a_row": 1, "saved": 2, "event": {"attempt": 1}}
-    monkeypatch.setattr(restart, "_record", record)
+    first, second, third = (load_ppo([*job, f"trainer.default_local_dir={name}"]).config for name in ("a", "b", "c"))
+    event = {"attempt": 1}
+    record = {"job": 2, "run": "b at another time", "in_a_row": 1, "saved": 2, "event": event}
+    monkeypatch.setenv(restart.VARIABLE, json.dumps(record))
+    restart.prepare(job)
+    assert restart.VARIABLE not in os.environ, "later commands are not this restart"
     assert restart.is_finished(first) and not restart.is_finished(second)
+    assert second.trainer.default_local_dir == "b at another time"
     restarts = restart.Restarts(second)
-    assert (restarts.in_a_row, restarts.saved, restarts.event) == (1, 2, {"attempt": 1})
+    assert (restarts.in_a_row, restarts.saved, restarts.event) == (1, 2, event)
     assert restarts.resumed(second).trainer.resume_mode == "auto"
-    assert not restart.is_finished(first), "later jobs are started as usual"
+    assert not restart.is_finished(third) and restart.Restarts(third).event is None
 
 
 def test_program_that_calls_the_trainer_itself_is_not_started_again(job, monkeypatch):
