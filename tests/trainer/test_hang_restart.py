@@ -70,7 +70,7 @@ elif how == "engine":
 else:
     from burnish.trainer.ppo import PPOTrainer
 
-    around(PPOTrainer, "note_updates", "a stone", lambda trainer: trainer.step == 3)
+    around(PPOTrainer, "describe", "a stone", lambda trainer: trainer.step == 3)
 sys.exit(main(["ppo", *sys.argv[3:]]))
 """
 

@@ -29,7 +29,7 @@ class Ray(LocalWorkerGroup):
 def run(job, reward, monkeypatch):
     """`run(overrides, dies)` trains as `burnish ppo` does; `dies` is asked in every update whether the worker dies."""
 
-    def train(*overrides, dies=lambda step: False, error=WorkerDied, at="note_updates", executor="ray"):
+    def train(*overrides, dies=lambda step: False, error=WorkerDied, at="describe", executor="ray"):
         loaded = load_ppo([*job, *GRPO, *overrides])
         setup.prepare(loaded)
         loaded.config.trainer.executor = executor
