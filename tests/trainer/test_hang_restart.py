@@ -15,6 +15,7 @@ RUN = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=2", "data.va
 # The command, with a hang in a call that never returns: in step 3, once or always.
 COMMAND = """
 import ctypes, os, signal, sys, threading, time
+from contextlib import nullcontext
 from pathlib import Path
 
 from burnish.cli.main import main
@@ -31,7 +32,7 @@ def hang(place):
         return
     Path("hung").write_text(str(os.getpid()))
     libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
-    with waiting("tool", "uid 3", place, limit_s) as wait:
+    with nullcontext() if how == "engine" else waiting("tool", "uid 3", place, limit_s) as wait:
         if how.startswith("SIG"):
             wait.deadline = None
             threading.Thread(target=stop, args=(wait,), daemon=True).start()
@@ -65,8 +66,7 @@ elif how == "engine":
     from burnish.rollout.hf.batch import LeftPaddedBatch
 
     in_process.STEP_DEADLINE_S = {"cpu": 2.0}
-    limit_s = None
-    around(LeftPaddedBatch, "step", "nothing of its own")
+    around(LeftPaddedBatch, "step", "in the wait of the engine")
 else:
     from burnish.trainer.ppo import PPOTrainer
 
