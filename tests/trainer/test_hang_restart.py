@@ -65,7 +65,7 @@ elif how == "engine":
     import burnish.rollout.in_process as in_process
     from burnish.rollout.hf.batch import LeftPaddedBatch
 
-    in_process.STEP_DEADLINE_S = {"cpu": 2.0}
+    in_process.STEP_DEADLINE_S = {"cpu": 30.0}
     around(LeftPaddedBatch, "step", "in the wait of the engine")
 else:
     from burnish.trainer.ppo import PPOTrainer
