@@ -146,4 +146,4 @@ def test_hang_of_a_step_or_of_the_disk_restarts_the_run(start, train, how, subje
     assert process.returncode == 0, log
     (event,) = events("restart")
     stacks = Path(event["error"].rpartition(": ")[2]).name
-    assert f"s for {subject}" in event["error"] and list(Path("run").rglob(stacks)), "in previous-1, if it saved nothing"
+    assert f"s for {subject}" in event["error"] and list(Path("run").rglob(stacks)), "or in previous-1"
