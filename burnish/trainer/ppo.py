@@ -206,7 +206,7 @@ class PPOTrainer:
                         with timed(metrics, "process_reward"):
                             when = self.config.process_reward.update
                             batch, updates = reward_tokens(batch, self.process_reward, when, self.step)
-                            self.bad_updates.note("process_reward", updates, self.step, metrics)
+                            self.note_updates("process_reward", updates, metrics)
                     with timed(metrics, "adv"):
                         batch = self.credit(batch, metrics)
                     with timed(metrics, "describe"):
@@ -214,12 +214,10 @@ class PPOTrainer:
                     sent = self.resampled(batch, metrics).select(non_tensor_batch_keys=["uid"])  # what updates read
                     if self.critic:
                         with timed(metrics, "update_critic"):
-                            updates = self.critic.update_critic(sent, self.step)
-                            self.bad_updates.note("critic", updates, self.step, metrics)
+                            self.note_updates("critic", self.critic.update_critic(sent, self.step), metrics)
                     if self.step > trainer.critic_warmup:
                         with timed(metrics, "update_actor"):
-                            updates = self.policy.update_actor(sent, self.step)
-                            self.bad_updates.note("actor", updates, self.step, metrics)
+                            self.note_updates("actor", self.policy.update_actor(sent, self.step), metrics)
                     self.credit.correction.watch(metrics, self.step)
                     if self.validator and is_due(trainer.test_freq, self.step, self.total_steps):
                         with timed(metrics, "testing"):
@@ -299,6 +297,10 @@ class PPOTrainer:
         drawn = batch[rows]
         drawn.non_tensor_batch["uid"] = np.arange(len(rows))  # mini-batches are cut by rows: whole groups are gone
         return drawn
+
+    def note_updates(self, role: str, updates: Mapping[str, list[float]], metrics: dict[str, float]) -> None:
+        """Add the metrics of a role's optimiser steps; BadStepError when too many in a row could not be applied."""
+        self.bad_updates.note(role, updates, self.step, metrics)
 
     def note_restarts(self, metrics: Mapping[str, float]) -> None:
         """Write down that rollout engines were lost and replaced, while answers were generated or validated."""

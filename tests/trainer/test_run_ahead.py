@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from burnish.agents import AgentLoopBase, AgentLoopOutput, register
 from burnish.errors import NothingToLearn, RewardError
 from burnish.protocol import DataProto
-from burnish.trainer.bad_updates import BadUpdates
+from burnish.trainer.ppo import PPOTrainer
 from burnish.trainer.report import off_policy_metrics
 from burnish.workers.replica import Replica
 
@@ -105,15 +105,15 @@ def test_what_was_begun_and_not_trained_is_begun_again_after_a_stop(train, monke
     train(*GRPO, *SIX, *ahead(2))
     whole = drawn()
     shutil.rmtree("run")
-    note = BadUpdates.note
+    update = PPOTrainer.note_updates
 
-    def die(self, role, updates, step, metrics):
-        if step == 4:
+    def die(self, role, updates, metrics):
+        if self.step == 4:
             raise KeyboardInterrupt
-        return note(self, role, updates, step, metrics)
+        return update(self, role, updates, metrics)
 
     with monkeypatch.context() as patch:
-        patch.setattr(BadUpdates, "note", die)
+        patch.setattr(PPOTrainer, "note_updates", die)
         with pytest.raises(KeyboardInterrupt):
             train(*GRPO, *SIX, *ahead(2))
     state = json.loads(Path("run/global_step_3/data/trainer.json").read_text())
