@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from burnish.algorithms.aggregate import Counts
+from burnish.algorithms.aggregate import LossCounts
 from burnish.algorithms.correction import is_gap
 from burnish.algorithms.losses import needs_of, policy_loss, token_choice
 from burnish.config.engines import engine_spec
@@ -220,7 +220,7 @@ class ActorRolloutRefWorker(TrainedModelWorker):
             self.actor.forward,
             self.policy_loss,
             actor,
-            Counts.of(loss_mask(mini)),
+            LossCounts.of(loss_mask(mini)),
             self.config.data.response_limit,
             self.temperature,
             tuple(dict.fromkeys(("log_prob", *entropy, *needs_of(actor.policy_loss.loss_mode).outputs))),
