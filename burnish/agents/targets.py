@@ -1,6 +1,6 @@
 """Code that a YAML file names: `package.module.Class` or `file.py:Class` (user_code.py has all forms).
 
-A relative file is looked for beside the YAML file, then in the working directory.
+A relative file is looked for next to the YAML file, then in the working directory.
 """
 
 from pathlib import Path

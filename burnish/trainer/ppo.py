@@ -59,7 +59,7 @@ from burnish.workers.conversations import ConversationReader
 
 log = logging.getLogger(__name__)
 
-CLOSING_S, BUSY_S = 60.0, 2.0  # for workers to end what they started; after a failure they may be busy with else
+CLOSING_S, BUSY_S = 60.0, 2.0  # for workers to end what they started; after a failure they may be busy with other calls
 
 
 class PPOTrainer:
@@ -91,7 +91,7 @@ class PPOTrainer:
         self.read_rows()
         folder = RunFolder.of(config.trainer)
         deadline_s = config.trainer.checkpoint_timeout
-        if config.trainer.executor == "ray":  # a worker that does not write its part is told of first
+        if config.trainer.executor == "ray":  # a worker that does not write its part is reported first
             deadline_s += config.trainer.worker_timeout
         self.store = CheckpointStore(folder.path, config.trainer.max_actor_ckpt_to_keep, deadline_s)
         self.find_start_and_end()
@@ -120,7 +120,7 @@ class PPOTrainer:
         self.new_prompts = make_buffer(config, self.tokenizer, self.reward_fn)
 
     def find_start_and_end(self) -> None:
-        """The checkpoint to go on from, and the number of steps: as set, or until every prompt was drawn.
+        """The checkpoint to resume from, and the number of steps: as set, or until every prompt was drawn.
 
         `end` is the number of prompts to draw in all; None where the number of steps is known without it: it is set, or
         groups are dropped and others drawn in their place, so that a step takes as many prompts as it needs.
@@ -235,7 +235,7 @@ class PPOTrainer:
         return metrics
 
     def begin(self) -> dict[str, float]:
-        """Go on from a checkpoint where there is one; validate first where that is asked for."""
+        """Resume from a checkpoint where there is one; validate first where that is asked for."""
         trainer = self.config.trainer
         if self.resume_from is not None:
             self.load(self.resume_from)
@@ -324,7 +324,7 @@ class PPOTrainer:
     def save(self) -> None:
         """Write `global_step_<step>`: models, optimisers, and where the controller stands.
 
-        With `checkpoint.async_save` all of it is only copied here, and written while training goes on.
+        With `checkpoint.async_save` all of it is only copied here, and written while training continues.
         """
         state = {
             "step": self.step,
@@ -365,14 +365,14 @@ class PPOTrainer:
         self.tracker.event("checkpoint", step=step)
 
     def load(self, folder: Path) -> None:
-        """Go on from a checkpoint as if the run had never stopped; says what is different this time."""
+        """Resume from a checkpoint as if the run had never stopped; logs what is different this time."""
         state = read_state(folder)
         is_over = self.step >= self.total_steps and not self.config.trainer.val_only
         if not is_over:  # else it is the last checkpoint, which may have been saved without what training needs
             self.load_models(folder)
         if folder.resolve() == self.store.folder(self.step).resolve():
             self.saved = self.step
-        log.info("going on from %s: step %d of %d", folder, self.step, self.total_steps)
+        log.info("resuming from %s: step %d of %d", folder, self.step, self.total_steps)
         for change in changed_keys(state["config"], self.config):
             log.warning("changed since that checkpoint: %s", change)
         if is_over:
@@ -389,7 +389,7 @@ class PPOTrainer:
         for name in self.models:
             if not (folder / name).is_dir():
                 raise CheckpointError(
-                    f"{folder} has no {name}: it was saved by an estimator that needs none. Start afresh with "
+                    f"{folder} has no {name}: it was saved by an estimator that needs none. Start over with "
                     f"trainer.default_local_dir=<another folder> {MODEL}={folder}"
                 )
         for name, group in self.models.items():
@@ -411,7 +411,7 @@ class PPOTrainer:
         for end in ends:
             try:
                 end()
-            except Exception as error:  # noqa: BLE001 (told below)
+            except Exception as error:  # noqa: BLE001 (raised or logged below)
                 failures.append(error)
         for failure in failures:
             if not has_failed:

@@ -7,7 +7,7 @@ scores on tokens; what agent loops gave single turns besides is added there. Wha
 train on joins what the agent loop does, in the column `new_prompts` (`augment.py` reads it). Used by training and
 validation.
 
-Training goes on from there: `add_overlong_penalty` lowers the scores of answers near the length limit, and
+Training adds to that: `add_overlong_penalty` lowers the scores of answers near the length limit, and
 `fold_baselines` turns the scores of greedy rows into `reward_baselines` of the samples they are compared with. A group
 whose greedy row has no score has no baseline, and is dropped and counted with the samples that could not be scored.
 """
@@ -253,7 +253,7 @@ def _new_prompts(batch: DataProto, by_manager: Any) -> np.ndarray:
 
 
 def _columns(extra_info: Mapping[str, Any], count: int, manager: str) -> dict[str, Any]:
-    """What a manager returned beside the rewards, by name: sequences or arrays of one value for each sample."""
+    """What a manager returned along with the rewards, by name: sequences or arrays of one value for each sample."""
     for name, values in extra_info.items():
         one = not hasattr(values, "__len__") or getattr(values, "shape", None) == ()
         if one or len(values) != count:

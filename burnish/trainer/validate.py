@@ -4,7 +4,7 @@ Rows that only a reward model scores are reported by themselves, as `rm_score`: 
 different kinds, so they are never averaged into one `reward`.
 
 Consumes the validation rows; hands on `val-core/…` and `val-aux/…` metrics and writes every answer to
-`validation/<step>.jsonl`. Its noise has a namespace of its own, and what answers propose to train on (`new_prompts`) is
+`validation/<step>.jsonl`. Its noise has a separate namespace, and what answers propose to train on (`new_prompts`) is
 left unread, so how often a run validates cannot change what it trains on.
 """
 
