@@ -224,9 +224,7 @@ async def _cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:
     unfinished = [task for task in tasks if not task.done()]
     for task in tasks:
         task.cancel()
-        task.add_done_callback(
-            lambda ended: ended.cancelled() or ended.exception()
-        )  # only the first failure is reported
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # only the first is reported
     if not unfinished:
         return
     with waiting("engine", "", f"{len(unfinished)} cancelled trajectories to end", CANCELLED_S) as wait:
