@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from burnish.errors import DeadlineError, ToolFailure
+from burnish.errors import ToolFailure
 from burnish.waits import waiting
 
 TIMEOUT_KEY = "actor_rollout_ref.rollout.multi_turn.tool_timeout"
@@ -40,19 +40,15 @@ async def within(
     """
     task = asyncio.ensure_future(call)
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # one left behind is not reported
-    late = True
-    try:
-        with waiting("tool", "", about, seconds) as wait:
-            try:
-                await asyncio.wait({task}, timeout=seconds)
-                if not task.done():
-                    wait.overdue()  # while it still is where it hangs
-            finally:
-                late = task.cancel()
-                if late:
-                    await asyncio.wait({task}, timeout=ENDING_S)
-    except DeadlineError as ended:  # by the watchdog: a tool that is late costs its trajectory alone
-        raise ToolFailure(f"{about}: {ended}") from ended
+    with waiting("tool", "", about, seconds) as wait:
+        try:
+            await asyncio.wait({task}, timeout=seconds)
+            if not task.done():
+                wait.overdue()  # while it still is where it hangs
+        finally:
+            late = task.cancel()
+            if late:
+                await asyncio.wait({task}, timeout=ENDING_S)
     if late:
         raise ToolFailure(f"{about} did not end in {seconds:g} s; make it quicker, or raise {TIMEOUT_KEY}")
     error = asyncio.CancelledError() if task.cancelled() else task.exception()

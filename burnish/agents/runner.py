@@ -3,7 +3,7 @@
 Every row becomes one task in one event loop: its agent loop runs, its output is checked, and it is scored at once while
 the others generate. A task waits for the rollout engine, for what its loop awaits, and for the scorer;
 `deadline_s` bounds all of it: past it the waiting tasks are cancelled and named. One that catches its cancellation is
-left behind; one that blocks the thread is the watchdog's to end (`burnish/waits.py`). Results come in the order of the
+left behind; one that blocks the thread ends the process (`tracking/watchdog.py`). Results come in the order of the
 rows and do not depend on the order of finishing. A tool, a retriever or an interaction that fails ends its trajectory,
 which is handed on as failed (`extra_fields["failure"]`); any other failure ends the run, naming the trajectory.
 
@@ -104,7 +104,7 @@ class TrajectoryRunner:
         if not self._loop.threaded:
             return self._loop.result(begun)
         # `_run_all` ends at the deadline.
-        with waiting("engine", "", f"{what}, in thread {self._loop.name}", deadline_s, is_only_told=True):
+        with waiting("engine", "", f"{what}, in thread {self._loop.name}", deadline_s, report_only=True):
             return self._loop.result(begun)
 
     def run(self, rows: Sequence[dict[str, Any]], sampling: Sampling, **settings: Any) -> list[Trajectory]:

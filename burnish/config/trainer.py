@@ -85,7 +85,10 @@ class TrainerConfig(RunConfig):
     )  # fmt: skip
     worker_timeout: float = key(1800, "Ray: seconds that one call of the workers may take", reader=SETUP, above=0)
     max_restarts: int = key(
-        2, "Ray: times in a row that a run whose workers died goes on without a new checkpoint", reader=SETUP, low=0
+        2,
+        "times in a row that a run that hangs or whose workers died continues without a new checkpoint",
+        reader="trainer/restart.py",
+        low=0,
     )
     async_rollout: AsyncRolloutConfig = section(AsyncRolloutConfig)
     rollout_dump_freq: int = key(1, "steps between dumps of rollouts; -1: never", reader=PPO, low=-1)

@@ -82,12 +82,12 @@ def _load_program(
 ) -> "RolloutEngine":
     from burnish.models.loading import load_causal_lm
     from burnish.rollout.hosted.canary import proof_by
-    from burnish.rollout.supervised import Supervised
+    from burnish.rollout.replacing import ReplacingEngine
 
     model = replace(model, attn_implementation="auto")  # the others may be for GPUs only
     module = load_causal_lm(model.path, model, "cpu", dtype).requires_grad_(False)
     program: Any = make_engine(rollout.name, module, tokenizer, rollout)
-    engine = Supervised(program)
+    engine = ReplacingEngine(program)
     try:
         program.expect(proof_by(module, 0, engine.context, program.dtype))
         engine.publish([{name: parameter} for name, parameter in module.named_parameters()], 0)

@@ -10,14 +10,17 @@ import errno
 import ipaddress
 import json
 import logging
+import os
 import shlex
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -27,6 +30,7 @@ from burnish.errors import ConfigError
 from burnish.serving.app import Limits, Service, make_app
 from burnish.serving.engine_thread import EngineThread
 from burnish.serving.loading import ModelOptions, ServedModel, check, load
+from burnish.tracking.watchdog import Watchdog
 
 GRACE_S = 5
 BACKSTOP_S = 10  # after the grace, for responses that do not end although their sequences have
@@ -61,7 +65,11 @@ def serve(options: ServeOptions) -> int:
             )
         logger.info("loading %s", options.model.folder)
         model = load(options.model, options.name)
-        with closing(model.engine):
+        # A step of the engine that hangs ends the server; nothing is written before that.
+        watchdog = Watchdog(Path(tempfile.gettempdir()) / f"burnish-serve-{os.getpid()}", "serve", stage=lambda: "")
+        watchdog.start()
+        with closing(model.engine), ExitStack() as stack:
+            stack.callback(watchdog.stop)
             return asyncio.run(run(model, options, listener, lambda _: say_hello(model, options, listener)))
 
 

@@ -1,8 +1,8 @@
 """The console logger: a growing table on a terminal, one plain line per step elsewhere.
 
-It shows the few figures one watches; `metrics.jsonl` holds all. On a terminal each step is printed once, as a row that
+It shows the few metrics one watches; `metrics.jsonl` holds all. On a terminal each step is printed once, as a row that
 stays in the scrollback, below a heading that comes back every so often; only the last line, with the progress, the time
-left and what is waited for long, is drawn anew, and prints and log lines of the run appear above it. The plain lines
+left and what is waited for long, is redrawn, and prints and log lines of the run appear above it. The plain lines
 carry the full metric names, so that `grep critic/score/mean` works on a log file. Validation results are printed when
 they come.
 """

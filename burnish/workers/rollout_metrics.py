@@ -10,7 +10,7 @@ the one that was busy longest: tokens per second are then those of all replicas 
 from collections.abc import Mapping, Sequence
 
 COUNTED = ("generated_tokens", "steps", "prefill_tokens", "shared_tokens", "prefix_hit_tokens", "preemptions")
-FAILURES = ("replica_restarts", "requests_again")  # see rollout/supervised.py
+FAILURES = ("replica_restarts", "requests_again")  # see rollout/replacing.py
 REQUESTS, RETRIEVAL_S = "retrieval/requests", "retrieval/request_seconds"
 GENERATED, ENGINE_S, SPEED = "rollout/generated_tokens", "timing_s/engine", "perf/rollout_tokens_per_s"
 

@@ -35,7 +35,7 @@ from burnish.waits import waiting
 logger = logging.getLogger(__name__)
 
 INLINE = 50_000  # bytes of a call's arguments that travel with the call itself; Ray takes up to 100 KB so
-STARTING = 10.0  # seconds after which a wait for devices is said
+STARTING = 10.0  # seconds after which a wait for devices is logged
 TINY = 0.01  # CPUs that a process reserves: any number of them may share a machine
 AT_ONCE = 10_000  # calls of peers that a process runs at once
 

@@ -36,7 +36,7 @@ def last_lines(address: Address) -> str:
 
 
 def end_processes(processes: Sequence[Address]) -> None:
-    """See that processes that were told to end are gone, wherever they are; on other nodes as well as may be."""
+    """See that processes that were asked to end are gone, wherever they are; on other nodes as well as may be."""
     by_node: dict[str, list[Address]] = defaultdict(list)
     for process in processes:
         by_node[process.node].append(process)
