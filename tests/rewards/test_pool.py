@@ -388,7 +388,7 @@ def test_the_environment_is_the_users_own(make_pool, request_of, monkeypatch):
 
 def test_a_process_that_cannot_be_started_is_a_failure(make_pool, request_of, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/no/such/python")
-    assert "a scoring process could not be started" in score(make_pool(GOOD), request_of()).error
+    assert "the scoring process could not be started" in score(make_pool(GOOD), request_of()).error
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

@@ -63,11 +63,11 @@ from burnish.sandbox.local import LocalSandbox
 sandbox = LocalSandbox()
 async def main():
     running = asyncio.create_task(sandbox.run(Program(sys.stdin.read()), Limits(seconds=60.0)))
-    while True not in sandbox._supervisors:
+    while True not in sandbox._supervisors.children:
         await asyncio.sleep(0.01)
     if sys.argv[1] == "forked" and not os.fork():
         time.sleep(60)
-    print(sandbox._supervisors[True].pid, flush=True)
+    print(sandbox._supervisors.children[True].pid, flush=True)
     print(await running)
 asyncio.run(main())
 """
@@ -104,10 +104,9 @@ def alive(pid: int) -> bool:
 def test_after_its_supervisor_died_a_sandbox_goes_on(sandbox):
     sandbox = LocalSandbox()  # the others' goes on undisturbed
     assert asyncio.run(sandbox.run(Program("print(1)"), LONG)).stdout == "1\n"
-    first = supervisor_pid(sandbox)
+    first, before = supervisor_pid(sandbox), len(os.listdir("/proc/self/fd"))
     os.kill(first, signal.SIGKILL)
     assert wait_for(lambda: not alive(first))
-    before = len(os.listdir("/proc/self/fd"))
     assert asyncio.run(sandbox.run(Program("print(2)"), LONG)).stdout == "2\n"
     assert len(os.listdir("/proc/self/fd")) == before
     sandbox.close()

@@ -31,16 +31,16 @@ NAME = "main.py"
 
 @dataclass(frozen=True)
 class Job:
-    """A program as its new process gets it. `source`, `stdin`, `stdout` and `stderr` are open descriptors."""
+    """A program as its new process gets it. `stdin`, `stdout` and `stderr` are open descriptors."""
 
-    source: int
-    stdin: int
+    source: str
     limits: Limits
     executable: str
     seccomp: bytes | None  # None: this machine takes no filter
     folder: str
     processes: int  # as RLIMIT_NPROC counts them
     uid: int | None = None  # without a namespace: whom to become
+    stdin: int = -1
     stdout: int = -1
     stderr: int = -1
 
@@ -87,7 +87,7 @@ def _keep_only(job: Job, channel: socket.socket) -> None:
         with suppress(OSError):  # two cannot be ignored
             signal.signal(number, signal.SIG_DFL)
     os.setpgid(0, 0)
-    kept = sorted({job.source, job.stdin, job.stdout, job.stderr, channel.fileno()})
+    kept = sorted({job.stdin, job.stdout, job.stderr, channel.fileno()})
     for below, above in zip([-1, *kept], [*kept, os.sysconf("SC_OPEN_MAX")], strict=True):
         os.closerange(below + 1, above)
 
@@ -95,7 +95,8 @@ def _keep_only(job: Job, channel: socket.socket) -> None:
 def _start_and_wait(job: Job, channel: socket.socket) -> NoReturn:
     try:
         os.chdir(job.folder)
-        _copy_source(job)
+        with open(NAME, "xb") as file:
+            file.write(job.source.encode("utf-8", "surrogatepass"))
         linux.prctl("die with the supervisor", linux.PR_SET_PDEATHSIG, signal.SIGKILL)
         _wait(_started(job, channel), channel)
     except BaseException as error:  # noqa: BLE001  as in `isolated`
@@ -109,7 +110,7 @@ def _started(job: Job, channel: socket.socket) -> int:
             _become_program(job, channel)
         except BaseException as error:  # noqa: BLE001  as in `isolated`
             _fail(channel, error)
-    for descriptor in (job.source, job.stdin, job.stdout, job.stderr):
+    for descriptor in (job.stdin, job.stdout, job.stderr):
         os.close(descriptor)
     return program
 
@@ -123,11 +124,6 @@ def _wait(program: int, channel: socket.socket) -> NoReturn:
             _tell(channel, exit_code=exit_code, ended=time.monotonic())
             channel.recv(1)  # until this process is killed
         os.waitpid(ended.si_pid, 0)
-
-
-def _copy_source(job: Job) -> None:
-    with open(job.source, "rb", closefd=False) as source, open(NAME, "xb") as file:
-        file.write(source.read())
 
 
 def _become_program(job: Job, channel: socket.socket) -> NoReturn:

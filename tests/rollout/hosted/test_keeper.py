@@ -71,7 +71,7 @@ class Left:
         return not members(self.group) and not any(place.exists() for place in self.places)
 
 
-@pytest.mark.parametrize("host_dies_first", [False, True])
+@pytest.mark.parametrize("host_dies_first", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_an_owner_that_is_killed_leaves_nothing(python_path, tiny_folder, host_dies_first):
     """Also where nobody of the program is left: the weights would have been for the next one."""
     script = f"""
@@ -104,6 +104,7 @@ def test_an_owner_that_is_killed_leaves_nothing(python_path, tiny_folder, host_d
     left.log.unlink()
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_a_ray_worker_leaves_nothing(python_path, tiny_folder, tmp_path):
     """Ray kills the children of a worker that ends."""
