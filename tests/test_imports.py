@@ -68,10 +68,11 @@ TORCH_FREE = (
     "algorithms/__init__.py", "algorithms/advantages/__init__.py",
     "algorithms/losses/__init__.py", "algorithms/needs.py", "models/facts.py", "models/folder.py", "models/adapters.py",
     "models/device.py", "export/__init__.py", "export/source.py", "export/place.py",
-    "data/tasks", "data/check.py", "data/report.py", "rewards/reference.py",
+    "data/tasks", "data/check.py", "data/report.py", "data/order.py", "data/sft.py", "rewards/reference.py",
     "trainer/__init__.py", "trainer/main_ppo.py", "trainer/sft_trainer.py", "trainer/rm_trainer.py",
     "trainer/main_generation.py", "trainer/main_eval.py", "trainer/evaluation.py", "trainer/evaluation_report.py",
     "trainer/parts.py", "trainer/response_file.py",
+    "rollout/__init__.py", *(f"rollout/{name}/spec.py" for name in ("native", "hf", "hosted", "vllm", "sglang")),
 )  # fmt: skip
 
 

@@ -99,7 +99,7 @@ def line(key: KnownKey) -> str:
     """One key: its name, default and meaning, what it may be, and whether it can be used."""
     about = key.about
     remarks = [about.doc]
-    if about.choices:
+    if about.options:
         remarks.append(allowed(key))
     if names := algorithms(key.name):
         remarks.append("built in: " + ", ".join(names))

@@ -9,14 +9,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from burnish.config.rollout import EngineKwargs, RolloutConfig
-from burnish.config.rules.sglang import SGLANG
+from burnish.config.rollout import RolloutConfig
 from burnish.errors import EngineLost
 from burnish.models.tiny import write_tiny_model
 from burnish.rollout.base import Request, Sampling
-from burnish.rollout.hf import HFEngine
+from burnish.rollout.hf.engine import HFEngine
 from burnish.rollout.hosted.group import members
 from burnish.rollout.sglang.engine import SGLangEngine
+from burnish.rollout.sglang.spec import SPEC
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(900)]
 PROMPT = [58, 47, 26]
@@ -62,8 +62,8 @@ def test_a_layer_that_is_tied_follows_the_embedding_and_nothing_is_left(tmp_path
     assert module.lm_head.weight is module.model.embed_tokens.weight
     own = {"log_level": "info", "max_total_tokens": 4096, "random_seed": 7, "schedule_policy": "fcfs"}
     own |= {"watchdog_timeout": 500}
-    assert set(own) == SGLANG.tried
-    config = RolloutConfig(name="sglang", max_num_seqs=8, engine_kwargs=EngineKwargs(sglang=own))
+    assert set(own) == SPEC.tried
+    config = RolloutConfig(name="sglang", max_num_seqs=8, engine_kwargs={"sglang": own})
     before = set(Path("/dev/shm").glob("sglang_loads_*"))
     engine = SGLangEngine(module, tokenizer, config, tmp_path)
     try:

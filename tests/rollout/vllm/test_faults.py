@@ -9,14 +9,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from burnish.config.rollout import EngineKwargs, RolloutConfig
-from burnish.config.rules.vllm import VLLM
+from burnish.config.rollout import RolloutConfig
 from burnish.errors import ConfigError, EngineLost, RolloutError
 from burnish.models.tiny import write_tiny_model
 from burnish.rollout.base import Request, Sampling
-from burnish.rollout.hf import HFEngine
+from burnish.rollout.hf.engine import HFEngine
 from burnish.rollout.hosted.group import members
 from burnish.rollout.vllm.engine import VLLMEngine
+from burnish.rollout.vllm.spec import SPEC
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800)]
 PROMPT = [58, 47, 26, 29, 6, 9]
@@ -103,8 +103,8 @@ def test_an_output_layer_that_is_tied_follows_the_embedding(tmp_path, tokenizer,
     """With every argument that may be given besides."""
     own = {"block_size": 32, "log_level": "DEBUG", "num_gpu_blocks_override": 64, "seed": 7}
     own |= {"prefix_caching_hash_algo": "sha256_cbor", "scheduling_policy": "priority"}
-    assert set(own) == VLLM.tried
-    config = RolloutConfig(name="vllm", max_num_seqs=8, engine_kwargs=EngineKwargs(vllm=own))
+    assert set(own) == SPEC.tried
+    config = RolloutConfig(name="vllm", max_num_seqs=8, engine_kwargs={"vllm": own})
     folder = write_tiny_model(tmp_path / "tied", hidden_size=64, heads=2)
     module = sharpen(AutoModelForCausalLM.from_pretrained(folder))
     assert module.lm_head.weight is module.model.embed_tokens.weight
