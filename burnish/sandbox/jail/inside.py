@@ -30,7 +30,7 @@ NAME = "main.py"
 
 
 @dataclass(frozen=True)
-class Job:
+class JailedProgram:
     """A program as its new process gets it. `stdin`, `stdout` and `stderr` are open descriptors."""
 
     source: str
@@ -45,7 +45,7 @@ class Job:
     stderr: int = -1
 
 
-def isolated(job: Job, channel: socket.socket, alone: bool) -> NoReturn:
+def isolated(job: JailedProgram, channel: socket.socket, alone: bool) -> NoReturn:
     """The first process, in new namespaces. Its supervisor says who it is and then sends one byte."""
     try:
         _keep_only(job, channel)
@@ -62,7 +62,7 @@ def isolated(job: Job, channel: socket.socket, alone: bool) -> NoReturn:
     _start_and_wait(job, channel)
 
 
-def unsafe(job: Job, channel: socket.socket) -> NoReturn:
+def unsafe(job: JailedProgram, channel: socket.socket) -> NoReturn:
     """The first process where nothing is isolated."""
     try:
         _keep_only(job, channel)
@@ -79,7 +79,7 @@ def _files(limits: Limits) -> int:
     return 1024 + 64 * limits.disk_mb
 
 
-def _keep_only(job: Job, channel: socket.socket) -> None:
+def _keep_only(job: JailedProgram, channel: socket.socket) -> None:
     """Leave behind the supervisor's signals, process group and open files. Not its session: many kernels give each one
     an equal share of the cores, and then niceness would count for nothing between the supervisor and its programs."""
     signal.set_wakeup_fd(-1)
@@ -92,7 +92,7 @@ def _keep_only(job: Job, channel: socket.socket) -> None:
         os.closerange(below + 1, above)
 
 
-def _start_and_wait(job: Job, channel: socket.socket) -> NoReturn:
+def _start_and_wait(job: JailedProgram, channel: socket.socket) -> NoReturn:
     try:
         os.chdir(job.folder)
         with open(NAME, "xb") as file:
@@ -103,7 +103,7 @@ def _start_and_wait(job: Job, channel: socket.socket) -> NoReturn:
         _fail(channel, error)
 
 
-def _started(job: Job, channel: socket.socket) -> int:
+def _started(job: JailedProgram, channel: socket.socket) -> int:
     program = os.fork()
     if program == 0:
         try:
@@ -126,7 +126,7 @@ def _wait(program: int, channel: socket.socket) -> NoReturn:
         os.waitpid(ended.si_pid, 0)
 
 
-def _become_program(job: Job, channel: socket.socket) -> NoReturn:
+def _become_program(job: JailedProgram, channel: socket.socket) -> NoReturn:
     linux.prctl("die with the first process", linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     _tell(channel, started=time.monotonic())  # fails where the supervisor died before its own death was a signal
     os.setpgid(0, 0)

@@ -18,7 +18,7 @@ from burnish.sandbox.jail import inside, linux, seccomp, users, view
 from burnish.sandbox.jail.usage import check_readable
 from burnish.sandbox.program import Limits
 
-FIRST_TO_GO = b"1000"  # oom_score_adj: where the machine runs out of memory, programs go before training does
+FIRST_TO_GO = "1000"  # oom_score_adj: where the machine runs out of memory, programs go before training does
 F_SETPIPE_SZ = 1031
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 PIPE_BYTES = 2**18  # a program that writes much should not have to wait for us
@@ -71,10 +71,10 @@ class Jail:
         processes = limits.processes + 1  # the tree's first
         if not users.namespaces_count():
             processes = users.limit_among_others(self.proc, processes, self._ids[0])
-        job = inside.Job(source, limits, self._executable, self._seccomp, view.PRIVATE, processes)
+        job = inside.JailedProgram(source, limits, self._executable, self._seccomp, view.PRIVATE, processes)
         tree = start_tree(partial(linux.clone, flags), partial(inside.isolated, alone=self._alone), job, stdin)
         try:
-            _offer_to_oom(self.proc, tree.first)
+            users.write(f"{tree.first}/oom_score_adj", FIRST_TO_GO, self.proc)
             users.name_child(self.proc, tree.first, *self._ids)
             tree.channel.send(b"g")
         except OSError:
@@ -93,7 +93,10 @@ class Jail:
 
 
 def start_tree(
-    fork: Callable[[], int], first: Callable[[inside.Job, socket.socket], None], job: inside.Job, stdin: str
+    fork: Callable[[], int],
+    first: Callable[[inside.JailedProgram, socket.socket], None],
+    job: inside.JailedProgram,
+    stdin: str,
 ) -> Tree:
     """`first` is what the new process does; it does not come back."""
     given = sealed_file(stdin)
@@ -135,11 +138,3 @@ def sealed_file(text: str) -> int:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def _offer_to_oom(proc: int, pid: int) -> None:
-    descriptor = os.open(f"{pid}/oom_score_adj", os.O_WRONLY, dir_fd=proc)
-    try:
-        os.write(descriptor, FIRST_TO_GO)
-    finally:
-        os.close(descriptor)

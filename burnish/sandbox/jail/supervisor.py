@@ -81,16 +81,13 @@ class Supervisor:
             self._reap()
             while self._waiting and len(self._running) < self._places:
                 self._begin(*self._waiting.popleft())
-            self._look()
+            # Look at the programs whose time it is, the most overdue first; not for so long that others must wait.
+            end = time.thread_time() + LOOKING_SECONDS
+            for running in sorted(self._running.values(), key=lambda running: running.next_look):
+                if time.thread_time() > end:
+                    break
+                running.check(time.monotonic(), len(self._running))
         self._leave()
-
-    def _look(self) -> None:
-        """At the programs whose time it is, the most overdue first; but not for so long that others must wait."""
-        end = time.thread_time() + LOOKING_SECONDS
-        for running in sorted(self._running.values(), key=lambda running: running.next_look):
-            if time.thread_time() > end:
-                return
-            running.check(time.monotonic(), len(self._running))
 
     def _hear(self) -> None:
         try:

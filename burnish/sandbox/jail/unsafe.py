@@ -40,7 +40,7 @@ class Unsafe:
         if uid is None:
             processes = users.limit_among_others(self.proc, processes, os.geteuid())
         folder = tempfile.mkdtemp(prefix="burnish-sandbox-")
-        job = inside.Job(source, limits, self._executable, self._seccomp, folder, processes, uid)
+        job = inside.JailedProgram(source, limits, self._executable, self._seccomp, folder, processes, uid)
         try:
             os.chown(folder, -1 if uid is None else uid, -1)
             tree = start_tree(os.fork, inside.unsafe, job, stdin)
