@@ -52,7 +52,7 @@ def isolated(job: JailedProgram, channel: socket.socket, alone: bool) -> NoRetur
         if not channel.recv(1):
             os._exit(1)
         users.become_inside(alone)
-        options = f"size={job.limits.disk_mb}m,nr_inodes={_files(job.limits)},mode=0700"
+        options = f"size={job.limits.disk_mb}m,nr_inodes={1024 + 64 * job.limits.disk_mb},mode=0700"
         linux.mount("tmpfs", view.PRIVATE, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
         socket.sethostname("sandbox")
         linux.drop_capabilities()
@@ -75,10 +75,6 @@ def unsafe(job: JailedProgram, channel: socket.socket) -> NoReturn:
     _start_and_wait(job, channel)
 
 
-def _files(limits: Limits) -> int:
-    return 1024 + 64 * limits.disk_mb
-
-
 def _keep_only(job: JailedProgram, channel: socket.socket) -> None:
     """Leave behind the supervisor's signals, process group and open files. Not its session: many kernels give each one
     an equal share of the cores, and then niceness would count for nothing between the supervisor and its programs."""
@@ -98,32 +94,21 @@ def _start_and_wait(job: JailedProgram, channel: socket.socket) -> NoReturn:
         with open(NAME, "xb") as file:
             file.write(job.source.encode("utf-8", "surrogatepass"))
         linux.prctl("die with the supervisor", linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-        _wait(_started(job, channel), channel)
+        program = os.fork()
+        if program == 0:
+            _become_program(job, channel)
+        for descriptor in (job.stdin, job.stdout, job.stderr):
+            os.close(descriptor)
+        while True:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            assert ended is not None
+            if ended.si_pid == program:
+                exit_code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+                _tell(channel, exit_code=exit_code, ended=time.monotonic())
+                channel.recv(1)  # until this process is killed
+            os.waitpid(ended.si_pid, 0)
     except BaseException as error:  # noqa: BLE001  as in `isolated`
         _fail(channel, error)
-
-
-def _started(job: JailedProgram, channel: socket.socket) -> int:
-    program = os.fork()
-    if program == 0:
-        try:
-            _become_program(job, channel)
-        except BaseException as error:  # noqa: BLE001  as in `isolated`
-            _fail(channel, error)
-    for descriptor in (job.stdin, job.stdout, job.stderr):
-        os.close(descriptor)
-    return program
-
-
-def _wait(program: int, channel: socket.socket) -> NoReturn:
-    while True:
-        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-        assert ended is not None
-        if ended.si_pid == program:
-            exit_code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-            _tell(channel, exit_code=exit_code, ended=time.monotonic())
-            channel.recv(1)  # until this process is killed
-        os.waitpid(ended.si_pid, 0)
 
 
 def _become_program(job: JailedProgram, channel: socket.socket) -> NoReturn:
