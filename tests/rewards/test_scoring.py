@@ -61,7 +61,7 @@ def test_numbers_come_from_the_configuration():
     config.reward.timeout, config.reward.retries, config.reward.num_workers = 3.5, 4, 5
     config.data.reward_fn_key = "task"
     made = Scoring.from_config(config)
-    assert (made.pool.timeout, made.pool.retries, len(made.pool._workers), made.reward_fn_key) == (3.5, 4, 5, "task")
+    assert (made.pool.timeout, made.pool.retries, len(made.pool._processes), made.reward_fn_key) == (3.5, 4, 5, "task")
 
 
 def test_extra_info_is_assembled():
@@ -165,7 +165,7 @@ def test_validate_finds_a_bad_function_before_training(scoring):
 def test_validate_leaves_no_process_and_scoring_starts_one_again(scoring):
     one = scoring("import os\ndef compute_score(): return {'score': 1, 'pid': os.getpid()}")
     one.validate()
-    assert not any(worker.alive for worker in one.pool._workers)
+    assert not any(worker.alive for worker in one.pool._processes)
     result = asyncio.run(one.score(ROW, output(), ""))
     assert result.score == 1 and Path(f"/proc/{result.info['pid']}").exists()
 
@@ -198,7 +198,7 @@ def test_check_row_knows_whether_the_function_insists_on_a_ground_truth(scoring,
 
 def test_limits_follow_the_manager():
     made = Scoring.from_config(finished("prime"))
-    assert (made.pool.timeout, len(made.pool._workers)) == (300, 64) and made.pool.batch is None
+    assert (made.pool.timeout, len(made.pool._processes)) == (300, 64) and made.pool.batch is None
 
 
 # What the configuration tells the built-in scorers
@@ -260,7 +260,7 @@ def test_options_of_the_code_scorer(tmp_path):
     with closing(Scoring(FunctionSpec(reward_kwargs={"continuous": True}), rules=rules, num_workers=2)) as one:
         one.validate()
         assert asyncio.run(one.score(CODE, output(), WRONG)).score == 0.5
-        assert (len(one.sandbox._pool._workers), one.sandbox._pool.at_once) == (1, 1)
+        assert (len(one.sandbox._pool._processes), one.sandbox._pool.at_once) == (1, 1)
         assert one.sandbox._pool.spec.reward_kwargs["sandbox"]["max_concurrent"] == 1
 
 
