@@ -18,6 +18,7 @@ from burnish.errors import ConfigError, RewardError, WorkerError
 from burnish.rewards.contract import FunctionSpec, ScoreRequest
 from burnish.rewards.failures import FailureWatch
 from burnish.rewards.pool import ScorePool
+from tests.processes import is_running, until
 
 LIMIT_S = 5.0  # reward.timeout where one call hangs: what does not hang answers by then, on a busy machine
 GOOD = "def compute_score(solution_str, ground_truth): return float(solution_str == ground_truth)"
@@ -256,7 +257,7 @@ def test_hanging_is_timed_out_and_the_child_replaced_with_what_it_started(make_p
     before = score(pool, request_of()).info["pid"]
     result = score(pool, request_of("hang"))
     assert result.score is None and result.error == f"timed out: no score within reward.timeout={LIMIT_S:g} s"
-    assert not Path(f"/proc/{before}").exists() and gone(int(started.read_text()))
+    assert not Path(f"/proc/{before}").exists() and until(lambda: not is_running(int(started.read_text())))
     after = score(pool, request_of())
     assert after.score == 1.0 and after.info["pid"] != before
 
@@ -564,17 +565,4 @@ def test_children_end_with_a_parent_that_never_closes(reward_file, end, status):
     program = textwrap.dedent(PARENT).format(end=end)
     done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=60)
     assert done.returncode == status and done.stderr == ""
-    assert gone(int(done.stdout))
-
-
-def gone(pid: int) -> bool:
-    """Whether a process ends within a moment; one that nobody reaps counts as ended."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except FileNotFoundError:
-            return True
-        time.sleep(0.02)
-    return False
+    assert until(lambda: not is_running(int(done.stdout)))

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
 
 from burnish.rollout.hosted.group import members
 from burnish.rollout.hosted.keeper import KEEPER, Keeper
+from tests.processes import until
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at /proc")
 OWNER = textwrap.dedent(
@@ -40,14 +40,6 @@ OWNER = textwrap.dedent(
         return engine.process.pid, [str(engine.weights.path), engine._place.name, str(engine.process.log_file)]
     """
 )
-
-
-def until(condition):
-    """Whether it becomes so."""
-    deadline = time.monotonic() + 60
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return condition()
 
 
 @pytest.fixture(scope="module")
