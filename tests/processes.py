@@ -1,7 +1,7 @@
 """Processes in tests: whether one runs, and several that find each other by gloo and call functions together.
 
-`Processes` are made once for all tests (the fixture): starting them costs seconds, a call milliseconds. A function is given
-by its name in a module, so it is defined at the top of a file; its arguments and results are pickled.
+`Processes` are made once for all tests (the fixture `processes`): starting them costs seconds, a call milliseconds. A
+function is given by its name in a module, so it is defined at the top of a file; its arguments and results are pickled.
 """
 
 import multiprocessing

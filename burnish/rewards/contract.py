@@ -120,13 +120,13 @@ def checked_results(
         found = _kind(value) if items is None else f"{len(items)} results"
         samples = "sample" if count == 1 else "samples"
         raise BadResult(f"{label} returned {found} for {count} {samples}; return a list with a result for each")
-    found: list[tuple[float, dict[str, Any]] | str] = []
+    results: list[tuple[float, dict[str, Any]] | str] = []
     for i, item in enumerate(items):
         try:
-            found.append(checked_result(item, f"{label}, for sample {i},"))
+            results.append(checked_result(item, f"{label}, for sample {i},"))
         except BadResult as error:
-            found.append(str(error))
-    return found
+            results.append(str(error))
+    return results
 
 
 def shortened(text: str, length: int = SHOWN_RESPONSE) -> str:
