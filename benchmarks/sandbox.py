@@ -54,7 +54,7 @@ async def measure(runs: int, parallel: int, rounds: int) -> dict[str, dict[str, 
         assert process.returncode == 0
 
     def by_supervisor() -> float:
-        with open(f"/proc/{sandbox._supervisors[True].pid}/stat") as file:
+        with open(f"/proc/{sandbox._supervisors.children[True].pid}/stat") as file:
             return sum(map(int, file.read().rpartition(")")[2].split()[11:15])) / TICKS
 
     def by_children() -> float:

@@ -19,7 +19,7 @@ from typing import Any
 
 from burnish.rewards.code_output import same_output
 from burnish.rewards.code_tests import Calls, Pairs, Programs, Tests
-from burnish.sandbox.harness import Job
+from burnish.sandbox.harness import HarnessJob
 from burnish.sandbox.program import Limits, Outcome, Program, Sandbox
 
 AT_A_TIME = 4
@@ -91,14 +91,14 @@ async def _judge_in_harness(solution: str, tests: Programs | Calls, bench: Bench
     return judgement
 
 
-def _job(solution: str, tests: Programs | Calls, graded: int) -> Job:
+def _job(solution: str, tests: Programs | Calls, graded: int) -> HarnessJob:
     if isinstance(tests, Programs):
         names: dict[str, Any] = {"take": tests.names.take, "give": tests.names.give}
         programs = [{"program": program, **names} for program in tests.programs]
-        return Job(solution, programs, modules=tests.names.modules, graded=graded)
+        return HarnessJob(solution, programs, modules=tests.names.modules, graded=graded)
     calls = zip(tests.arguments, tests.expected, strict=True)
     listed = [{"function": tests.function, "arguments": given, "expected": wanted} for given, wanted in calls]
-    return Job(solution, listed, usual_names=True, graded=graded)
+    return HarnessJob(solution, listed, usual_names=True, graded=graded)
 
 
 async def _judge_pairs(solution: str, tests: Pairs, bench: Bench, graded: int) -> Judgement:

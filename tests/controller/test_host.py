@@ -14,7 +14,7 @@ from burnish.controller.columns import flat, pack
 from burnish.controller.decorator import register
 from burnish.controller.dispatch import Dispatch
 from burnish.controller.group import ClassWithInitArgs
-from burnish.controller.host import Host, Reply
+from burnish.controller.host import WorkerHost, WorkerReply
 from burnish.controller.process import Address, Surroundings
 from burnish.controller.worker import Worker, WorkerPlace, device_of
 from burnish.errors import WorkerError
@@ -58,7 +58,7 @@ class Busy(Worker):
 
 @pytest.fixture
 def host(tmp_path):
-    host = Host(Surroundings(str(tmp_path)), Address(1, "127.0.0.1", "here", "node", str(tmp_path / "log"), 0))
+    host = WorkerHost(Surroundings(str(tmp_path)), Address(1, "127.0.0.1", "here", "node", str(tmp_path / "log"), 0))
     host.make("busy", ClassWithInitArgs(Busy), WorkerPlace())
     return host
 
@@ -165,7 +165,7 @@ def test_a_result_that_cannot_be_sent_or_read_names_its_own_call(host):
     with pytest.raises(WorkerError, match=r"the result of Busy.give_away, a lock, cannot be sent"):
         asyncio.run(beside_a_job()).value()
     with pytest.raises(WorkerError, match=r"the result of Busy.x cannot be read here: UnpicklingError"):
-        Reply(b"\x80\x05garbage").value("Busy.x")
+        WorkerReply(b"\x80\x05garbage").value("Busy.x")
 
 
 @pytest.mark.parametrize(

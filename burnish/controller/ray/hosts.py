@@ -20,7 +20,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from burnish.controller.columns import flat, pack
-from burnish.controller.host import Host, Reply
+from burnish.controller.host import WorkerHost, WorkerReply
 from burnish.controller.pool import ResourcePool
 from burnish.controller.process import Address, Surroundings, enter, gpu_among
 from burnish.controller.ray import nodes
@@ -40,8 +40,8 @@ TINY = 0.01  # CPUs that a process reserves: any number of them may share a mach
 AT_ONCE = 10_000  # calls of peers that a process runs at once
 
 
-class RayHost(Host):
-    """A Host as a Ray actor."""
+class RayHost(WorkerHost):
+    """A WorkerHost as a Ray actor."""
 
     pickler = CloudPickler
 
@@ -141,8 +141,8 @@ class Hosts:
     def give(
         self, what: str, job: str, arguments: Sequence[tuple[Any, ...]], answering: int | None = None
     ) -> RayFuture:
-        """Start a job of Host on the first processes, with the i-th arguments on the i-th. With `answering` it is one
-        that they do together, of which so many results are wanted."""
+        """Start a job of WorkerHost on the first processes, with the i-th arguments on the i-th. With `answering` it is
+        one that they do together, of which so many results are wanted."""
         if self.ended:
             raise WorkerDied(f"{what} cannot run: {self.ended}")
         packed = self._parts(what, arguments)
@@ -189,7 +189,7 @@ class Hosts:
                 parts[number] = flat(parts[number]) if room >= 0 else self.cluster.columns(parts[number])
         return parts
 
-    def value_of(self, what: str, reply: Reply, seconds: float) -> Any:
+    def value_of(self, what: str, reply: WorkerReply, seconds: float) -> Any:
         """The result of a job. Its large tensors lie in the object store, are read there, and sent on as they lie.
 
         GetTimeoutError when they are not here in so many seconds.

@@ -9,7 +9,7 @@ from ray.cloudpickle import CloudPickler
 from ray.exceptions import RayActorError, RayError
 
 from burnish.controller.columns import flat, pack
-from burnish.controller.host import Reply
+from burnish.controller.host import WorkerReply
 from burnish.controller.process import Address
 from burnish.controller.ray import nodes
 from burnish.controller.worker_status import WorkerStatus, quoted, reason
@@ -44,7 +44,7 @@ class RayPeer:
         try:
             with waiting("worker", "", f"{method} of {self.name}", self._limit.seconds) as wait:
                 try:
-                    reply: Reply = await asyncio.wait_for(ref, self._limit.seconds)
+                    reply: WorkerReply = await asyncio.wait_for(ref, self._limit.seconds)
                 except TimeoutError:
                     wait.overdue()
                     raise
