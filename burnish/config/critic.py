@@ -46,7 +46,7 @@ class CriticConfig:
     grad_clip: float = key(1.0, "largest gradient norm; a larger gradient is scaled down", reader=CRITIC, above=0)
     ulysses_sequence_parallel_size: int = ulysses(CRITIC)
     checkpoint: CheckpointConfig = section(
-        CheckpointConfig, readers={"async_save": "config/rules/checkpoint.py"}, async_save=None
+        CheckpointConfig, readers={"async_save": "config/rules/run.py"}, async_save=None
     )
     fsdp_config: FSDPConfig = section(FSDPConfig, readers={"param_offload": CRITIC})
     megatron: dict[str, Any] = key({}, "Megatron-core's own keys", later=MEGATRON)

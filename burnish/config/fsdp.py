@@ -7,7 +7,7 @@ from burnish.config.model import DTYPE_SPELLINGS, DTYPES
 
 SHARDING = "engine/sharding.py"
 WORKER = "workers/model_worker.py"
-RULE = "config/rules/offload.py"
+RULE = "config/rules/models.py"
 NOT_TRAINED = {"optimizer_offload": RULE}  # readers, of a model without an optimiser
 
 

@@ -18,7 +18,7 @@ PLACEMENT = "config/placement.py"
 class AsyncRolloutConfig:
     """Generation that runs ahead of training."""
 
-    enable: bool = key(False, "generate while training", reader="config/rules/run_ahead.py")
+    enable: bool = key(False, "generate while training", reader="config/rules/correction.py")
     staleness: int = key(
         0,
         "training steps that a token may lag behind the weights it trains; 0: generation and training alternate",

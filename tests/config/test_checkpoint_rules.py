@@ -3,8 +3,8 @@
 import pytest
 
 from burnish.config.ppo import PPOConfig
-from burnish.config.rules.checkpoint import checkpoint
 from burnish.config.rules.given import Given
+from burnish.config.rules.run import checkpoint
 from burnish.errors import ConfigError
 
 ACTOR = "actor_rollout_ref.actor.checkpoint"

@@ -3,7 +3,7 @@
 import pytest
 
 from burnish.config import SFTConfig
-from burnish.config.rules.offload import without_gpu
+from burnish.config.rules.models import without_gpu
 from burnish.errors import ConfigError
 
 ACTOR, REF = "actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config"
