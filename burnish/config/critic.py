@@ -5,7 +5,7 @@ from typing import Any
 
 from burnish.config.actor import AGGREGATIONS, MEGATRON, CheckpointConfig, strategy, ulysses
 from burnish.config.fsdp import FSDPConfig
-from burnish.config.key import key, section
+from burnish.config.key import Keys, key, section
 from burnish.config.model import ModelConfig
 from burnish.config.optim import OptimConfig
 
@@ -13,27 +13,27 @@ CRITIC = "workers/critic.py"
 
 
 @dataclass
-class CriticConfig:
+class CriticConfig(Keys, reader=CRITIC):
     """The value model and its update. What is left null follows the actor."""
 
     enable: bool = key(None, "train a critic; null: where the estimator needs one", reader="trainer/setup.py")
     strategy: str = strategy()
     model: ModelConfig = section(ModelConfig, readers={"path": CRITIC, "tokenizer_path": CRITIC})
     optim: OptimConfig = section(OptimConfig, lr=1e-5)
-    ppo_mini_batch_size: int = key(None, "prompts per optimiser step; null: the actor's", reader=CRITIC, low=1)
+    ppo_mini_batch_size: int = key(None, "prompts per optimiser step; null: the actor's", low=1)
     ppo_micro_batch_size_per_gpu: int | None = key(
-        None, "sequences per forward and backward pass; null: planned from memory", reader=CRITIC, low=1
+        None, "sequences per forward and backward pass; null: planned from memory", low=1
     )
     forward_micro_batch_size_per_gpu: int | None = key(
-        None, "sequences per forward pass; null: ppo_micro_batch_size_per_gpu", reader=CRITIC, low=1
+        None, "sequences per forward pass; null: ppo_micro_batch_size_per_gpu", low=1
     )
-    use_dynamic_bsz: bool = key(None, "cut micro-batches by tokens; null: as the actor", reader=CRITIC)
-    ppo_max_token_len_per_gpu: int = key(None, "tokens per micro-batch; null: the actor's", reader=CRITIC, low=1)
+    use_dynamic_bsz: bool = key(None, "split micro-batches by tokens; null: as the actor")
+    ppo_max_token_len_per_gpu: int = key(None, "tokens per micro-batch; null: the actor's", low=1)
     forward_max_token_len_per_gpu: int = key(
-        None, "tokens per forward micro-batch; null: ppo_max_token_len_per_gpu", reader=CRITIC, low=1
+        None, "tokens per forward micro-batch; null: ppo_max_token_len_per_gpu", low=1
     )
-    ppo_epochs: int = key(None, "passes over each batch; null: the actor's", reader=CRITIC, low=1)
-    shuffle: bool = key(None, "shuffle the groups of a batch; null: as the actor", reader=CRITIC)
+    ppo_epochs: int = key(None, "passes over each batch; null: the actor's", low=1)
+    shuffle: bool = key(None, "shuffle the groups of a batch; null: as the actor")
     cliprange_value: float = key(
         0.5, "largest change of a value per batch", reader="algorithms/losses/value.py", above=0
     )
@@ -43,7 +43,7 @@ class CriticConfig:
         reader="algorithms/losses/inputs.py",
         choices=AGGREGATIONS,
     )
-    grad_clip: float = key(1.0, "largest gradient norm; a larger gradient is scaled down", reader=CRITIC, above=0)
+    grad_clip: float = key(1.0, "largest gradient norm; a larger gradient is scaled down", above=0)
     ulysses_sequence_parallel_size: int = ulysses(CRITIC)
     checkpoint: CheckpointConfig = section(
         CheckpointConfig, readers={"async_save": "config/rules/run.py"}, async_save=None

@@ -26,7 +26,7 @@ class Key:
     """What is known about one key besides its type and default."""
 
     doc: str
-    reader: str = ""  # the file that reads it, relative to `burnish/`, which a test checks; none: `later` or `inert`
+    reader: str = ""  # the file in `burnish/` that reads it, which a test checks; none: `later` or `inert`
     choices: tuple[Any, ...] | str = ()  # the values allowed, or the table that has them, as package.module:name
     import_path: bool = False  # also a user's own, as package.module:name
     refused: Mapping[str, str] = field(default_factory=dict)  # values known from elsewhere: why they are no choice here
@@ -69,6 +69,17 @@ class Section:
     readers: Mapping[str, str] = field(default_factory=dict)
 
 
+class Keys:
+    """Base of configuration classes: `class DataConfig(Keys, reader=…)` names the file that reads the keys which name
+    none, but for those that nothing reads."""
+
+    def __init_subclass__(cls, reader: str = "") -> None:
+        for name in cls.__annotations__:
+            about = cls.__dict__[name].metadata[METADATA]
+            if isinstance(about, Key) and not (about.reader or about.inert or isinstance(about.later, str)):
+                cls.__dict__[name].metadata = {METADATA: dataclasses.replace(about, reader=reader)}
+
+
 def key(default: Any, doc: str, **about: Any) -> Any:
     """A dataclass field for one key; `about` is what `Key` has."""
     metadata = {METADATA: Key(doc, **about)}
@@ -88,9 +99,13 @@ def section(cls: type, *, readers: Mapping[str, str] | None = None, later: str |
     return field(default_factory=lambda: cls(**defaults), metadata=metadata)
 
 
-@cache
 def keys_of(root: Any) -> dict[str, KnownKey]:
     """Every key of a configuration class by its dotted name, in the order of the fields."""
+    return _table(root)
+
+
+@cache
+def _table(root: Any) -> dict[str, KnownKey]:
     return {known.name: known for known in _walk(root(), "", Section())}
 
 

@@ -10,7 +10,7 @@ import pytest
 from burnish.config import GENERATION, Needs, estimate_memory, load, load_rm, load_sft, plan_micro_batches, plan_numbers
 from burnish.config.checks import check_heads
 from burnish.config.memory import gib
-from burnish.config.placement import Split, agent_processes, describe, pool_of, pools_of, split_of
+from burnish.config.placement import ModelSplit, agent_processes, describe, pool_of, pools_of, split_of
 from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, REWARD_MODEL
 from burnish.config.rules.cluster import devices
 from burnish.errors import ConfigError, NotAvailable, install_command
@@ -260,11 +260,11 @@ def test_agent_loops_are_spread_over_the_nodes_of_the_policy(finish, keys, found
 @pytest.mark.parametrize(
     ("keys", "split"),
     [
-        ({PER_NODE: 1}, Split(1, 1, 1)),
-        ({PER_NODE: 4}, Split(4, 4, 1)),
-        ({PER_NODE: 4, f"{ACTOR}.fsdp_config.fsdp_size": 2}, Split(4, 2, 1)),
-        ({PER_NODE: 4, f"{ACTOR}.fsdp_config.fsdp_size": 8}, Split(4, 4, 1)),
-        ({PER_NODE: 4, f"{ACTOR}.ulysses_sequence_parallel_size": 2}, Split(4, 4, 2)),
+        ({PER_NODE: 1}, ModelSplit(1, 1, 1)),
+        ({PER_NODE: 4}, ModelSplit(4, 4, 1)),
+        ({PER_NODE: 4, f"{ACTOR}.fsdp_config.fsdp_size": 2}, ModelSplit(4, 2, 1)),
+        ({PER_NODE: 4, f"{ACTOR}.fsdp_config.fsdp_size": 8}, ModelSplit(4, 4, 1)),
+        ({PER_NODE: 4, f"{ACTOR}.ulysses_sequence_parallel_size": 2}, ModelSplit(4, 4, 2)),
     ],
 )
 def test_a_pool_shares_a_model_as_the_keys_say(finish, keys, split):
