@@ -15,12 +15,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "burnish"
 
-# Part → what it may import besides itself, `errors`, `waits` and `loop_thread`. A dotted name allows that module (and
+# Part → what it may import besides itself and `EVERYWHERE`. A dotted name allows that module (and
 # what is below it) only.
+EVERYWHERE = {"errors", "waits", "loop_thread", "child", "user_code"}
 ALLOWED: dict[str, set[str]] = {
-    "errors": set(),
-    "waits": set(),
-    "loop_thread": set(),
+    **{part: set() for part in EVERYWHERE},
     "protocol": set(),
     "config": set(),
     "algorithms": {"config"},
@@ -65,10 +64,11 @@ ONLY_IN = {
 # Imported, with all they import in turn, without torch: help and config errors come at once, scorers start fast.
 TORCH_FREE = (
     "errors.py", "waits.py", "config", "sandbox", "tracking", "dashboard", "cli", "search/client.py", "rewards/scores",
-    "loop_thread.py", "rewards/process.py", "algorithms/__init__.py", "algorithms/advantages/__init__.py",
+    "loop_thread.py", "child", "user_code.py", "rewards/process.py",
+    "algorithms/__init__.py", "algorithms/advantages/__init__.py",
     "algorithms/losses/__init__.py", "algorithms/needs.py", "models/facts.py", "models/folder.py", "models/adapters.py",
     "models/device.py", "export/__init__.py", "export/source.py", "export/place.py",
-    "data/tasks", "data/check.py", "data/report.py", "rewards/reference.py",
+    "data/tasks", "data/check.py", "data/report.py", "data/order.py", "data/sft.py", "rewards/reference.py",
     "trainer/__init__.py", "trainer/main_ppo.py", "trainer/sft_trainer.py", "trainer/rm_trainer.py",
     "trainer/main_generation.py", "trainer/main_eval.py", "trainer/evaluation.py", "trainer/evaluation_report.py",
     "trainer/parts.py", "trainer/response_file.py",
@@ -98,7 +98,7 @@ def part_of(path: Path) -> str:
 
 def may_import(part: str, target: str) -> bool:
     """Whether a file of `part` may import `target`, a dotted name below burnish."""
-    allowed = ALLOWED[part] | {part, "errors", "waits", "loop_thread"}
+    allowed = ALLOWED[part] | EVERYWHERE | {part}
     return any(target == name or target.startswith(name + ".") for name in allowed)
 
 

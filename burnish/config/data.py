@@ -80,8 +80,8 @@ class DataConfig(Keys, reader="data/dataset.py"):
         None, "processes that load rows", inert="rows are held in memory; there is nothing to load"
     )
     truncation: str = key("error", "what to do with a prompt over the limit", choices=TRUNCATION)
-    image_key: str = key("images", "column with images", later="images in prompts")
-    video_key: str = key("videos", "column with videos", later="videos in prompts")
+    image_key: str = key("images", "column with images", reader="data/row.py", later="images in prompts")
+    video_key: str = key("videos", "column with videos", reader="data/row.py", later="videos in prompts")
     custom_cls: CustomClassConfig = section(CustomClassConfig)
     sampler: SamplerConfig = section(SamplerConfig)
     augment: AugmentConfig = section(AugmentConfig)

@@ -101,7 +101,8 @@ def run(
     places = Counter(map(os.path.realpath, outputs))
     if same := [output for output in outputs if places[os.path.realpath(output)] > 1]:  # the last one would win
         raise ConfigError(
-            f"--multirun: several jobs have the same {schema.output}={same[0]}; sweep it too, or name it by what is swept"
+            f"--multirun: several jobs have the same {schema.output}={same[0]}; sweep it too, or name it by what is "
+            "swept"
         )
     code = 0
     for loaded in jobs:

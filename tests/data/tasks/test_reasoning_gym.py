@@ -39,10 +39,10 @@ def test_the_package_verifies_an_answer_from_what_the_row_holds(gym):
 
 @pytest.mark.usefixtures("gym")
 def test_only_puzzles_of_the_split_are_verified(monkeypatch):
-    verified = []
-    real = reasoning_gym.verified_metadata
-    monkeypatch.setattr(reasoning_gym, "verified_metadata", lambda *puzzle: verified.append(1) or real(*puzzle))
-    assert len(made("test", 5)) == len(verified) == 5
+    made_rows = []
+    real = reasoning_gym.make_row
+    monkeypatch.setattr(reasoning_gym, "make_row", lambda *puzzle: made_rows.append(1) or real(*puzzle))
+    assert len(made("test", 5)) == len(made_rows) == 5
 
 
 @pytest.mark.usefixtures("gym")

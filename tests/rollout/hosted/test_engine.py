@@ -332,7 +332,7 @@ def test_one_that_cannot_be_renewed_leaves_no_program(kind, module, tokenizer, t
         monkeypatch.setattr(kind, "_start", noted)
         with pytest.raises(RolloutError, match="did not arrive"):
             engine.renewed()
-        assert [members(process.process.pid) for process in made] == [[]]
+        assert [members(process.pid) for process in made] == [[]]
     finally:
         engine.close()
 

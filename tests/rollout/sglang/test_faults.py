@@ -43,7 +43,7 @@ def test_a_process_that_dies_or_hangs_is_found_and_replaced(start, module, token
     (wanted,) = HFEngine(module, tokenizer).run([(PROMPT, sampling)])
     said = asyncio.run(lose(engine, signal.SIGKILL))
     assert said.startswith("request lost: SGLang is lost") and "The last lines of" in said
-    assert engine.lost() is not None and not members(engine.process.process.pid)
+    assert engine.lost() is not None and not members(engine.process.pid)
     renewed = engine.renewed()
     try:
         assert renewed.lost() is None
@@ -51,7 +51,7 @@ def test_a_process_that_dies_or_hangs_is_found_and_replaced(start, module, token
         assert (completion.token_ids, completion.policy_version) == (wanted.token_ids, 7)
         said = asyncio.run(lose(renewed, signal.SIGSTOP))
         assert "gave no sign of life for 20 s" in said
-        assert not members(renewed.process.process.pid), "also what stands still has been ended"
+        assert not members(renewed.process.pid), "also what stands still has been ended"
     finally:
         renewed.close()
 

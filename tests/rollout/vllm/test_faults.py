@@ -40,7 +40,7 @@ def test_an_engine_that_is_lost_tells_so_and_is_renewed(start, module, buckets, 
     assert "no sign of life" in (engine.lost() or "")
     with pytest.raises(EngineLost):
         engine.run([(PROMPT, sampling)])
-    assert members(engine.process.process.pid) == []
+    assert members(engine.process.pid) == []
 
     renewed = engine.renewed()
     assert renewed.version == 7 and renewed.lost() is None
@@ -50,7 +50,7 @@ def test_an_engine_that_is_lost_tells_so_and_is_renewed(start, module, buckets, 
     error = fails_when(renewed, lambda: os.kill(renewed.process.pids[0], signal.SIGKILL))
     assert "vLLM is lost" in str(error) and "last lines of" in str(error)
     renewed.close()
-    assert members(renewed.process.process.pid) == []
+    assert members(renewed.process.pid) == []
     assert not renewed.weights.path.exists() and not os.path.exists(renewed._place.name)
 
 
@@ -93,10 +93,10 @@ def test_two_workers_share_a_model(start, module, tokenizer, other, buckets, exp
 def test_a_host_that_is_killed_takes_all_with_it(start, module, buckets):
     engine = start()
     engine.publish(buckets(module), 1)
-    error = fails_when(engine, lambda: os.kill(engine.process.process.pid, signal.SIGKILL))
-    assert "its process was killed by signal 9" in str(error)
+    error = fails_when(engine, lambda: os.kill(engine.process.pid, signal.SIGKILL))
+    assert "its process died: killed by SIGKILL" in str(error)
     engine.close()
-    assert members(engine.process.process.pid) == []
+    assert members(engine.process.pid) == []
 
 
 def test_an_output_layer_that_is_tied_follows_the_embedding(tmp_path, tokenizer, sharpen, teacher):
