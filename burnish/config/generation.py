@@ -6,8 +6,7 @@ from typing import Any
 from burnish.config.data import TRUNCATION
 from burnish.config.key import Keys, key, section
 from burnish.config.model import DTYPE_SPELLINGS, DTYPES, ModelConfig
-from burnish.config.rollout import BaseRolloutConfig, engine_key
-from burnish.config.search import RetrieverConfig
+from burnish.config.rollout import BaseRolloutConfig, RetrieverConfig, engine_key
 from burnish.config.trainer import RAY
 
 READER = "trainer/generation.py"

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from burnish.algorithms.advantages import needs_of
 from burnish.config import Needs, SFTConfig, finalise, finalise_sft
+from burnish.config.algorithm import ESTIMATORS
 from burnish.errors import ConfigError
 
 GROUPS, CRITIC = Needs(groups=True), Needs(critic=True)
@@ -68,7 +70,9 @@ def test_groups(finish):
     config, notices = finish({f"{ROLLOUT}.n": 8}, GROUPS)
     assert (config.actor_rollout_ref.rollout.n, notices) == (8, [])
     keys = {"algorithm.adv_estimator": "grpo", f"{ROLLOUT}.n": 1}
-    refused(finish, keys, f"{ROLLOUT}.n=1", "grpo", "at least 2", needs=GROUPS)
+    for name in (name for name in ESTIMATORS if needs_of(name).groups):
+        keys["algorithm.adv_estimator"] = name
+        refused(finish, keys, f"{ROLLOUT}.n=1", name, "at least 2", "leave", needs=GROUPS)
     refused(finish, {f"{ROLLOUT}.do_sample": False}, "do_sample=false gives 4 equal responses", needs=GROUPS)
 
 
@@ -274,6 +278,37 @@ def test_augmentation_keys_without_the_switch_are_reported(finish):
     assert "data.augment.share has no effect, because data.augment.enable is false" in said
     _, said = finish({"data.augment.share": 0.3, "data.augment.enable": True}, needs=CRITIC)
     assert not any("augment" in line for line in said)
+
+
+GDPO = {"algorithm.adv_estimator": "gdpo", "algorithm.gdpo_reward_keys": ["a"]}
+LOSS, SANDBOX = f"{ACTOR}.policy_loss", "reward_model.sandbox"
+
+
+@pytest.mark.parametrize(
+    ("keys", "parts"),
+    [
+        ({f"{LOSS}.loss_mode": "clip_cov", f"{LOSS}.clip_cov_lb": 9}, ["clip_cov_lb=9", "clip_cov_ub=5"]),
+        (
+            GDPO | {"algorithm.gdpo_reward_keys": None, "algorithm.gdpo_reward_weights": [1]},
+            ["needs algorithm.gdpo_reward_k"],
+        ),
+        (GDPO | {"algorithm.gdpo_reward_weights": [1, 2]}, ["has 2 weights for the 1", "one for each"]),
+        (GDPO | {"algorithm.gdpo_reward_weights": [0]}, ["gdpo_reward_weights=[0.0]", "not all 0"]),
+        (GDPO | {"algorithm.use_kl_in_reward": True}, ["use_kl_in_reward", "gdpo_reward_keys", "use_kl_loss"]),
+        (
+            GDPO | {"algorithm.overlong_buffer.enable": True, "algorithm.overlong_buffer.len": 2},
+            ["overlong_buffer", "gdpo_reward_keys", "overlong_reward"],
+        ),
+        ({f"{SANDBOX}.backend": "sandbox_fusion"}, [f"{SANDBOX}.backend=sandbox_fusion", f"{SANDBOX}.url=http://"]),
+        ({f"{SANDBOX}.url": "host/run"}, ["url=host/run", "http://"]),
+        (
+            {f"{SANDBOX}.backend": "local", f"{SANDBOX}.url": "http://host/run_code"},
+            [f"{SANDBOX}.url=http://host/run_code", f"{SANDBOX}.backend=local", "keep one"],
+        ),
+    ],
+)
+def test_keys_that_contradict_each_other_are_refused(finish, keys, parts):
+    refused(finish, keys, *parts, needs=Needs(groups=True, reward_components=True) if "gdpo" in str(keys) else None)
 
 
 # What happens around sampling
