@@ -97,13 +97,14 @@ def run(
     jobs = load(argv, schema)
     for loaded in jobs:
         loaded.notices += finish(loaded.config, loaded.explicit)
-    outputs = [read(job.config, schema.output) for job in jobs] if schema.output else []
-    places = Counter(map(os.path.realpath, outputs))
-    if same := [output for output in outputs if places[os.path.realpath(output)] > 1]:  # the last one would win
-        raise ConfigError(
-            f"--multirun: several jobs have the same {schema.output}={same[0]}; sweep it too, or name it by what is "
-            "swept"
-        )
+    taken = set()
+    for output in (read(job.config, schema.output) for job in jobs if schema.output):
+        if (place := os.path.realpath(output)) in taken:  # the last one would win
+            raise ConfigError(
+                f"--multirun: several jobs have the same {schema.output}={output}; sweep it too, or name it by what is "
+                "swept"
+            )
+        taken.add(place)
     code = 0
     for loaded in jobs:
         if loaded.flags.print_config:
