@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from burnish.config.model import ModelConfig
-from burnish.config.rules.lora import need_peft
+from burnish.config.rules.models import need_peft
 from burnish.errors import ConfigError, ModelError
 from burnish.models.folder import (
     ADAPTER_CONFIG,
