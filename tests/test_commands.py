@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from burnish.cli.errors import guard
 from burnish.data.files import read_rows, write_parquet
+from burnish.entry.guard import guard
 from burnish.models.tiny import write_tiny_model
 from tests.search.conftest import Words, serving
 from tests.trainer.scripted import follow

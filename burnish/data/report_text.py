@@ -13,7 +13,7 @@ from rich.text import Text
 
 from burnish.data.report import FINDINGS, KINDS, FileReport, Finding, Overlap, Report
 from burnish.data.row import NO_SOURCE
-from burnish.tracking.literal import one_line
+from burnish.literal import one_line
 
 SHOWN, ROWS = 5, 3  # of a finding: texts (or values, or pairs of rows), and rows for each
 BAR = 32

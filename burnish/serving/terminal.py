@@ -24,10 +24,10 @@ from pathlib import Path
 from burnish.config.nearest import nearest
 from burnish.data.chat import Message
 from burnish.errors import BurnishError, ConfigError, DataError
+from burnish.literal import literal
+from burnish.openai_wire.text import TextStream
 from burnish.rollout.base import Completion, Sampling, request_seed
 from burnish.serving.loading import ModelOptions, ServedModel, load, temperature_problem
-from burnish.serving.text import TextStream
-from burnish.tracking.literal import literal
 
 PROMPT = "you: "
 COMMANDS = {

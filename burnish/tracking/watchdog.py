@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from burnish import waits
+from burnish.literal import one_line
 from burnish.tracking import stacks
-from burnish.tracking.literal import one_line
 from burnish.waits import Wait
 
 LOOK_S = 1.0  # between two looks

@@ -14,12 +14,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from burnish.cli.errors import say
 from burnish.config import EvalConfig, Loaded
 from burnish.config.evaluation import EvalDataConfig
 from burnish.config.reward import RewardConfig
 from burnish.data.files import Row, at, columns, lookup, no_column, read_rows, write_parquet
 from burnish.data.row import complete_row, find_prompt_key
+from burnish.entry.guard import say
 from burnish.errors import ConfigError, DataError, UserError
 from burnish.rewards.contract import ScoreRequest, ScoreResult
 from burnish.rewards.failures import FailureWatch, apply_policy

@@ -21,9 +21,9 @@ from rich.text import Text
 
 from burnish.algorithms.validation import Statistics, process_validation_metrics, tracked_names
 from burnish.data.report_text import how_many
+from burnish.literal import one_line
 from burnish.rewards.contract import FunctionSpec, ScoreResult
 from burnish.tracking.disk import write_atomically
-from burnish.tracking.literal import one_line
 
 REWARD = "reward"  # the variable that is the score
 KINDS = ("mean", "std", "best", "worst", "maj")  # columns of the table

@@ -148,7 +148,7 @@ def test_files_that_are_there_are_kept_unless_told_otherwise(capsys):
     before = Path("a/train.parquet").read_bytes()
     capsys.readouterr()
     message = refused(capsys, *words, "--seed", "5")
-    assert message.startswith("already there: a/train.parquet and a/test.parquet; add --overwrite")
+    assert message.startswith("already exists: a/train.parquet and a/test.parquet; add --overwrite")
     assert Path("a/train.parquet").read_bytes() == before
     assert make(*words, "--seed", "5", "--overwrite") == 0
     assert Path("a/train.parquet").read_bytes() != before
@@ -169,7 +169,7 @@ def test_files_that_are_there_are_kept_unless_told_otherwise(capsys):
             ["gsm8k", "--train", "gsm8k/test.json", "--out", "gsm8k/test.json/a"],
             "gsm8k/test.json is a file, not a folder",
         ),
-        (["multiply", "--train-size", "-1", "--out", "a"], "--train-size -1: how many rows, 0 for none"),
+        (["multiply", "--train-size", "-1", "--out", "a"], "--train-size -1: give a number of rows, 0 for none"),
         (["multiply", "--train-size", "0", "--test-size", "0", "--out", "a"], "makes nothing: ask for some rows"),
         (["multiply", "--test-size", "many", "--out", "a"], "argument --test-size: invalid int value: 'many'"),
         (["multiply", "--digits", "1", "--out", "a"], "different train questions could be found with these options"),
@@ -261,7 +261,7 @@ def test_data_lists_its_three_commands_with_examples(capsys):
 
 def test_an_unknown_command_of_data(capsys):
     assert main(["data", "mke"]) == 2
-    assert "no such command: burnish data mke; did you mean `burnish data make`?" in capsys.readouterr().err
+    assert "unknown command: burnish data mke. Did you mean `burnish data make`?" in capsys.readouterr().err
 
 
 def test_a_traceback_is_shown_on_request(capsys):

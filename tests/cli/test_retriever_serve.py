@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from burnish.cli import retriever_serve as command
 from burnish.cli.main import main
+from burnish.search import serve_command as command
 from burnish.search import server
 
 ROOT = Path(__file__).parents[2]

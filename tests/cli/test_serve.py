@@ -95,7 +95,7 @@ def test_a_port_in_use_is_told_before_the_model_loads(capsys, unloaded):
     error = capsys.readouterr().err.strip()
     assert (
         error
-        == f"burnish: error: port {port} on 127.0.0.1 is in use by another program; take another one: --port {port + 1}"
+        == f"burnish: error: port {port} on 127.0.0.1 is in use by another program; choose another: --port {port + 1}"
     )
 
 

@@ -11,10 +11,9 @@ from typing import Any
 from burnish.agents.endpoint.requests import ChatRequest
 from burnish.agents.parsers.base import ToolCall, ToolParser
 from burnish.data.chat import Message, to_messages
+from burnish.openai_wire.answers import ChatAnswer, Choice, Delta, Token, usage
+from burnish.openai_wire.http import event
 from burnish.rollout.base import Completion
-from burnish.serving.answers import ChatAnswer, Choice, Delta, usage
-from burnish.serving.engine_thread import Token
-from burnish.serving.wire import event
 
 
 class CallingAnswer(ChatAnswer):

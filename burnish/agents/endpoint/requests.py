@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from burnish.data.chat import Message
-from burnish.rollout.base import Sampling
-from burnish.serving.fields import Fields, bad, shown
-from burnish.serving.requests import (
+from burnish.openai_wire.fields import Fields, bad, shown
+from burnish.openai_wire.requests import (
     CHAT_FIELDS,
     LABELS,
     LARGEST,
@@ -26,6 +25,7 @@ from burnish.serving.requests import (
     read_stream,
     refuse_unsupported,
 )
+from burnish.rollout.base import Sampling
 
 MAX_TOOLS = 128
 TOOL_FIELDS = {"tools", "tool_choice", "parallel_tool_calls"}

@@ -20,8 +20,8 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from burnish.agents.endpoint.session import Session
-from burnish.serving.fields import Problem
-from burnish.serving.wire import GONE, client_left, parse_json, problem_response, read_body
+from burnish.openai_wire.fields import ApiError
+from burnish.openai_wire.http import GONE, client_left, error_response, parse_json, read_body
 
 BACKLOG = 4096  # programs that may knock at the same moment
 GRACE_S = 5  # for requests whose connection is closed
@@ -108,13 +108,13 @@ def make_app(sessions: dict[str, Session]) -> FastAPI:
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     created = int(time.time())
 
-    @app.exception_handler(Problem)
-    async def refuse(request: Request, problem: Problem) -> Response:
-        return problem_response(problem)
+    @app.exception_handler(ApiError)
+    async def refuse(request: Request, error: ApiError) -> Response:
+        return error_response(error)
 
     @app.exception_handler(HTTPException)
     async def no_such_route(request: Request, error: HTTPException) -> Response:
-        return problem_response(Problem(error.status_code, f"there is no such address here; {ROUTES}"))
+        return error_response(ApiError(error.status_code, f"there is no such address here; {ROUTES}"))
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
@@ -145,7 +145,7 @@ def make_app(sessions: dict[str, Session]) -> FastAPI:
 def session_of(request: Request, sessions: dict[str, Session]) -> Session:
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     if kind != "Bearer" or key not in sessions:
-        raise Problem(
+        raise ApiError(
             401,
             "no trajectory that runs has this API key; use the one that the program was given, while it runs",
             code="invalid_api_key",

@@ -1,8 +1,8 @@
 """One trajectory at the endpoint: its program's requests in, replies out, everything recorded.
 
 `answer` consumes the JSON of a request and hands on a `Reply`; it waits for the rollout engine. What is wrong with a
-request is a `Problem`, which the program reads. What is wrong with the run (the engine failed, the chat template cannot
-go on) is not the program's to handle: it is set on `failed`, for which the loop waits beside the program.
+request is an `ApiError`, which the program reads. What is wrong with the run (the engine failed, the chat template
+cannot continue) is not the program's to handle: it is set on `failed`, which the loop awaits next to the program.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from burnish.agents.parsers import find_parser
 from burnish.agents.transcript import Transcript
 from burnish.data.chat import Message, truncate
 from burnish.errors import DataError
-from burnish.serving.answers import Choice
-from burnish.serving.fields import Problem, bad, broken
-from burnish.serving.requests import TOO_LONG
+from burnish.openai_wire.answers import Choice
+from burnish.openai_wire.fields import ApiError, bad, broken
+from burnish.openai_wire.requests import TOO_LONG
 
 log = logging.getLogger(__name__)
 _told: set[str] = set()  # what has been said once
@@ -64,7 +64,7 @@ class Session:
     async def _guarded(self, request: ChatRequest) -> Reply:
         try:
             return await self._turn(request)
-        except Problem:
+        except ApiError:
             raise
         except Exception as error:
             if not self.failed.done():
