@@ -14,7 +14,6 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from burnish.agents.runner import TrajectoryRunner
 from burnish.agents.tools.base import BaseTool, ToolResponse
 from burnish.config import PPOConfig
 from burnish.models.tiny import byte_tokenizer
-from burnish.rollout.base import Completion, OnToken, RolloutEngine, Sampling
+from burnish.rollout.base import Completion, OnToken, Request, RolloutEngine, Sampling
 
 CALL = '<tool_call>\n{"name": "wait", "arguments": {}}\n</tool_call>'
 ANSWER = "That is all."
@@ -48,18 +47,9 @@ class Scribe(RolloutEngine):
             [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for text in (CALL, ANSWER)
         )
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        request_id: str,
-        images: Sequence[Any] | None = None,
-        order: tuple[int, ...] = (),
-        on_token: OnToken | None = None,
-    ) -> Completion:
+    async def generate(self, request: Request, on_token: OnToken | None = None) -> Completion:
         await asyncio.sleep(0)
-        ids = list(self.call if order[2] < self.calls else self.answer)
+        ids = list(self.call if request.order[2] < self.calls else self.answer)
         return Completion(ids, [-1.0] * len(ids), "stop", ids[-1], 0)
 
     def publish(self, weights: Any, version: int) -> None: ...

@@ -54,7 +54,7 @@ from burnish.models.device import DEVICES, pick_device  # noqa: E402
 from burnish.models.loading import load_causal_lm, load_tokenizer, quiet_transformers  # noqa: E402
 from burnish.models.tiny import byte_tokenizer  # noqa: E402
 from burnish.rollout import make_engine  # noqa: E402
-from burnish.rollout.base import Completion, OnToken, Sampling, request_seed  # noqa: E402
+from burnish.rollout.base import Completion, OnToken, Request, Sampling, request_seed  # noqa: E402
 
 ALL_IMPORTED = time.perf_counter()
 
@@ -185,8 +185,8 @@ class ThroughContract:
     async def _all(self, work: Work, watched: int, watch: OnToken | None) -> list[Completion]:
         requests = [
             self.engine.generate(
-                work.prompts[i // work.n], sampling, request_id=f"{self.version}-{i}",
-                order=(i // work.n, i % work.n, 0), on_token=watch if i == watched else None,
+                Request(work.prompts[i // work.n], sampling, f"{self.version}-{i}", (i // work.n, i % work.n, 0)),
+                on_token=watch if i == watched else None,
             )
             for i, sampling in enumerate(work.samplings)
         ]  # fmt: skip

@@ -18,7 +18,7 @@ SOURCE = ROOT / "burnish"
 
 # Part → what it may import besides itself and `COMMON`, as docs/architecture.md states it. A dotted name allows that
 # module (and what is below it) only.
-COMMON = {"errors", "literal", "waits", "loop_thread"}
+COMMON = {"errors", "literal", "waits", "loop_thread", "child", "user_code"}
 BLOCK = re.search(r"^```text\nburnish imports\n(.*?)^```", (ROOT / "docs/architecture.md").read_text(), re.M | re.S)
 assert BLOCK, "docs/architecture.md has no block `burnish imports`"
 ALLOWED: dict[str, set[str]] = {
@@ -42,7 +42,8 @@ ONLY_IN = {
 
 # Imported, with all they import in turn, without torch: help and config errors come at once, scorers start fast.
 TORCH_FREE = (
-    "errors.py", "literal.py", "waits.py", "loop_thread.py", "config", "sandbox", "tracking", "cli", "entry",
+    "errors.py", "literal.py", "waits.py", "loop_thread.py", "child", "user_code.py", "config", "sandbox", "tracking",
+    "cli", "entry",
     "search/client.py", "search/serve_command.py", "rewards/scores", "rewards/process.py", "rewards/reference.py",
     "algorithms/__init__.py", "algorithms/advantages/__init__.py", "algorithms/losses/__init__.py",
     "algorithms/needs.py",

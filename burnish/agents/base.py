@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from burnish.agents.output import AgentLoopOutput
 from burnish.agents.transcript import Transcript
 from burnish.config import PPOConfig
-from burnish.config.user_code import nearest
 from burnish.data.chat import ChatRenderer, Message, truncate
 from burnish.errors import AgentError, ConfigError, DataError
 from burnish.rollout.base import Completion
+from burnish.user_code import nearest
 
 if TYPE_CHECKING:
     from burnish.agents.environment import Environment

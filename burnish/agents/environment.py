@@ -20,10 +20,10 @@ from burnish.agents.parsers.base import Schema
 from burnish.agents.tools.base import BaseTool
 from burnish.agents.tools.load import load_tools
 from burnish.config import PPOConfig
-from burnish.config.user_code import listed, nearest
 from burnish.data.chat import ChatRenderer
 from burnish.errors import ConfigError
 from burnish.search.client import RetrieverClient
+from burnish.user_code import listed, nearest
 from burnish.waits import waiting
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from burnish.agents.output import as_ids
-from burnish.rollout.base import Completion, RolloutEngine, Sampling, request_seed
+from burnish.rollout.base import Completion, Request, RolloutEngine, Sampling, request_seed
 from burnish.waits import owned_by, waiting
 
 
@@ -65,7 +65,7 @@ class ServerManager:
         ids, order, who = as_ids(prompt_ids), (self.uid, self.sample, turn), f"uid {self.uid}, sample {self.sample}"
         seconds = None if self._deadline is None else self._deadline - time.monotonic()
         with waiting("engine", f"{who}, turn {turn}", f"request {identity}", seconds):
-            completion = await self._engine.generate(ids, sampling, request_id=identity, images=images, order=order)
+            completion = await self._engine.generate(Request(ids, sampling, identity, order, images or ()))
         self._record[turn] = completion
         return completion
 

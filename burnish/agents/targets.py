@@ -1,4 +1,4 @@
-"""Code that a YAML file names: `package.module.Class` or `file.py:Class` (config/user_code.py has all forms).
+"""Code that a YAML file names: `package.module.Class` or `file.py:Class` (user_code.py has all forms).
 
 A relative file is looked for beside the YAML file, then in the working directory.
 """
@@ -6,8 +6,8 @@ A relative file is looked for beside the YAML file, then in the working director
 from pathlib import Path
 from typing import Any
 
-from burnish.config.user_code import load_target
 from burnish.errors import ConfigError
+from burnish.user_code import load_target
 
 
 def load_beside(target: str, folder: Path, key: str) -> Any:

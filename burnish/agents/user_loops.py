@@ -1,7 +1,7 @@
 """Loops named in the YAML file of `rollout.agent.agent_loop_config_path`.
 
 The file is a list of entries `{name: my_agent, _target_: package.module.MyAgent}`, or with `_target_: file.py:MyAgent`
-(config/user_code.py has all forms); a relative file is looked for beside the YAML file, then in the working directory.
+(user_code.py has all forms); a relative file is looked for beside the YAML file, then in the working directory.
 Other keys of an entry go to the class's constructor. A class that has a method `check_entry(arguments, folder)` says
 with it, by a ConfigError, what is wrong with them.
 """

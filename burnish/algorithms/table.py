@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from burnish.config.needs import OUTPUTS, Needs
-from burnish.config.user_code import load_target
 from burnish.errors import ConfigError
+from burnish.user_code import load_target
 
 NOTHING = Needs()
 Function = Callable[[Any], Any]

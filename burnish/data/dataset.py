@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from burnish.config.data import DataConfig
-from burnish.config.user_code import load_class
 from burnish.data.chat import ChatRenderer
 from burnish.data.custom import CustomDataset
 from burnish.data.files import Row, at, columns, lookup, no_column, read_rows
 from burnish.data.row import complete_row, find_prompt_key, kept_name, refuse_media
 from burnish.data.shares import largest_remainder
 from burnish.errors import DataError
+from burnish.user_code import load_class
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

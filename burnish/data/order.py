@@ -26,10 +26,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from burnish.config.data import DataConfig
-from burnish.config.user_code import load_class
 from burnish.data.custom import CustomOrder
 from burnish.data.shares import largest_remainder
 from burnish.errors import ConfigError, DataError
+from burnish.user_code import load_class
 
 log = logging.getLogger(__name__)
 

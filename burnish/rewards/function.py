@@ -6,17 +6,14 @@ names. Errors are ConfigErrors (signature.py words most of them). `answers` read
 sample, {"score", "info"} or {"error"}. `score_here` does all of it in this process. No torch.
 """
 
-import asyncio
 import inspect
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from burnish.config.user_code import load_object, user_traceback
 from burnish.errors import ConfigError
 from burnish.rewards.contract import (
     BATCH_PARAMETERS,
@@ -28,6 +25,7 @@ from burnish.rewards.contract import (
     checked_results,
 )
 from burnish.rewards.signature import EXPECTED, accepted_names, init_names, read_signature, refuse_unknown
+from burnish.user_code import load_object, user_traceback
 
 #: What is said of a function in the batch form where nothing gathers a batch for it.
 NEEDS_BATCH = (
@@ -81,8 +79,9 @@ def bind(
     }
     unused = [name for name in reward_kwargs if name not in constants and name not in built_with]
     refuse_unknown(where, signature.own | of_class, unused)
+    is_async = any(inspect.iscoroutinefunction(f) for f in (found, getattr(found, "__call__", None)))  # noqa: B004
     needed = tuple(_SINGULAR[name] for name in signature.required)
-    return ScoreFunction(found, signature.fields, constants, _is_async(found), needed, signature.batch)
+    return ScoreFunction(found, signature.fields, constants, is_async, needed, signature.batch)
 
 
 def construct(cls: type, where: str, reward_kwargs: Mapping[str, Any]) -> tuple[Callable[..., Any], frozenset[str]]:
@@ -130,6 +129,9 @@ def _call_here(function: ScoreFunction, requests: Sequence[ScoreRequest], label:
     try:
         value = function(*requests)
         if inspect.iscoroutine(value):
+            import asyncio  # here, as are threads: a scoring process that needs neither starts faster
+            from concurrent.futures import ThreadPoolExecutor
+
             with ThreadPoolExecutor(max_workers=1) as thread:  # an event loop may run in this one, as in a notebook
                 value = thread.submit(asyncio.run, value).result()
         found = answers(function, value, len(requests), label)
@@ -143,7 +145,3 @@ def failure_text() -> str:
     """The exception being handled, as the user should read it: what a bad result was, or the traceback."""
     error = sys.exception()
     return str(error) if isinstance(error, BadResult) else user_traceback()
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    return any(inspect.iscoroutinefunction(f) for f in (function, getattr(function, "__call__", None)))  # noqa: B004

@@ -9,7 +9,7 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
-from burnish.config.user_code import nearest
+from burnish.user_code import nearest
 
 
 @functools.cache

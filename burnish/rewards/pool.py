@@ -24,12 +24,13 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from burnish.child.process import ChildKilled
 from burnish.errors import ConfigError
 from burnish.loop_thread import LoopThread
-from burnish.rewards.child import Bystander, Child, Failed, NotLoaded, TimedOut
+from burnish.rewards.child import NotLoaded, ScoringFailed, ScoringProcess, ScoringTimedOut
 from burnish.rewards.contract import FunctionSpec, ScoreRequest, ScoreResult
 from burnish.rewards.function import result_of
 from burnish.waits import waiting
@@ -63,7 +64,7 @@ class ScorePool:
             raise ConfigError(f"reward.retries={retries}: must be 0 or more")
         self.spec, self.timeout, self.retries = spec, timeout, retries
         self.at_once, self._limit = at_once, limit.format(timeout)
-        self._workers = [_Worker(spec, self._grow) for _ in range(num_workers)]
+        self._processes = [ScoringProcess(spec, self._grow) for _ in range(num_workers)]
         self._slots = asyncio.Semaphore(0)
         self._granted = self._started = 0  # slots that there are; children that were ever started
         self._broken: str | None = None
@@ -89,7 +90,7 @@ class ScorePool:
         """Start a child and load the function. ConfigError: it cannot be loaded or called, with the reason."""
         try:
             self._thread.run(self._open()).result()
-        except Failed as error:
+        except ScoringFailed as error:
             raise ConfigError(str(error)) from None
 
     def rest(self) -> None:
@@ -107,7 +108,7 @@ class ScorePool:
         return result
 
     async def _score_all(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        with contextlib.suppress(Failed):  # each sample says it then
+        with contextlib.suppress(ScoringFailed):  # each sample says it then
             await self._open()
         if self.batch and requests:
             return await self._score_in_one_call(requests)
@@ -118,7 +119,7 @@ class ScorePool:
         began = time.perf_counter()
         try:
             await self._open()
-        except Failed as failure:  # it says the same however often it is asked
+        except ScoringFailed as failure:  # it says the same however often it is asked
             return _all_failed(requests, failure, began)
         async with self._slot():
             began = time.perf_counter()
@@ -126,7 +127,7 @@ class ScorePool:
                 try:
                     answers = await self._ask(requests)
                     break
-                except Failed as failure:
+                except ScoringFailed as failure:
                     if not tries_left:
                         return _all_failed(requests, failure, began)
         each = (time.perf_counter() - began) / len(requests)
@@ -144,13 +145,13 @@ class ScorePool:
     async def _ask(self, requests: Sequence[ScoreRequest]) -> list[dict[str, Any]]:
         many = f"scores of {len(requests)} samples within {len(requests)} × "
         while True:
-            worker = min(self._workers, key=lambda w: (w.busy, not w.alive))
+            process = min(self._processes, key=lambda p: (p.busy, not p.alive))
             try:
-                return await worker.ask(requests, self.timeout * len(requests))
-            except TimedOut:
+                return await process.ask(requests, self.timeout * len(requests))
+            except ScoringTimedOut:
                 what = "score within " if len(requests) == 1 else many
-                raise Failed(f"timed out: no {what}{self._limit}") from None
-            except Bystander:
+                raise ScoringFailed(f"timed out: no {what}{self._limit}") from None
+            except ChildKilled:
                 continue  # finite: each kill is the end of another call's attempt
 
     async def _open(self) -> None:
@@ -162,59 +163,26 @@ class ScorePool:
                 raise NotLoaded(self._broken)
             if not self._started:
                 try:
-                    await self._workers[0].child()
+                    await self._processes[0].started()
                 except NotLoaded as error:
                     self._broken = str(error)
                     raise
 
-    def _grow(self, child: Child) -> None:
+    def _grow(self, first: ScoringProcess) -> None:
         """A worker has its first child: more calls may be made, and another child may be started for them."""
-        self.required, self.batch = child.required, child.batch
+        self.required, self.batch = first.required, first.batch
         self._started += 1
-        workers = len(self._workers)
-        most = (self.at_once or ASYNC_CALLS_PER_CHILD * workers) if child.concurrent else workers
+        workers = len(self._processes)
+        most = (self.at_once or ASYNC_CALLS_PER_CHILD * workers) if first.concurrent else workers
         wanted = min(most, math.ceil(most / workers) * (self._started + STARTING_AT_ONCE))
         for _ in range(wanted - self._granted):
             self._slots.release()
         self._granted = max(self._granted, wanted)
 
     async def _end_children(self) -> None:
-        await asyncio.gather(*(worker.close() for worker in self._workers))
+        await asyncio.gather(*(process.kill() for process in self._processes))
 
 
-class _Worker:
-    """A place for one child: starts it when asked, again when it is gone."""
-
-    def __init__(self, spec: FunctionSpec, on_first: Callable[[Child], None]):
-        self._spec, self._on_first = spec, on_first
-        self._child: Child | None = None
-        self._starting = asyncio.Lock()
-        self.busy = 0
-
-    @property
-    def alive(self) -> bool:
-        return self._child is not None and self._child.alive
-
-    async def ask(self, requests: Sequence[ScoreRequest], timeout: float) -> list[dict[str, Any]]:
-        self.busy += 1
-        try:
-            return await (await self.child()).ask(requests, timeout)
-        finally:
-            self.busy -= 1
-
-    async def child(self) -> Child:
-        async with self._starting:
-            if self._child is None or not self._child.alive:
-                first, self._child = self._child is None, await Child.start(self._spec)
-                if first:
-                    self._on_first(self._child)
-            return self._child
-
-    async def close(self) -> None:
-        if self._child is not None:
-            await self._child.kill()
-
-
-def _all_failed(requests: Sequence[ScoreRequest], failure: Failed, began: float) -> list[ScoreResult]:
+def _all_failed(requests: Sequence[ScoreRequest], failure: ScoringFailed, began: float) -> list[ScoreResult]:
     each = (time.perf_counter() - began) / len(requests)
     return [ScoreResult.failure(request, str(failure), each) for request in requests]

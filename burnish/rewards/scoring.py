@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 from burnish.config.evaluation import EvalConfig
 from burnish.config.reward import RuleConfig
-from burnish.config.user_code import listed, nearest
 from burnish.errors import ConfigError, RewardError
 from burnish.rewards.contract import NEW_PROMPTS, FunctionSpec, ScoreRequest, ScoreResult
 from burnish.rewards.function import bind, score_here
@@ -42,6 +41,7 @@ from burnish.rewards.routing import (
 )
 from burnish.rewards.sandboxed import SandboxPool
 from burnish.rewards.signature import KWARGS
+from burnish.user_code import listed, nearest
 from burnish.waits import waiting
 
 if TYPE_CHECKING:

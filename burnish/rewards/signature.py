@@ -8,9 +8,9 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from burnish.config.user_code import listed, nearest
 from burnish.errors import ConfigError
 from burnish.rewards.contract import BATCH_PARAMETERS, PARAMETERS
+from burnish.user_code import listed, nearest
 
 EXPECTED = f"compute_score({', '.join(PARAMETERS)}=None, **kwargs): any subset of these names"
 KWARGS = "custom_reward_function.reward_kwargs"

@@ -5,14 +5,13 @@ request comes, and takes it out of `_active` when its caller goes.
 """
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
 
 from burnish.errors import ConfigError, NotAvailable, RolloutError
-from burnish.rollout.base import OnToken, RolloutEngine, Sampling
-from burnish.rollout.request import Request
+from burnish.rollout.base import OnToken, Request, RolloutEngine
+from burnish.rollout.request import RequestState
 from burnish.rollout.stops import StopMatcher
 
 
@@ -27,11 +26,12 @@ class Admitting(RolloutEngine):
         self._eos_ids = _eos_ids(module, tokenizer)
         self._asleep = False
         self._is_whole = True  # no publish has left the weights half old, half new
-        self._active: dict[str, Request] = {}  # whose callers wait
+        self._active: dict[str, RequestState] = {}  # whose callers wait
 
-    def _refuse_unready(self, request_id: str, images: Sequence[Any] | None) -> None:
+    def _refuse_unready(self, request: Request) -> None:
         """Refuse what no request could have now."""
-        if images:
+        request_id = request.request_id
+        if request.images:
             raise NotAvailable(f"images in a rollout request (request {request_id})")
         if self._asleep:
             raise RolloutError(f"request {request_id}: the engine sleeps; call wake() before generating")
@@ -41,22 +41,16 @@ class Admitting(RolloutEngine):
                 "publish again before generating"
             )
 
-    def _take_request(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        request_id: str,
-        order: tuple[int, ...],
-        on_token: OnToken | None,
-    ) -> Request:
-        """The request, active from now on; RolloutError where it cannot be answered."""
+    def _take_request(self, request: Request, on_token: OnToken | None) -> RequestState:
+        """The request's state, active from now on; RolloutError where it cannot be answered."""
+        request_id, prompt_ids, sampling = request.request_id, request.prompt_ids, request.sampling
         if request_id in self._active and not self._active[request_id].done:
             raise RolloutError(f"request {request_id} is already running; request ids must differ")
         problem = self.prompt_problem(prompt_ids)
         if problem is not None:
             raise RolloutError(f"request {request_id}: {problem}")
         room = self.context - len(prompt_ids)
-        request = self._active[request_id] = Request(
+        state = self._active[request_id] = RequestState(
             request_id=request_id,
             prompt_ids=prompt_ids,
             sampling=sampling,
@@ -64,10 +58,10 @@ class Admitting(RolloutEngine):
             stop_ids=frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self._eos_ids),
             matcher=StopMatcher(self.tokenizer, sampling.stop) if sampling.stop else None,
             future=asyncio.get_running_loop().create_future(),
-            order=order,
+            order=request.order,
             on_token=on_token,
         )
-        return request
+        return state
 
     @property
     def in_flight(self) -> int:

@@ -96,6 +96,21 @@ class Sampling:
         return cls(**values)
 
 
+@dataclass(frozen=True)
+class Request:
+    """One call of `RolloutEngine.generate`, passed on unchanged by every engine, proxy and agent loop.
+
+    `request_id` must differ from those of running requests. Waiting requests are admitted in the order of `order`, then
+    of arrival; a trajectory's is (uid, sample, turn).
+    """
+
+    prompt_ids: Sequence[int]
+    sampling: Sampling
+    request_id: str = ""
+    order: tuple[int, ...] = ()
+    images: Sequence[Any] = ()
+
+
 @dataclass
 class Completion:
     """What an engine sampled for one request."""
@@ -132,17 +147,8 @@ class RolloutEngine(ABC):
     runs_on: ClassVar[bool] = False  # it takes new weights while requests run, which go on under them
 
     @abstractmethod
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        request_id: str,
-        images: Sequence[Any] | None = None,
-        order: tuple[int, ...] = (),
-        on_token: OnToken | None = None,
-    ) -> Completion:
-        """Sample one completion. Waiting requests are admitted in the order of `order`, then of arrival.
+    async def generate(self, request: Request, on_token: OnToken | None = None) -> Completion:
+        """Sample one completion.
 
         `on_token` is called for every token as it is sampled, the last one included, in the loop that awaits.
         """
@@ -152,7 +158,7 @@ class RolloutEngine(ABC):
 
         async def all_of_them() -> list[Completion]:
             calls = [
-                self.generate(prompt_ids, sampling, request_id=f"run/{i}", order=(i,))
+                self.generate(Request(prompt_ids, sampling, f"run/{i}", (i,)))
                 for i, (prompt_ids, sampling) in enumerate(requests)
             ]
             return list(await asyncio.gather(*calls))

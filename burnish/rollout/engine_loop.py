@@ -23,13 +23,13 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from burnish.errors import DeadlineError, EngineLost, RolloutError
-from burnish.rollout.base import Completion, OnToken, RolloutEngine, Sampling
+from burnish.rollout.base import Completion, OnToken, Request, RolloutEngine
 from burnish.waits import ran, waiting
 
 STEP_DEADLINE_S = 1800.0  # of an engine that does not say how long a step of it may take
@@ -72,23 +72,12 @@ class EngineLoop(RolloutEngine):
     def runs_on(self) -> bool:  # type: ignore[override]
         return self._engine.runs_on
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        request_id: str,
-        images: Sequence[Any] | None = None,
-        order: tuple[int, ...] = (),
-        on_token: OnToken | None = None,
-    ) -> Completion:
-        work = self._engine.generate(
-            prompt_ids, sampling, request_id=request_id, images=images, order=order, on_token=_in_this_loop(on_token)
-        )
+    async def generate(self, request: Request, on_token: OnToken | None = None) -> Completion:
+        work = self._engine.generate(request, _in_this_loop(on_token))
         with self._lock:
             if self._is_over:
                 work.close()
-                raise self._ended(f"request {request_id}: ")
+                raise self._ended(f"request {request.request_id}: ")
             answer = asyncio.run_coroutine_threadsafe(work, self._loop)
             self._unanswered.add(answer)
         try:
@@ -96,7 +85,7 @@ class EngineLoop(RolloutEngine):
         except asyncio.CancelledError:
             if is_cancelled():
                 raise  # by its caller: the request is cancelled with it
-            raise self._ended(f"request {request_id}: ") from None
+            raise self._ended(f"request {request.request_id}: ") from None
         finally:
             with self._lock:
                 self._unanswered.discard(answer)

@@ -26,7 +26,7 @@ from burnish.rollout.base import RolloutStats
 from burnish.rollout.hf_batch import LeftPaddedBatch, grouped
 from burnish.rollout.in_process import InProcessEngine, evaluating
 from burnish.rollout.native.flight import Stuck, Watch
-from burnish.rollout.request import Request
+from burnish.rollout.request import RequestState
 
 
 class HFEngine(InProcessEngine):
@@ -51,7 +51,7 @@ class HFEngine(InProcessEngine):
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self._joins = False  # whether requests join a running batch
-        self._waiting: list[Request] = []  # not yet in a batch
+        self._waiting: list[RequestState] = []  # not yet in a batch
         self._stats = RolloutStats()
 
     @classmethod
@@ -68,14 +68,14 @@ class HFEngine(InProcessEngine):
             max_num_batched_tokens=config.max_num_batched_tokens,
         )
 
-    def _enter(self, request: Request) -> None:
+    def _enter(self, request: RequestState) -> None:
         if self._broken is not None:
             raise EngineLost(f"request {request.request_id}: {self.lost()}")
         self._waiting.append(request)
         self._stats.requests += 1
         self._stats.prompt_tokens += len(request.prompt_ids)
 
-    def _leave(self, request: Request) -> None:
+    def _leave(self, request: RequestState) -> None:
         if not request.token_ids and request in self._waiting:  # aborted or given up before it was admitted
             self._waiting.remove(request)
 
@@ -96,7 +96,7 @@ class HFEngine(InProcessEngine):
                     request.future.cancel()
                 self._waiting = []
 
-    def _admit(self, room: int) -> list[Request]:
+    def _admit(self, room: int) -> list[RequestState]:
         ready = sorted((r for r in self._waiting if not r.done), key=lambda r: r.order)
         admitted, self._waiting = ready[:room], ready[room:]
         return admitted
@@ -128,7 +128,7 @@ class HFEngine(InProcessEngine):
         groups = grouped((batch for batch in batches if batch.live), lambda batch: batch.live)
         return [self._joined(group) for group in groups]
 
-    def _start(self, requests: list[Request]) -> LeftPaddedBatch:
+    def _start(self, requests: list[RequestState]) -> LeftPaddedBatch:
         """A batch of their own, one step old: their prompts are read and their first tokens sampled."""
         self._stats.batches += 1
         batch = LeftPaddedBatch(self.module, requests, self.version, self.max_num_batched_tokens)

@@ -18,7 +18,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 
 from burnish.errors import NotAvailable, RolloutError
 from burnish.rollout.base import uniforms
-from burnish.rollout.request import Request
+from burnish.rollout.request import RequestState
 from burnish.rollout.sampler import sample
 
 T = TypeVar("T")
@@ -28,7 +28,9 @@ SMALL = 1 << 14  # rows × width that are never worth a step of their own
 class LeftPaddedBatch:
     """`rows` line up with the cache rows. Call `step` until `rows` is empty."""
 
-    def __init__(self, module: nn.Module, requests: Sequence[Request], version: int, prefill_tokens: int | None = None):
+    def __init__(
+        self, module: nn.Module, requests: Sequence[RequestState], version: int, prefill_tokens: int | None = None
+    ):
         self.module = module
         self.rows = list(requests)
         self.version = version
@@ -59,7 +61,7 @@ class LeftPaddedBatch:
         return len(live)
 
     @property
-    def live(self) -> list[Request]:
+    def live(self) -> list[RequestState]:
         """The rows that are not done."""
         return [request for request in self.rows if not request.done]
 
@@ -143,10 +145,10 @@ class LeftPaddedBatch:
         return out.logits[:, -1], _ordinary(getattr(out, "past_key_values", None), self.module)
 
 
-def grouped(items: Iterable[T], rows: Callable[[T], list[Request]]) -> list[list[T]]:
+def grouped(items: Iterable[T], rows: Callable[[T], list[RequestState]]) -> list[list[T]]:
     """Items, each with some rows, in groups that may share a batch: small, or at most half of it padding."""
     groups: list[list[T]] = []
-    together: list[Request] = []
+    together: list[RequestState] = []
     for item in sorted(items, key=lambda item: max(request.width for request in rows(item))):
         together = [*together, *rows(item)]
         widths = [request.width for request in together]

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from burnish.config.rollout import RolloutConfig
 from burnish.errors import BurnishError, ConfigError, EngineLost, RolloutError
 from burnish.rollout.admission import Admitting
-from burnish.rollout.base import Completion, OnToken, Sampling
-from burnish.rollout.request import Request
+from burnish.rollout.base import Completion, OnToken, Request
+from burnish.rollout.request import RequestState
 
 log = logging.getLogger(__name__)
 
@@ -57,34 +57,25 @@ class InProcessEngine(Admitting):
                 f"weights, which are {own}; leave it at auto, or set actor_rollout_ref.model.dtype"
             )
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        request_id: str,
-        images: Sequence[Any] | None = None,
-        order: tuple[int, ...] = (),
-        on_token: OnToken | None = None,
-    ) -> Completion:
-        self._refuse_unready(request_id, images)
+    async def generate(self, request: Request, on_token: OnToken | None = None) -> Completion:
+        self._refuse_unready(request)
         self._ensure_driver()
-        request = self._take_request(prompt_ids, sampling, request_id, order, on_token)
+        state = self._take_request(request, on_token)
         self._arrived += 1
         try:
-            self._enter(request)
-            return await request.future
+            self._enter(state)
+            return await state.future
         finally:
-            if self._active.get(request_id) is request:
-                del self._active[request_id]
-            self._leave(request)
+            if self._active.get(request.request_id) is state:
+                del self._active[request.request_id]
+            self._leave(state)
 
     @abstractmethod
-    def _enter(self, request: Request) -> None:
+    def _enter(self, request: RequestState) -> None:
         """A request has come."""
 
     @abstractmethod
-    def _leave(self, request: Request) -> None:
+    def _leave(self, request: RequestState) -> None:
         """A request's caller goes: it has its answer, or wants none any more."""
 
     @abstractmethod
@@ -180,7 +171,7 @@ class InProcessEngine(Admitting):
     def _give_back(self) -> None:
         """It is lost: let go of memory that the next engine needs. Called in any thread, perhaps again."""
 
-    def _fail(self, requests: Sequence[Request], error: Exception) -> None:
+    def _fail(self, requests: Sequence[RequestState], error: Exception) -> None:
         """Every caller of a broken step gets its own error, with the cause."""
         for request in requests:
             if request.done:

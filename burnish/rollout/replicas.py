@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from burnish.errors import BurnishError, NotAvailable, RolloutError
-from burnish.rollout.base import Completion, OnToken, RolloutEngine, Sampling
+from burnish.rollout.base import Completion, OnToken, Request, RolloutEngine
 from burnish.rollout.engine_loop import is_cancelled
 
 SLACK = 32  # requests that a replica may have more than another before samples of one prompt go apart
@@ -135,45 +135,36 @@ class Replicas(RolloutEngine):
 
     @classmethod
     async def over(cls, peers: Sequence[Peer]) -> "Replicas":
-        """Ask the replicas what they can take; those that can take nothing (`Elsewhere`) are left out."""
+        """Ask the replicas what they can take; those that can take nothing (`NullEngine`) are left out."""
         limits: list[Limits] = await asyncio.gather(*[peer.call("limits") for peer in peers])
         there = [(peer, limit) for peer, limit in zip(peers, limits, strict=True) if limit.context]
         context, vocabulary = (min(limit[part] for _, limit in there) for part in range(2))
         return cls([peer for peer, _ in there], context, vocabulary)
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        request_id: str,
-        images: Sequence[Any] | None = None,
-        order: tuple[int, ...] = (),
-        on_token: OnToken | None = None,
-    ) -> Completion:
-        if images:
+    async def generate(self, request: Request, on_token: OnToken | None = None) -> Completion:
+        request_id = request.request_id
+        if request.images:
             raise NotAvailable(f"images in a rollout request (request {request_id})")
         if on_token is not None:
             raise NotAvailable(f"tokens one by one from a replica in another process (request {request_id})")
         if request_id in self._in_flight:
             raise RolloutError(f"request {request_id} is already running; request ids must differ")
-        if problem := self.prompt_problem(prompt_ids):
+        if problem := self.prompt_problem(request.prompt_ids):
             raise RolloutError(f"request {request_id}: {problem}")
-        place, load = self.router.begin(order, namespace_of(request_id)), None
+        place, load = self.router.begin(request.order, namespace_of(request_id)), None
         peer = self._in_flight[request_id] = self.peers[place]
         self._requests += 1
         try:
-            completion, load = await self._ask(peer, prompt_ids, sampling, request_id, order)
+            completion, load = await self._ask(peer, request)
             return completion
         finally:
             del self._in_flight[request_id]
             self.router.end(place, load)
 
-    async def _ask(
-        self, peer: Peer, prompt_ids: Sequence[int], sampling: Sampling, request_id: str, order: tuple[int, ...]
-    ) -> Answer:
+    async def _ask(self, peer: Peer, request: Request) -> Answer:
+        request_id = request.request_id
         try:
-            answer: Answer = await peer.call("generate", prompt_ids, sampling, request_id, order)
+            answer: Answer = await peer.call("generate", request)
             return answer
         except asyncio.CancelledError:
             if not is_cancelled():

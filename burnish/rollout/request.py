@@ -13,7 +13,9 @@ from burnish.rollout.stops import StopMatcher
 
 
 @dataclass(eq=False)
-class Request:
+class RequestState:
+    """What an engine keeps of a `Request` until it is answered."""
+
     request_id: str
     prompt_ids: Sequence[int]
     sampling: Sampling

@@ -28,7 +28,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from burnish.errors import EngineLost, RolloutError
-from burnish.rollout.base import Completion, OnToken, RolloutEngine, Sampling
+from burnish.rollout.base import Completion, OnToken, Request, RolloutEngine
 from burnish.waits import ran, waiting
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class Supervised(RolloutEngine):
         self.engine, self._look_s, self._renewal_s = engine, look_s, renewal_s
         self.context, self.vocabulary = engine.context, engine.vocabulary
         self._lock = threading.Lock()  # for all below
-        self._requests: set[_Request] = set()  # without an answer
+        self._requests: set[_PendingRequest] = set()  # without an answer
         self._renewal: Future[RolloutEngine] | None = None  # under way, or the one that failed for good
         self._due = 0.0  # when the renewal has to be over
         self._reasons: list[str] = []  # of renewals since a request was completed
@@ -74,52 +74,36 @@ class Supervised(RolloutEngine):
     def runs_on(self) -> bool:  # type: ignore[override]
         return self.engine.runs_on
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        request_id: str,
-        images: Sequence[Any] | None = None,
-        order: tuple[int, ...] = (),
-        on_token: OnToken | None = None,
-    ) -> Completion:
-        request = _Request(request_id, on_token)
+    async def generate(self, request: Request, on_token: OnToken | None = None) -> Completion:
+        pending = _PendingRequest(request.request_id, on_token)
         with self._lock:
-            self._requests.add(request)
+            self._requests.add(pending)
             self._ensure_looker()
         try:
             while True:
-                engine = await self._ready(request)
-                if request.is_aborted:
-                    return request.as_told(self._version)
-                work = engine.generate(
-                    prompt_ids,
-                    sampling,
-                    request_id=request_id,
-                    images=images,
-                    order=order,
-                    on_token=request.listener(self._version),
-                )
+                engine = await self._ready(pending)
+                if pending.is_aborted:
+                    return pending.as_told(self._version)
+                work = engine.generate(request, pending.listener(self._version))
                 try:
-                    completion = await request.wait_for(engine, work)
+                    completion = await pending.wait_for(engine, work)
                 except _Interrupted:
-                    request.check()
-                    request.losses.append(engine.lost() or "it was found lost")
+                    pending.check()
+                    pending.losses.append(engine.lost() or "it was found lost")
                 except RolloutError as error:
                     if (why := _why(engine, error)) is None:
                         raise
-                    request.losses.append(why)
+                    pending.losses.append(why)
                 else:
                     self._note(completion)
-                    request.check(completion)
-                    if completion.finish_reason == "abort" and len(completion.token_ids) < len(request.token_ids):
-                        return request.as_told(self._version)  # by an engine that is lost
+                    pending.check(completion)
+                    if completion.finish_reason == "abort" and len(completion.token_ids) < len(pending.token_ids):
+                        return pending.as_told(self._version)  # by an engine that is lost
                     return completion
-                self._lose(engine, request.losses[-1])
+                self._lose(engine, pending.losses[-1])
         finally:
             with self._lock:
-                self._requests.discard(request)
+                self._requests.discard(pending)
 
     def abort(self, request_id: str) -> None:
         with self._lock:
@@ -205,7 +189,7 @@ class Supervised(RolloutEngine):
             maker.join(CLOSE_S)
         self.engine.close()
 
-    async def _ready(self, request: "_Request") -> RolloutEngine:
+    async def _ready(self, request: "_PendingRequest") -> RolloutEngine:
         """The engine to ask, once there is one. It is asked before anything else can happen in this event loop."""
         while True:
             with self._lock:
@@ -361,7 +345,7 @@ class _Interrupted(Exception):
     """What a request waits for is not to be waited for any more."""
 
 
-class _Request:
+class _PendingRequest:
     """One call of `generate`: the task that awaits it, and what it was told. Of the task's event loop."""
 
     def __init__(self, request_id: str, on_token: OnToken | None):

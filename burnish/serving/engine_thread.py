@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from burnish.errors import DeadlineError, RolloutError
 from burnish.loop_thread import LoopThread
 from burnish.openai_wire.answers import Token
-from burnish.rollout.base import Completion, RolloutEngine, Sampling
+from burnish.rollout.base import Completion, Request, RolloutEngine, Sampling
 
 STOP_DEADLINE_S = 30.0  # for the step that runs when `stop` is called; a step cannot be interrupted
 CLOSE_S = 1.0  # for the thread to end, once nothing runs
@@ -72,9 +72,7 @@ class EngineThread:
         self._tasks[request_id] = asyncio.current_task()
         try:
             last = await self._engine.generate(
-                prompt_ids,
-                sampling,
-                request_id=request_id,
+                Request(prompt_ids, sampling, request_id=request_id),
                 on_token=lambda token_id, log_prob: self._post(sink, Token(token_id, log_prob)),
             )
         except asyncio.CancelledError:

@@ -26,7 +26,7 @@ from burnish.data.chat import Message
 from burnish.errors import BurnishError, ConfigError, DataError
 from burnish.literal import literal
 from burnish.openai_wire.text import TextStream
-from burnish.rollout.base import Completion, Sampling, request_seed
+from burnish.rollout.base import Completion, Request, Sampling, request_seed
 from burnish.serving.loading import ModelOptions, ServedModel, load, temperature_problem
 
 PROMPT = "you: "
@@ -151,7 +151,8 @@ class Talk:
         stream, shown = TextStream(self.model.tokenizer, self.model.special_ids, sampling.stop), Shown()
         with on_ctrl_c(lambda: self.model.engine.abort(request_id)):
             completion = await self.model.engine.generate(
-                prompt, sampling, request_id=request_id, on_token=lambda token, _: shown.add(stream.push(token))
+                Request(prompt, sampling, request_id=request_id),
+                on_token=lambda token, _: shown.add(stream.push(token)),
             )
         shown.end(stream.finish(completion.stop))
         self._remember(question, shown.text, completion)

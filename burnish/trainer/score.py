@@ -27,7 +27,6 @@ from burnish.algorithms.overlong import overlong_penalty
 from burnish.config import PPOConfig
 from burnish.config.algorithm import OverlongBufferConfig
 from burnish.config.reward import RewardConfig
-from burnish.config.user_code import user_traceback
 from burnish.errors import RewardError, UserError
 from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import NEW_PROMPTS, TURN_REWARDS, ScoreResult, plain, proposed_by
@@ -35,6 +34,7 @@ from burnish.rewards.failures import FailureReport, apply_policy, describe_cause
 from burnish.rewards.managers.place import place
 from burnish.rewards.scoring import Scoring
 from burnish.trainer.reward_model import PRECOMPUTED, RM_SCORE, Judgement, RewardModel, offered
+from burnish.user_code import user_traceback
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ where a KL term reads it; with LoRA it is the actor's own module with the adapte
 """
 
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from burnish.models.compile_ahead import compile_ahead
 from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.models.lora import adapter_off
 from burnish.protocol import DataProto
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 from burnish.rollout.replicas import Answer, Limits
 from burnish.workers.model_folder import ModelFolder
 from burnish.workers.model_worker import TrainedModelWorker
@@ -121,11 +120,9 @@ class ActorRolloutRefWorker(TrainedModelWorker):
         return self.rollouts.finish(number)
 
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
-    async def generate(
-        self, prompt_ids: Sequence[int], sampling: Sampling, request_id: str, order: tuple[int, ...]
-    ) -> Answer:
+    async def generate(self, request: Request) -> Answer:
         """One completion for an agent loop in another process (`rollout/replicas.py`)."""
-        completion = await self.engine.generate(prompt_ids, sampling, request_id=request_id, order=order)
+        completion = await self.engine.generate(request)
         return Answer(completion, self.engine.in_flight)
 
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)

@@ -33,9 +33,9 @@ from burnish.errors import RolloutError
 from burnish.protocol import DataProto
 from burnish.rollout import engine_class, make_engine
 from burnish.rollout.base import RolloutEngine, Sampling
-from burnish.rollout.elsewhere import Elsewhere
 from burnish.rollout.engine_loop import EngineLoop
 from burnish.rollout.hosted.canary import length, proof, rounding, sequence
+from burnish.rollout.null_engine import NullEngine
 from burnish.rollout.supervised import Supervised
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Replica:
         self.is_here = rank % span == 0
         self.dtypes = (self.dtype, getattr(torch, rollout.dtype)) if self.is_program else ()  # that tokens pass through
         self.canary_tokens = length(rollout.max_model_len)
-        engine: RolloutEngine = Elsewhere()
+        engine: RolloutEngine = NullEngine()
         if self.is_here:
             engine = make_engine(rollout.name, self.module, tokenizer, rollout, logs)
         if not self.is_program and (config.agents_apart or config.staleness):

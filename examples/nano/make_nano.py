@@ -27,7 +27,7 @@ from burnish.errors import BurnishError
 from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.models.tiny import write_tiny_model
 from burnish.rewards.scores.arithmetic import compute_score
-from burnish.rollout.base import Sampling, request_seed
+from burnish.rollout.base import Request, Sampling, request_seed
 from burnish.rollout.native.engine import NativeEngine
 from burnish.trainer import sft_trainer
 
@@ -125,7 +125,7 @@ def accuracy(model: Path, rows: list[dict], temperature: float) -> float:
     async def score(index: int, row: dict) -> float:
         seed = request_seed(0, "nano", index, 0, 0)
         sampling = Sampling(temperature=temperature, max_tokens=64, seed=seed)
-        completion = await engine.generate(renderer.prompt_ids(row["prompt"]), sampling, request_id=str(index))
+        completion = await engine.generate(Request(renderer.prompt_ids(row["prompt"]), sampling, request_id=str(index)))
         text = tokenizer.decode(completion.token_ids, skip_special_tokens=True)
         return compute_score(text, row["reward_model"]["ground_truth"])["score"]
 

@@ -18,10 +18,10 @@ class ScriptedEngine(RolloutEngine):
         self.answer = answer
         self.calls = []
 
-    async def generate(self, prompt_ids, sampling, *, request_id, images=None, order=()):
-        self.calls.append({"prompt_ids": prompt_ids, "sampling": sampling, "request_id": request_id, "order": order})
+    async def generate(self, request, on_token=None):
+        self.calls.append(vars(request))
         await asyncio.sleep(0)
-        ids = self.answer(prompt_ids, sampling)
+        ids = self.answer(request.prompt_ids, request.sampling)
         return Completion(ids, [-0.5 - i for i in range(len(ids))], "stop", ids[-1] if ids else None, 3)
 
     def publish(self, weights, version): ...
@@ -47,13 +47,13 @@ class WritingEngine(ScriptedEngine):
         self.record = {}  # (uid, sample) → the completions, by turn
         self.context, self.vocabulary = 10_000, len(tokenizer)
 
-    async def generate(self, prompt_ids, sampling, *, request_id, images=None, order=()):
-        self.calls.append({"prompt_ids": list(prompt_ids), "sampling": sampling, "order": order})
+    async def generate(self, request, on_token=None):
+        self.calls.append(vars(request))
         await asyncio.sleep(0)
-        uid, sample, turn = order
+        uid, sample, turn = request.order
         script = self.texts[uid, sample] if isinstance(self.texts, dict) else self.texts
-        text = script(self.tokenizer.decode(prompt_ids)) if callable(script) else script[turn]
-        done = self.completion(text, sampling)
+        text = script(self.tokenizer.decode(request.prompt_ids)) if callable(script) else script[turn]
+        done = self.completion(text, request.sampling)
         self.record.setdefault((uid, sample), []).append(done)
         return done
 

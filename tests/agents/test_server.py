@@ -20,7 +20,7 @@ class Engine:
     def __init__(self, answer):
         self.answer, self.waits = answer, []
 
-    async def generate(self, prompt_ids, sampling, **about):
+    async def generate(self, request, on_token=None):
         self.waits += [(wait.kind, wait.owner, wait.subject, wait.seconds) for wait in longest()]
         await self.answer()
         return Completion([1], [0.0], "stop")

@@ -110,9 +110,9 @@ def test_earlier_turns_are_part_of_the_prompt(say, nano, monkeypatch):
     prompts = []
     generate = nano.engine.generate
 
-    def watch(prompt, *args, **kwargs):
-        prompts.append(nano.tokenizer.decode(prompt))
-        return generate(prompt, *args, **kwargs)
+    def watch(request, on_token):
+        prompts.append(nano.tokenizer.decode(request.prompt_ids))
+        return generate(request, on_token)
 
     monkeypatch.setattr(nano.engine, "generate", watch)
     _, out, _ = say(

@@ -157,7 +157,10 @@ def no_tokenizer(tmp_path):
         (["nowhere.parquet"], "data file not found: nowhere.parquet (working directory: "),
         (["a.parquet", "--max-prompt-length", "9"], "--max-prompt-length counts tokens: give the model's --tokenizer"),
         (["a.parquet", "--max-prompt-length", "0", "--tokenizer", "x"], "--max-prompt-length 0: a prompt has at least"),
-        (["a.parquet", "--json", "nowhere/found.json"], "--json nowhere/found.json: its folder does not exist; create it"),
+        (
+            ["a.parquet", "--json", "nowhere/found.json"],
+            "--json nowhere/found.json: its folder does not exist; create it",
+        ),
         (broken_gz, "rows.jsonl.gz: cannot be read: Compressed file ended"),
         (no_tokenizer, "empty: no config.json; the model path must name a Hugging Face model folder"),
     ],

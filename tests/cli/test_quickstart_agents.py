@@ -74,7 +74,7 @@ def test_a_server_that_does_not_come_up_is_told_with_its_words(tmp_path):
     log.write_text("burnish: error: no such index")
     ended = subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
     ended.wait()
-    with pytest.raises(BurnishError, match="the retrieval server ended with 2; its output: burnish: error: no such index"):
+    with pytest.raises(BurnishError, match="server ended with 2; its output: burnish: error: no such index"):
         wait_for(ended, log)
     silent = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:

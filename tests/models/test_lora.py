@@ -23,7 +23,7 @@ from burnish.models.loading import (
 )
 from burnish.models.lora import adapter_off, add_adapter, has_adapter, lora_of, save_adapter
 from burnish.models.tiny import write_tiny_model
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 from burnish.rollout.hf import HFEngine
 from burnish.rollout.native.engine import NativeEngine
 
@@ -350,7 +350,10 @@ def greedy(module, prompt, count=12):
 def generated(engine, prompts, count=12):
     async def run():
         sampling = Sampling(temperature=0, max_tokens=count, ignore_eos=True)
-        calls = [engine.generate(prompt, sampling, request_id=str(i), order=(i,)) for i, prompt in enumerate(prompts)]
+        calls = [
+            engine.generate(Request(prompt, sampling, request_id=str(i), order=(i,)))
+            for i, prompt in enumerate(prompts)
+        ]
         return await asyncio.gather(*calls)
 
     return [completion.token_ids for completion in asyncio.run(run())]

@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from burnish.models.tiny import write_tiny_model
+from burnish.rollout.base import Request
 from burnish.rollout.hf import HFEngine
 
 # So that a failure there shows the values.
@@ -107,7 +108,7 @@ def generate_all():
     def run(engine, requests):
         async def main():
             calls = [
-                engine.generate(ids, sampling, request_id=str(i), order=(i,))
+                engine.generate(Request(ids, sampling, request_id=str(i), order=(i,)))
                 for i, (ids, sampling) in enumerate(requests)
             ]
             return await asyncio.gather(*calls)

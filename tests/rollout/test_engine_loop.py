@@ -12,7 +12,7 @@ from burnish.config.model import ModelConfig
 from burnish.errors import DeadlineError, EngineLost, RolloutError
 from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.rollout import engine_loop
-from burnish.rollout.base import Completion, Sampling
+from burnish.rollout.base import Completion, Request, Sampling
 from burnish.rollout.engine_loop import EngineLoop
 from burnish.rollout.native.engine import NativeEngine
 
@@ -97,7 +97,9 @@ def test_requests_of_several_loops_at_once_get_what_they_get_alone(nano, native)
 
     def client(own):
         async def all_of_mine():
-            return await asyncio.gather(*[loop.generate(*asked[i], request_id=str(i), order=(i,)) for i in own])
+            return await asyncio.gather(
+                *[loop.generate(Request(*asked[i], request_id=str(i), order=(i,))) for i in own]
+            )
 
         found.update(zip(own, asyncio.run(all_of_mine()), strict=True))
 
@@ -121,7 +123,9 @@ def test_tokens_come_in_the_loop_that_awaits(looped):
         def on_token(*token):
             seen.append((threading.current_thread(), *token))
 
-        done = await looped.generate([5, 6], Sampling(max_tokens=4, ignore_eos=True), request_id="a", on_token=on_token)
+        done = await looped.generate(
+            Request([5, 6], Sampling(max_tokens=4, ignore_eos=True), request_id="a"), on_token=on_token
+        )
         assert [token for _, token, _ in seen] == done.token_ids  # the last one too
 
     in_time(main())
@@ -130,7 +134,7 @@ def test_tokens_come_in_the_loop_that_awaits(looped):
 
 def test_a_caller_that_is_cancelled_takes_its_request_with_it(looped, gate):
     async def main():
-        task = asyncio.create_task(looped.generate([5, 6], LONG, request_id="a"))
+        task = asyncio.create_task(looped.generate(Request([5, 6], LONG, request_id="a")))
         await until(lambda: looped.stats()["running"])
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -146,7 +150,7 @@ def test_a_caller_that_is_cancelled_takes_its_request_with_it(looped, gate):
 def test_right_after_its_callers_were_cancelled_the_engine_can_change(looped, gate, nano, change):
     async def main():
         gate.is_open = False
-        tasks = [asyncio.create_task(looped.generate([5, 6], LONG, request_id=str(i))) for i in range(5)]
+        tasks = [asyncio.create_task(looped.generate(Request([5, 6], LONG, request_id=str(i)))) for i in range(5)]
         await until(lambda: looped.stats()["running"])
         for task in tasks:
             task.cancel()
@@ -164,7 +168,7 @@ def test_right_after_its_callers_were_cancelled_the_engine_can_change(looped, ga
 @pytest.mark.parametrize("is_under_way", [False, True])
 def test_abort_gives_what_there_is(looped, gate, is_under_way):
     async def main():
-        task = asyncio.create_task(looped.generate([5, 6], LONG, request_id="a"))
+        task = asyncio.create_task(looped.generate(Request([5, 6], LONG, request_id="a")))
         await asyncio.sleep(0)  # handed over
         if is_under_way:
             await until(lambda: looped.stats()["running"])
@@ -179,7 +183,7 @@ def test_abort_gives_what_there_is(looped, gate, is_under_way):
 
 def test_what_is_wrong_with_a_request_is_told(looped):
     with pytest.raises(RolloutError, match="request a: token id 99999"):
-        in_time(looped.generate([99_999], LONG, request_id="a"))
+        in_time(looped.generate(Request([99_999], LONG, request_id="a")))
 
 
 def test_weights_and_memory_change_between_two_steps_in_the_callers_thread(looped, native, nano):
@@ -203,7 +207,7 @@ def test_weights_and_memory_change_between_two_steps_in_the_callers_thread(loope
 
 def test_requests_go_on_under_weights_that_are_published_while_they_run(looped, gate):
     async def main():
-        task = asyncio.create_task(looped.generate([5, 6], LONG, request_id="a"))
+        task = asyncio.create_task(looped.generate(Request([5, 6], LONG, request_id="a")))
         await until(lambda: looped.stats()["running"])
         looped.publish(None, 1)
         with pytest.raises(RolloutError, match="while requests are running"):
@@ -217,7 +221,7 @@ def test_requests_go_on_under_weights_that_are_published_while_they_run(looped, 
 
 def test_nothing_is_stepped_while_it_stands_still(looped, gate):
     async def main():
-        task = asyncio.create_task(looped.generate([5, 6], LONG, request_id="a"))
+        task = asyncio.create_task(looped.generate(Request([5, 6], LONG, request_id="a")))
         await until(lambda: looped.stats()["running"])
         with looped.standstill() as engine:
             gate.is_open = True
@@ -231,7 +235,7 @@ def test_nothing_is_stepped_while_it_stands_still(looped, gate):
 
 def test_a_loop_that_awaits_stays_responsive(looped, gate):
     async def main():
-        task = asyncio.create_task(looped.generate([5, 6], LONG, request_id="a"))
+        task = asyncio.create_task(looped.generate(Request([5, 6], LONG, request_id="a")))
         await until(lambda: looped.stats()["running"])
         for _ in range(100):  # during one step
             await asyncio.sleep(0)
@@ -244,7 +248,7 @@ def test_a_loop_that_awaits_stays_responsive(looped, gate):
 
 def test_stop_ends_what_runs_with_an_error(looped, gate):
     async def main():
-        tasks = [asyncio.create_task(looped.generate([5, 6], LONG, request_id=name)) for name in "ab"]
+        tasks = [asyncio.create_task(looped.generate(Request([5, 6], LONG, request_id=name))) for name in "ab"]
         await asyncio.sleep(0)  # handed over
         gate.let_few()  # so that the second one is taken in
         await until(lambda: looped.stats()["running"] == 2)
@@ -255,7 +259,7 @@ def test_stop_ends_what_runs_with_an_error(looped, gate):
     looped.close()  # again, to no effect
     looped.abort("a")
     with pytest.raises(RolloutError, match="request c: the rollout engine has stopped"):
-        in_time(looped.generate([5], LONG, request_id="c"))
+        in_time(looped.generate(Request([5], LONG, request_id="c")))
     with pytest.raises(RolloutError, match="has stopped"):
         looped.sleep()
     assert looped.in_flight == 0
@@ -272,7 +276,7 @@ class Blocking:
         self.error = None
         self.orders = []
 
-    async def generate(self, prompt_ids, sampling, **_):
+    async def generate(self, request, on_token=None):
         self.began.set()
         self.go_on.wait()
         return Completion([1], [0.0], "stop")
@@ -314,7 +318,7 @@ def test_a_thread_that_hangs_is_lost_with_what_it_has(blocking, caplog, who_look
     orders = {"lost": loop.lost, "publish": lambda: loop.publish(None, 1), "sleep": loop.sleep}
 
     async def main():
-        task = asyncio.create_task(loop.generate([5], LONG, request_id="a"))
+        task = asyncio.create_task(loop.generate(Request([5], LONG, request_id="a")))
         await asyncio.to_thread(hang, loop)
         if who_looks != "lost":
             with pytest.raises(EngineLost, match="no sign of life for 1810 s"):
@@ -330,12 +334,12 @@ def test_a_thread_that_hangs_is_lost_with_what_it_has(blocking, caplog, who_look
         with pytest.raises(EngineLost, match="no sign of life"):
             order()
     with pytest.raises(EngineLost, match="request b: .*no sign of life"):
-        in_time(loop.generate([5], LONG, request_id="b"))
+        in_time(loop.generate(Request([5], LONG, request_id="b")))
     loop.close()
     assert loop._thread.is_alive()  # nobody waits for it
     new = loop.renewed()
     new._engine.go_on.set()
-    assert in_time(new.generate([5], LONG, request_id="a")).token_ids == [1]
+    assert in_time(new.generate(Request([5], LONG, request_id="a"))).token_ids == [1]
     assert new.lost() is None and new._heartbeat_s == loop._heartbeat_s
     new.close()
     blocking.go_on.set()
@@ -347,7 +351,7 @@ def test_a_step_within_its_time_is_no_hang(blocking):
     loop = EngineLoop(blocking)
 
     async def main():
-        task = asyncio.create_task(loop.generate([5], LONG, request_id="a"))
+        task = asyncio.create_task(loop.generate(Request([5], LONG, request_id="a")))
         assert await asyncio.to_thread(blocking.began.wait, 30)
         loop._sign -= 1000
         assert loop.lost() is None
@@ -381,7 +385,7 @@ def test_a_thread_that_ends_is_lost_with_what_it_has(nano, native, monkeypatch, 
     loop = EngineLoop(native)
 
     async def main():
-        calls = [loop.generate([5, 6 + i], LONG, request_id=str(i)) for i in range(3)]
+        calls = [loop.generate(Request([5, 6 + i], LONG, request_id=str(i))) for i in range(3)]
         return await asyncio.gather(*calls, return_exceptions=True)
 
     errors = in_time(main())

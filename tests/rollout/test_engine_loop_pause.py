@@ -13,7 +13,7 @@ import pytest
 HEARTBEAT_S = 12.0  # what a pause must be longer than; and all else shorter, on a busy machine
 ENGINE = """
 import asyncio, sys, time
-from burnish.rollout.base import Completion, RolloutEngine, Sampling
+from burnish.rollout.base import Completion, Request, RolloutEngine, Sampling
 from burnish.rollout.engine_loop import EngineLoop
 from burnish.rollout.supervised import Supervised
 
@@ -21,7 +21,7 @@ class Steps(RolloutEngine):
     context = vocabulary = 100
     in_flight = 0
 
-    async def generate(self, prompt_ids, sampling, **_):
+    async def generate(self, request, on_token=None):
         print("begun", flush=True)
         sys.stdin.readline()  # in the engine's thread: a step, in which the process is stopped
         return Completion([1], [0.0], "stop")
@@ -40,7 +40,7 @@ class Looked(EngineLoop):
         return found
 
 supervised = Supervised(Looked(Steps(), float(sys.argv[1])), look_s=0.1)
-asyncio.run(supervised.generate([1], Sampling(), request_id="a"))
+asyncio.run(supervised.generate(Request([1], Sampling(), request_id="a")))
 supervised.close()
 print("restarts:", supervised.stats()["replica_restarts"], flush=True)
 """

@@ -12,7 +12,7 @@ from burnish.config.rollout import RolloutConfig
 from burnish.errors import ConfigError, NotAvailable, RolloutError
 from burnish.models.tiny import write_tiny_model
 from burnish.rollout import make_engine
-from burnish.rollout.base import Sampling, uniforms
+from burnish.rollout.base import Request, Sampling, uniforms
 from burnish.rollout.hf import HFEngine
 from burnish.rollout.sampler import sample
 
@@ -186,8 +186,8 @@ def test_abort_returns_what_there_is(engine):
     sampling = Sampling(max_tokens=50, ignore_eos=True)
 
     async def main():
-        running = asyncio.create_task(engine.generate([5, 6], sampling, request_id="a"))
-        other = asyncio.create_task(engine.generate([5, 6], replace(sampling, seed=1), request_id="b"))
+        running = asyncio.create_task(engine.generate(Request([5, 6], sampling, request_id="a")))
+        other = asyncio.create_task(engine.generate(Request([5, 6], replace(sampling, seed=1), request_id="b")))
         while engine.stats()["batches"] == 0:
             await asyncio.sleep(0)
         for _ in range(5):
@@ -204,7 +204,7 @@ def test_abort_returns_what_there_is(engine):
 
 def test_abort_before_the_first_step_is_empty(engine):
     async def main():
-        task = asyncio.create_task(engine.generate([5, 6], Sampling(max_tokens=4), request_id="a"))
+        task = asyncio.create_task(engine.generate(Request([5, 6], Sampling(max_tokens=4), request_id="a")))
         await asyncio.sleep(0)
         engine.abort("a")
         return await task
@@ -219,8 +219,8 @@ def test_a_cancelled_caller_does_not_disturb_the_rest(engine, generate_all):
     expected = generate_all(engine, [([7, 8], sampling)])[0]
 
     async def main():
-        given_up = asyncio.create_task(engine.generate([5, 6], sampling, request_id="a"))
-        kept = asyncio.create_task(engine.generate([7, 8], sampling, request_id="b"))
+        given_up = asyncio.create_task(engine.generate(Request([5, 6], sampling, request_id="a")))
+        kept = asyncio.create_task(engine.generate(Request([7, 8], sampling, request_id="b")))
         while engine.stats()["batches"] < 2:
             await asyncio.sleep(0)
         given_up.cancel()
@@ -234,7 +234,7 @@ def test_admits_in_order_not_in_order_of_arrival(module, tokenizer):
     finished = []
 
     async def one(order):
-        await engine.generate([5], Sampling(max_tokens=1), request_id=str(order), order=order)
+        await engine.generate(Request([5], Sampling(max_tokens=1), request_id=str(order), order=order))
         finished.append(order)
 
     async def main():
@@ -278,7 +278,7 @@ def test_publish_sets_the_version_and_copies_foreign_weights(tiny_folder, tokeni
 
 def test_publish_is_refused_while_requests_run(engine):
     async def main():
-        task = asyncio.create_task(engine.generate([5], Sampling(max_tokens=20), request_id="a"))
+        task = asyncio.create_task(engine.generate(Request([5], Sampling(max_tokens=20), request_id="a")))
         await asyncio.sleep(0)
         try:
             engine.publish(None, 1)
@@ -298,7 +298,7 @@ def test_stats_count_tokens(engine, generate_all):
 
 def test_a_loop_that_died_leaves_nothing_behind(engine, generate_all):
     async def dies():
-        asyncio.create_task(engine.generate([5], Sampling(max_tokens=40), request_id="0"))  # noqa: RUF006
+        asyncio.create_task(engine.generate(Request([5], Sampling(max_tokens=40), request_id="0")))  # noqa: RUF006
         await asyncio.sleep(0)
         raise KeyError("the loop fails")
 
@@ -349,7 +349,7 @@ def test_sleeping_engines_refuse(engine, generate_all):
 
 def test_equal_request_ids_are_refused(engine):
     async def main():
-        calls = [engine.generate([5], Sampling(max_tokens=4), request_id="same") for _ in range(2)]
+        calls = [engine.generate(Request([5], Sampling(max_tokens=4), request_id="same")) for _ in range(2)]
         await asyncio.gather(*calls)
 
     with pytest.raises(RolloutError, match="request same is already running"):
@@ -358,7 +358,7 @@ def test_equal_request_ids_are_refused(engine):
 
 def test_images_are_not_available(engine):
     with pytest.raises(NotAvailable, match="images"):
-        asyncio.run(engine.generate([5], Sampling(), request_id="a", images=["cat.png"]))
+        asyncio.run(engine.generate(Request([5], Sampling(), request_id="a", images=["cat.png"])))
 
 
 def test_models_with_other_caches_are_refused(tokenizer, generate_all):

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from burnish.errors import RolloutError
 from burnish.models.tiny import write_tiny_model
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 from burnish.rollout.hf import HFEngine
 
 LONG = Sampling(max_tokens=40, ignore_eos=True, seed=7)
@@ -26,7 +26,7 @@ def one_after_another(engine, requests, steps_between=2):
     finished = []
 
     async def one(i, ids, sampling):
-        completion = await engine.generate(ids, sampling, request_id=str(i))
+        completion = await engine.generate(Request(ids, sampling, request_id=str(i)))
         finished.append(i)
         return completion
 
@@ -80,7 +80,7 @@ def test_a_newcomer_takes_a_place_as_soon_as_one_is_free(module, tokenizer):
     finished = []
 
     async def one(name, sampling):
-        completion = await engine.generate([5, 6], sampling, request_id=name)
+        completion = await engine.generate(Request([5, 6], sampling, request_id=name))
         finished.append(name)
         return completion
 
@@ -120,11 +120,11 @@ def test_aborted_requests_do_not_wait_for_a_place(module, tokenizer):
     engine = joining(module, tokenizer, max_num_seqs=1)
 
     async def main():
-        running = asyncio.create_task(engine.generate([5, 6], LONG, request_id="running"))
+        running = asyncio.create_task(engine.generate(Request([5, 6], LONG, request_id="running")))
         while not engine.stats()["batches"]:
             await asyncio.sleep(0)
         for i in range(5):
-            waiting = asyncio.create_task(engine.generate([5, 6], LONG, request_id=str(i)))
+            waiting = asyncio.create_task(engine.generate(Request([5, 6], LONG, request_id=str(i))))
             await asyncio.sleep(0)
             engine.abort(str(i))
             assert (await waiting).finish_reason == "abort" and not engine._waiting
@@ -164,10 +164,10 @@ def test_a_join_that_fails_ends_both_and_not_the_engine(module, tokenizer, monke
         patch.setattr("burnish.rollout.hf_batch._widened", no_room)
 
         async def main():
-            calls = [asyncio.create_task(engine.generate([5, 6], LONG, request_id="long"))]
+            calls = [asyncio.create_task(engine.generate(Request([5, 6], LONG, request_id="long")))]
             while not engine.stats()["batches"]:
                 await asyncio.sleep(0)
-            calls.append(asyncio.create_task(engine.generate([7], LONG, request_id="newcomer")))
+            calls.append(asyncio.create_task(engine.generate(Request([7], LONG, request_id="newcomer"))))
             return await asyncio.gather(*calls, return_exceptions=True)
 
         errors = asyncio.run(main())
@@ -189,11 +189,11 @@ def test_a_newcomer_that_fails_leaves_the_others_alone(module, tokenizer, monkey
     engine = joining(module, tokenizer)
 
     async def main():
-        long = asyncio.create_task(engine.generate([5, 6], LONG, request_id="long"))
+        long = asyncio.create_task(engine.generate(Request([5, 6], LONG, request_id="long")))
         while not engine.stats()["batches"]:
             await asyncio.sleep(0)
         with pytest.raises(RolloutError, match="request newcomer: MemoryError: no room"):
-            await engine.generate([5] * 20, LONG, request_id="newcomer")
+            await engine.generate(Request([5] * 20, LONG, request_id="newcomer"))
         return await long
 
     assert len(asyncio.run(main()).token_ids) == 40

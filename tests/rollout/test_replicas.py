@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from burnish.errors import NotAvailable, RolloutError, WorkerError
-from burnish.rollout.base import Completion, RolloutEngine, Sampling
+from burnish.rollout.base import Completion, Request, RolloutEngine, Sampling
 from burnish.rollout.replicas import Answer, Limits, Replicas, Router
 
 SAMPLING = Sampling(max_tokens=3)
@@ -143,8 +143,8 @@ def test_a_request_arrives_as_it_is_and_so_does_the_answer():
         peers = [FakePeer(0), FakePeer(1, context=40)]
         replicas = await Replicas.over(peers)
         assert (replicas.context, replicas.vocabulary) == (40, 300) and isinstance(replicas, RolloutEngine)
-        done = await replicas.generate([7, 8], SAMPLING, request_id="train/1.0.0", order=(1, 0, 0))
-        assert peers[1].calls == [([7, 8], SAMPLING, "train/1.0.0", (1, 0, 0))]
+        done = await replicas.generate(Request([7, 8], SAMPLING, request_id="train/1.0.0", order=(1, 0, 0)))
+        assert peers[1].calls == [(Request([7, 8], SAMPLING, "train/1.0.0", (1, 0, 0)),)]
         assert done == Completion([1], [-0.5], "stop", None, 3)
         assert replicas.stats() == {"requests": 1, "aborted": 0, "in_flight": 0}
 
@@ -157,12 +157,11 @@ def test_trajectories_of_several_turns_beside_one_another():
         replicas = Replicas(peers, 50, 300)
 
         async def trajectory(uid, sample, name="train"):
-            return {
-                (await replicas.generate([5], SAMPLING, request_id=f"{name}/{uid}.{sample}.{turn}/its text",
-                                         order=(uid, sample, turn)))
-                .token_ids[0]
-                for turn in range(4)
-            }  # fmt: skip
+            orders = [(uid, sample, turn) for turn in range(4)]
+            calls = [
+                Request([5], SAMPLING, f"{name}/{uid}.{sample}.{turn}/text", order) for turn, order in enumerate(orders)
+            ]
+            return {(await replicas.generate(call)).token_ids[0] for call in calls}
 
         found = await asyncio.gather(*[trajectory(uid, sample) for uid in range(6) for sample in range(2)])
         assert all(len(places) == 1 for places in found) and found[::2] == found[1::2]
@@ -181,7 +180,7 @@ def test_what_no_replica_could_take_is_refused_here(prompt, said):
     async def main():
         peer = FakePeer(0)
         with pytest.raises(RolloutError, match=f"request a: .*{said}"):
-            await Replicas([peer], 50, 300).generate(prompt, SAMPLING, request_id="a")
+            await Replicas([peer], 50, 300).generate(Request(prompt, SAMPLING, request_id="a"))
         assert not peer.calls
 
     in_time(main)
@@ -191,9 +190,9 @@ def test_what_cannot_travel_is_refused():
     async def main():
         replicas = Replicas([FakePeer(0)], 50, 300)
         with pytest.raises(NotAvailable, match="one by one"):
-            await replicas.generate([5], SAMPLING, request_id="a", on_token=print)
+            await replicas.generate(Request([5], SAMPLING, request_id="a"), on_token=print)
         with pytest.raises(NotAvailable, match="images"):
-            await replicas.generate([5], SAMPLING, request_id="a", images=["cat"])
+            await replicas.generate(Request([5], SAMPLING, request_id="a", images=["cat"]))
 
     in_time(main)
 
@@ -215,7 +214,7 @@ def test_what_a_replica_raises_rises_at_the_caller(fails, kind, said):
     async def main():
         replicas = Replicas([FakePeer(0, fails=fails)], 50, 300)
         with pytest.raises(kind, match=said):
-            await replicas.generate([5], SAMPLING, request_id="a", order=(0, 0, 0))
+            await replicas.generate(Request([5], SAMPLING, request_id="a", order=(0, 0, 0)))
         assert replicas.stats()["in_flight"] == 0 and replicas.router.loads[0].total == 0
 
     in_time(main)
@@ -225,10 +224,10 @@ def test_a_caller_that_gives_up_ends_the_request_on_its_replica():
     async def main():
         peers = [FakePeer(0, waits=True), FakePeer(1, waits=True)]
         replicas = Replicas(peers, 50, 300)
-        task = asyncio.create_task(replicas.generate([5], SAMPLING, request_id="a", order=(1, 0, 0)))
+        task = asyncio.create_task(replicas.generate(Request([5], SAMPLING, request_id="a", order=(1, 0, 0))))
         await asyncio.sleep(0)
         with pytest.raises(RolloutError, match="request a is already running"):
-            await replicas.generate([5], SAMPLING, request_id="a")
+            await replicas.generate(Request([5], SAMPLING, request_id="a"))
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)  # after which the loop may end
         assert task.cancelled() and (peers[0].aborted, peers[1].aborted) == ([], ["a"])
@@ -247,7 +246,7 @@ def test_giving_up_does_not_wait_for_a_replica_that_hangs(monkeypatch):
     async def main():
         replicas = Replicas([Hangs(0)], 50, 300)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(replicas.generate([5], SAMPLING, request_id="a"), 0.05)
+            await asyncio.wait_for(replicas.generate(Request([5], SAMPLING, request_id="a")), 0.05)
 
     in_time(main)
 
@@ -256,7 +255,7 @@ def test_abort_is_passed_on():
     async def main():
         peer = FakePeer(0, waits=True)
         replicas = Replicas([peer], 50, 300)
-        task = asyncio.create_task(replicas.generate([5], SAMPLING, request_id="a"))
+        task = asyncio.create_task(replicas.generate(Request([5], SAMPLING, request_id="a")))
         await asyncio.sleep(0)
         replicas.abort("never there")
         replicas.abort("a")

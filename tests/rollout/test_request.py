@@ -10,7 +10,7 @@ import torch
 from burnish.agents import AgentLoopOutput
 from burnish.agents.runner import Trajectory
 from burnish.rollout.base import Sampling
-from burnish.rollout.request import Request
+from burnish.rollout.request import RequestState
 from burnish.workers.trajectories import to_batch
 
 RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "masked_ops.json").read_text())
@@ -24,7 +24,7 @@ def test_the_recorded_figures_are_complete():
 def answer(offered, stop_ids):
     """The completion of a request that is offered these tokens, one by one, until it is done."""
     loop = asyncio.new_event_loop()
-    request = Request("0", [9], Sampling(), len(offered), stop_ids, matcher=None, future=loop.create_future())
+    request = RequestState("0", [9], Sampling(), len(offered), stop_ids, matcher=None, future=loop.create_future())
     for token_id in offered:
         if not request.done:
             request.accept(token_id, -0.5, version=0)

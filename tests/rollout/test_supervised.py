@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from burnish.errors import EngineLost, RolloutError
-from burnish.rollout.base import Completion, RolloutEngine, Sampling
+from burnish.rollout.base import Completion, Request, RolloutEngine, Sampling
 from burnish.rollout.hosted.engine import HEARTBEAT_S
 from burnish.rollout.hosted.process import CLOSE_S, START_S
 from burnish.rollout.supervised import RENEWAL_S, RESTARTS, Supervised
@@ -51,8 +51,9 @@ class Fake(RolloutEngine):
         self.requests = self.answered = 0
         self.is_closed = False
 
-    async def generate(self, prompt_ids, sampling, *, request_id, images=None, order=(), on_token=None):
+    async def generate(self, request, on_token=None):
         self.requests += 1
+        sampling, request_id = request.sampling, request.request_id
         tokens, fate = self.shop.tokens(self.number, sampling.seed), self.shop.fates.get(self.number)
         for token in tokens if fate is None else tokens[: self.shop.told]:
             if on_token is not None:
@@ -143,7 +144,7 @@ def seeded(seed):
 
 def gathered(engine, count, **how):
     async def all_of_them():
-        calls = [engine.generate([1], seeded(i), request_id=str(i), **how) for i in range(count)]
+        calls = [engine.generate(Request([1], seeded(i), request_id=str(i)), **how) for i in range(count)]
         return await asyncio.gather(*calls, return_exceptions=True)
 
     return in_time(all_of_them())
@@ -165,7 +166,7 @@ def test_many_requests_of_several_event_loops_lose_an_engine_once(shop, supervis
 
     def client(own):
         async def mine():
-            calls = [supervised.generate([1], seeded(i), request_id=str(i)) for i in own]
+            calls = [supervised.generate(Request([1], seeded(i), request_id=str(i))) for i in own]
             return await asyncio.wait_for(asyncio.gather(*calls), PATIENT_S)
 
         found.update(zip(own, asyncio.run(mine()), strict=True))
@@ -210,9 +211,9 @@ def test_event_loops_go_on_while_a_new_engine_is_made(shop, supervised):
     shop.opens.clear()
 
     async def main():
-        task = asyncio.create_task(supervised.generate([1], seeded(5), request_id="a"))
+        task = asyncio.create_task(supervised.generate(Request([1], seeded(5), request_id="a")))
         await until(shop.making.is_set)
-        late = asyncio.create_task(supervised.generate([1], seeded(6), request_id="b"))
+        late = asyncio.create_task(supervised.generate(Request([1], seeded(6), request_id="b")))
         for _ in range(100):
             await asyncio.sleep(0)
         assert not task.done() and not late.done() and supervised.in_flight == 2
@@ -296,10 +297,10 @@ def test_a_request_that_ends_its_engines_fails_alone(shop, supervised):
     shop.poison = 13
 
     async def main():
-        poison = asyncio.create_task(supervised.generate([1], seeded(13), request_id="poison"))
+        poison = asyncio.create_task(supervised.generate(Request([1], seeded(13), request_id="poison")))
         answered = 0
         while not poison.done():
-            now = await supervised.generate([1], seeded(2), request_id=f"other {answered}")
+            now = await supervised.generate(Request([1], seeded(2), request_id=f"other {answered}"))
             answered += now.finish_reason == "stop"
             await asyncio.sleep(0)
         with pytest.raises(RolloutError) as raised:
@@ -320,7 +321,7 @@ def test_what_is_lost_for_good_is_told(shop, supervised):
     shop.opens.clear()
 
     async def main():
-        task = asyncio.create_task(supervised.generate([1], seeded(5), request_id="a"))
+        task = asyncio.create_task(supervised.generate(Request([1], seeded(5), request_id="a")))
         await until(shop.making.is_set)
         assert supervised.lost() is None, "a new one is on its way"
         shop.opens.set()
@@ -364,9 +365,9 @@ def test_abort_while_a_new_engine_is_made_gives_what_there_is(shop, supervised):
     async def main():
         told = []
         task = asyncio.create_task(
-            supervised.generate([1], seeded(5), request_id="a", on_token=lambda *token: told.append(token))
+            supervised.generate(Request([1], seeded(5), request_id="a"), on_token=lambda *token: told.append(token))
         )
-        other = asyncio.create_task(supervised.generate([1], seeded(6), request_id="b"))
+        other = asyncio.create_task(supervised.generate(Request([1], seeded(6), request_id="b")))
         await until(shop.making.is_set)
         supervised.abort("never there")
         supervised.abort("a")
@@ -389,14 +390,16 @@ def test_tokens_of_a_request_that_is_aborted_keep_the_versions_that_sampled_them
     tells = []
     ask = shop.engines[0].generate
 
-    async def noted(*args, on_token, **how):
+    async def noted(request, on_token):
         tells.append(on_token)
-        return await ask(*args, on_token=on_token, **how)
+        return await ask(request, on_token)
 
     shop.engines[0].generate = noted
 
     async def main():
-        task = asyncio.create_task(supervised.generate([1], seeded(5), request_id="a", on_token=lambda *token: None))
+        task = asyncio.create_task(
+            supervised.generate(Request([1], seeded(5), request_id="a"), on_token=lambda *token: None)
+        )
         await until(hung(shop, 0, 1))
         supervised.publish(None, 8)
         await asyncio.sleep(0)
@@ -421,7 +424,7 @@ def test_abort_of_a_request_that_is_asked_again_gives_all_that_was_told(shop, su
 
     async def main():
         task = asyncio.create_task(
-            supervised.generate([1], seeded(5), request_id="a", on_token=lambda token, _: seen.append(token))
+            supervised.generate(Request([1], seeded(5), request_id="a"), on_token=lambda token, _: seen.append(token))
         )
         await until(shop.making.is_set)
         shop.told = 2
@@ -447,7 +450,7 @@ def test_abort_of_a_request_that_an_engine_has_is_the_engines_until_it_is_lost(s
     shop.fates[0] = "hangs"
 
     async def main():
-        task = asyncio.create_task(supervised.generate([1], seeded(5), request_id="a"))
+        task = asyncio.create_task(supervised.generate(Request([1], seeded(5), request_id="a")))
         await until(hung(shop, 0, 1))
         supervised.abort("a")
         assert shop.engines[0].aborted == ["a"] and not task.done()
@@ -465,7 +468,9 @@ def test_a_caller_that_is_cancelled_goes_alone(shop, supervised, when):
     shop.opens.clear()
 
     async def main():
-        task, other = (asyncio.create_task(supervised.generate([1], seeded(i), request_id=str(i))) for i in (5, 6))
+        task, other = (
+            asyncio.create_task(supervised.generate(Request([1], seeded(i), request_id=str(i)))) for i in (5, 6)
+        )
         await until(hung(shop, 0, 2))
         if when == "renewed":
             shop.engines[0].why = "no sign of life"
@@ -488,13 +493,13 @@ def test_a_caller_with_a_time_limit_of_its_own_keeps_it(shop, supervised):
 
     async def main():
         async with asyncio.timeout(PATIENT_S):
-            task = asyncio.create_task(supervised.generate([1], seeded(5), request_id="a"))
+            task = asyncio.create_task(supervised.generate(Request([1], seeded(5), request_id="a")))
             await until(hung(shop, 0, 1))
             shop.engines[0].why = "no sign of life"
             await until(shop.making.is_set)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
-                await supervised.generate([1], seeded(6), request_id="b")
+                await supervised.generate(Request([1], seeded(6), request_id="b"))
         shop.opens.set()
         return await task
 
@@ -506,7 +511,7 @@ def test_close_while_a_new_engine_is_made(shop, supervised):
     shop.opens.clear()
 
     async def main():
-        task = asyncio.create_task(supervised.generate([1], seeded(5), request_id="a"))
+        task = asyncio.create_task(supervised.generate(Request([1], seeded(5), request_id="a")))
         await until(shop.making.is_set)
         closing = asyncio.create_task(asyncio.to_thread(supervised.close))
         with pytest.raises(RolloutError, match="request a: the rollout engine has stopped"):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from burnish.errors import EngineLost, RolloutError
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 from burnish.rollout.engine_loop import EngineLoop
 from burnish.rollout.hf import HFEngine
 from burnish.rollout.native.engine import NativeEngine
@@ -220,7 +220,9 @@ def test_abort_and_cancel_while_the_engine_is_renewed(supervise, module, tokeniz
 
     async def main():
         asked = requests(3)
-        tasks = [asyncio.create_task(supervised.generate(*ask, request_id=str(i))) for i, ask in enumerate(asked)]
+        tasks = [
+            asyncio.create_task(supervised.generate(Request(*ask, request_id=str(i)))) for i, ask in enumerate(asked)
+        ]
         await until(making.is_set)
         supervised.abort("0")
         tasks[1].cancel()
@@ -245,7 +247,7 @@ def test_tokens_one_by_one_are_told_once(supervise, module, tokenizer, name, pla
 
     async def main():
         calls = [
-            supervised.generate(*ask, request_id=str(i), on_token=lambda token, _, i=i: told[i].append(token))
+            supervised.generate(Request(*ask, request_id=str(i)), on_token=lambda token, _, i=i: told[i].append(token))
             for i, ask in enumerate(requests(3))
         ]
         return await asyncio.gather(*calls)
@@ -265,7 +267,9 @@ def test_several_event_loops_lose_a_thread(supervise, module, tokenizer, name):
 
     def client(own):
         async def mine():
-            return await asyncio.gather(*[supervised.generate(*asked[i], request_id=str(i), order=(i,)) for i in own])
+            return await asyncio.gather(
+                *[supervised.generate(Request(*asked[i], request_id=str(i), order=(i,))) for i in own]
+            )
 
         found.update(zip(own, in_time(mine()), strict=True))
 

@@ -17,7 +17,7 @@ import openai
 import pytest
 import torch
 
-from burnish.rollout.base import Sampling, request_seed
+from burnish.rollout.base import Request, Sampling, request_seed
 from burnish.rollout.native.engine import NativeEngine
 from burnish.serving import app as app_module
 from burnish.serving import server as server_module
@@ -54,7 +54,7 @@ def test_a_chat_answer_is_what_the_engine_samples(client, nano):
     prompt = nano.renderer.prompt_ids(QUESTION)
     sampling = Sampling(temperature=0.7, max_tokens=60, seed=request_seed(1, "serve", 0, 0, 0))
     engine = NativeEngine(nano.engine.module, nano.tokenizer)
-    expected = asyncio.run(engine.generate(prompt, sampling, request_id="x"))
+    expected = asyncio.run(engine.generate(Request(prompt, sampling, request_id="x")))
     (choice,) = answer.choices
     assert choice.message.content == nano.tokenizer.decode(expected.token_ids, skip_special_tokens=True)
     assert "answer: " in choice.message.content and "<|end|>" not in choice.message.content

@@ -48,12 +48,13 @@ class Script(WritingEngine):
         super().__init__(tokenizer, None)
         self.write, self.engine = write, engine
 
-    async def generate(self, prompt_ids, sampling, *, request_id, images=None, order=(), on_token=None):
-        asked = Asked(*order, self.tokenizer.decode(prompt_ids), request_id.startswith("val/"))
+    async def generate(self, request, on_token=None):
+        order, sampling = request.order, request.sampling
+        asked = Asked(*order, self.tokenizer.decode(request.prompt_ids), request.request_id.startswith("val/"))
         text = self.write(asked)
         if text is None:
             few = replace(sampling, max_tokens=min(sampling.max_tokens, SAMPLED))
-            done = await self.engine.generate(prompt_ids, few, request_id=request_id, order=order)
+            done = await self.engine.generate(replace(request, sampling=few))
         else:
             done = replace(self.completion(text, sampling), policy_version=self.engine.version)
         self.record.setdefault((asked.is_validation, *order[:2]), []).append(done)

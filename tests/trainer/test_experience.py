@@ -158,8 +158,8 @@ class Engine:
     def __init__(self):
         self.asked = {}
 
-    async def generate(self, prompt_ids, sampling, *, request_id, images=None, order=()):
-        self.asked[order[:2]] = sampling
+    async def generate(self, request):
+        self.asked[request.order[:2]] = request.sampling
         return Completion([5, 6], [-1.0, -1.0], "stop", None, 0)
 
 

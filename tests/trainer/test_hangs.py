@@ -270,10 +270,10 @@ def test_the_engine_hangs_and_the_run_ends(train, monkeypatch):
         def __getattr__(self, name):
             return getattr(self.engine, name)
 
-        async def generate(self, *args, order, **kwargs):
-            if order[:2] == (0, 1):
+        async def generate(self, request):
+            if request.order[:2] == (0, 1):
                 await asyncio.Event().wait()
-            return await self.engine.generate(*args, order=order, **kwargs)
+            return await self.engine.generate(request)
 
     async def with_a_stone(self, *args, **kwargs):
         self._engine = Stone(self._engine)

@@ -71,11 +71,11 @@ def test_a_process_of_vllm_that_is_killed(build_trainer, monkeypatch):
     engine = trainer.policy.worker.engine
     first, ask, asked = engine.engine, HostedEngine.generate, []
 
-    async def deadly(self, *args, **kwargs):
-        asked.append(kwargs["request_id"])
+    async def deadly(self, request, on_token=None):
+        asked.append(request.request_id)
         if len(asked) == 24:  # of 16 in each step
             os.kill(self.process.pids[0], signal.SIGKILL)
-        return await ask(self, *args, **kwargs)
+        return await ask(self, request, on_token)
 
     monkeypatch.setattr(HostedEngine, "generate", deadly)  # of one engine it would be that of the next one too
     trainer.fit()

@@ -18,7 +18,7 @@ from burnish.controller.dispatch import find_dispatch
 from burnish.errors import AgentError, DeadlineError, RewardError, RolloutError, WorkerError
 from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.protocol import DataProto
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 from burnish.rollout.engine_loop import EngineLoop
 from burnish.rollout.native.engine import NativeEngine
 from burnish.rollout.replicas import Answer, Limits
@@ -36,8 +36,8 @@ class Holder(Worker):
     def __init__(self, engine):
         self.engine = engine
 
-    async def generate(self, prompt_ids, sampling, request_id, order):
-        completion = await self.engine.generate(prompt_ids, sampling, request_id=request_id, order=order)
+    async def generate(self, request):
+        completion = await self.engine.generate(request)
         return Answer(completion, self.engine.in_flight)
 
     async def abort(self, request_id):
@@ -172,7 +172,7 @@ def test_any_number_of_workers_and_replicas_makes_the_batch_of_one_process(agent
     assert all(len(worker.replicas.router) == 0 for worker in workers)
     places = {}
     for number, peer in enumerate(peers):
-        for _, _, _, _, (uid, *_) in [call for call in peer.calls if call[0] == "generate"]:
+        for uid in [call[1].order[0] for call in peer.calls if call[0] == "generate"]:
             places.setdefault(uid, set()).add(number)
     assert {len(found) for found in places.values()} == {1} and set.union(*places.values()) == {0, 1}
 
@@ -286,10 +286,12 @@ def test_a_replica_tells_how_many_others_it_serves(peers):
     async def main():
         with held(peers[0]):
             slow = [
-                asyncio.create_task(worker.generate([5], Sampling(max_tokens=60, ignore_eos=True), str(i), (i,)))
+                asyncio.create_task(
+                    worker.generate(Request([5], Sampling(max_tokens=60, ignore_eos=True), str(i), (i,)))
+                )
                 for i in range(3)
             ]
-            quick = asyncio.create_task(worker.generate([5], Sampling(max_tokens=1), "quick", ()))
+            quick = asyncio.create_task(worker.generate(Request([5], Sampling(max_tokens=1), "quick")))
             await asyncio.sleep(0)  # handed over
         loads = [(await task).load for task in asyncio.as_completed(slow)]
         return (await quick).load, sorted(loads)
@@ -302,7 +304,7 @@ def test_stopped_engines_end_their_callers(peers):
         engine = peers[0].worker.engine
         with held(peers[0]):
             task = asyncio.create_task(
-                peers[0].worker.generate([5], Sampling(max_tokens=100, ignore_eos=True), "a", ())
+                peers[0].worker.generate(Request([5], Sampling(max_tokens=100, ignore_eos=True), "a"))
             )
             await asyncio.sleep(0)
             threading.Thread(target=engine.close).start()

@@ -13,8 +13,8 @@ import yaml  # type: ignore[import-untyped]
 from burnish.agents.interactions.base import BaseInteraction
 from burnish.agents.interactions.gsm8k import Gsm8kInteraction
 from burnish.agents.targets import load_beside
-from burnish.config.user_code import listed, nearest, user_traceback
 from burnish.errors import ConfigError
+from burnish.user_code import listed, nearest, user_traceback
 
 KEY = "actor_rollout_ref.rollout.multi_turn.interaction_config_path"
 BUILT_IN: dict[str, type[BaseInteraction]] = {"gsm8k": Gsm8kInteraction}

@@ -11,9 +11,9 @@ from typing import Any
 
 from burnish.agents.guarded import awaited, closing_limit, finite, within
 from burnish.agents.interactions.base import BaseInteraction
-from burnish.config.user_code import listed, nearest
 from burnish.data.chat import Message
 from burnish.errors import ToolFailure
+from burnish.user_code import listed, nearest
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ from burnish.agents.base import AgentLoopBase, AgentLoopOutput
 from burnish.agents.guarded import finite, in_thread
 from burnish.agents.targets import load_beside
 from burnish.config import PPOConfig
-from burnish.config.user_code import user_traceback
 from burnish.data.chat import ChatRenderer
 from burnish.errors import ConfigError, ToolFailure
+from burnish.user_code import user_traceback
 from burnish.waits import waiting
 
 if TYPE_CHECKING:

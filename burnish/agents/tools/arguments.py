@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from burnish.config.user_code import nearest
+from burnish.user_code import nearest
 
 MOST_PROBLEMS = 5  # told at a time
 

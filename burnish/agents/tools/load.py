@@ -28,8 +28,8 @@ from burnish.agents.tools.built_in import BUILT_IN, built_in
 from burnish.agents.tools.function import FunctionTool
 from burnish.agents.tools.schema import check_agreement, check_schema, parameters_of
 from burnish.config.reward import SandboxConfig
-from burnish.config.user_code import listed, nearest, user_traceback
 from burnish.errors import ConfigError
+from burnish.user_code import listed, nearest, user_traceback
 
 if TYPE_CHECKING:
     from burnish.search.client import RetrieverClient

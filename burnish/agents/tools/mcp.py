@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from burnish.agents.targets import load_beside
 from burnish.agents.tools.base import BaseTool, ToolError, ToolResponse
-from burnish.config.user_code import listed, nearest
 from burnish.errors import ConfigError, NotAvailable, ToolFailure
+from burnish.user_code import listed, nearest
 from burnish.waits import waiting
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from burnish.agents.tools.arguments import problems
-from burnish.config.user_code import listed, nearest
 from burnish.errors import ConfigError
+from burnish.user_code import listed, nearest
 
 Schema = Mapping[str, Any]
 

@@ -25,8 +25,8 @@ from burnish.agents.guarded import awaited, closing_limit, finite, within
 from burnish.agents.parsers.base import ToolCall
 from burnish.agents.tools.arguments import BadArguments, read_arguments
 from burnish.agents.tools.base import BaseTool, ToolError, ToolResponse
-from burnish.config.user_code import listed, nearest
 from burnish.errors import DataError, ToolFailure
+from burnish.user_code import listed, nearest
 from burnish.waits import waiting
 
 Kind = Literal["ok", "unknown_tool", "bad_arguments", "error"]

@@ -30,9 +30,9 @@ import importlib
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from burnish.config.user_code import load_object, load_target
 from burnish.errors import ConfigError
 from burnish.rewards.function import NEEDS_BATCH
+from burnish.user_code import load_object, load_target
 
 if TYPE_CHECKING:
     from burnish.config.ppo import PPOConfig

@@ -29,11 +29,11 @@ from torch import Tensor, nn
 from burnish.config.rollout import RolloutConfig
 from burnish.errors import EngineLost, NotAvailable, RolloutError
 from burnish.rollout.admission import Admitting
-from burnish.rollout.base import Completion, FinishReason, OnToken, RolloutStats, Sampling
+from burnish.rollout.base import Completion, FinishReason, OnToken, Request, RolloutStats, Sampling
 from burnish.rollout.hosted.messages import Abort, Ask, Failed, Tokens
 from burnish.rollout.hosted.process import CLOSED, HostProcess
 from burnish.rollout.hosted.weights import Proof, WeightFolder
-from burnish.rollout.request import Request
+from burnish.rollout.request import RequestState
 
 # Seconds without a sign of life, of which there is none during a step. On a CPU a long prompt takes minutes.
 HEARTBEAT_S = {"cuda": 300.0, "cpu": 600.0}
@@ -44,7 +44,7 @@ SOCKET_CHARACTERS = 107 - 37  # of a folder with sockets whose names have 36: a 
 class Flight:
     """A request on its way, and the event loop in which its caller awaits it."""
 
-    request: Request
+    request: RequestState
     loop: asyncio.AbstractEventLoop
     versions: list[int] = field(default_factory=list)  # of the weights that sampled each token
     is_ended: bool = False  # by the program
@@ -148,7 +148,7 @@ class HostedEngine(Admitting):
         """Of the program's processes. Files that they leave behind go to `temporary`."""
 
     @abstractmethod
-    def _request_arguments(self, request: Request) -> dict[str, Any]:
+    def _request_arguments(self, request: RequestState) -> dict[str, Any]:
         """How the program shall sample. Ends of sequences are among `stop_ids`; stop strings are matched here."""
 
     # Its process
@@ -184,37 +184,29 @@ class HostedEngine(Admitting):
 
     # Requests
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        request_id: str,
-        images: Sequence[Any] | None = None,
-        order: tuple[int, ...] = (),
-        on_token: OnToken | None = None,
-    ) -> Completion:
-        self._refuse_unready(request_id, images)
+    async def generate(self, request: Request, on_token: OnToken | None = None) -> Completion:
+        self._refuse_unready(request)
+        request_id = request.request_id
         if not self._has_weights:
             raise RolloutError(
                 f"request {request_id}: no weights have been published to {self.label} yet; publish them first"
             )
-        request = self._take_request(prompt_ids, sampling, request_id, order, on_token)
-        flight, number = Flight(request, asyncio.get_running_loop()), next(self._numbers)
+        state = self._take_request(request, on_token)
+        flight, number = Flight(state, asyncio.get_running_loop()), next(self._numbers)
         self._flights[number] = flight
         self._stats.requests += 1
-        self._stats.prompt_tokens += len(prompt_ids)
+        self._stats.prompt_tokens += len(request.prompt_ids)
         try:
-            self._ask(number, request)
-            return await request.future
+            self._ask(number, state)
+            return await state.future
         finally:
             del self._flights[number]
-            if self._active.get(request_id) is request:
+            if self._active.get(request_id) is state:
                 del self._active[request_id]
-            self._stats.generated_tokens += len(request.token_ids)
+            self._stats.generated_tokens += len(state.token_ids)
             self._end(number, flight)
 
-    def _ask(self, number: int, request: Request) -> None:
+    def _ask(self, number: int, request: RequestState) -> None:
         sampling = request.sampling
         arguments = self._request_arguments(request)
         streams = request.matcher is not None or request.on_token is not None
@@ -304,7 +296,7 @@ class HostedEngine(Admitting):
 
         Computed with the weights that generate, and with nothing that was computed before.
         """
-        self._refuse_unready("log_probs_of", None)
+        self._refuse_unready(Request((), Sampling(), "log_probs_of"))
         values: list[float] = self.process.call("log_probs_of", [int(i) for i in token_ids])
         return values
 

@@ -46,7 +46,7 @@ from burnish.rollout.native.kv_pool import KVPool
 from burnish.rollout.native.runner import Runner
 from burnish.rollout.native.scheduler import Scheduler
 from burnish.rollout.native.sequence import History, Sequence
-from burnish.rollout.request import Request
+from burnish.rollout.request import RequestState
 
 AHEAD = {"cuda": 3, "cpu": 0}  # steps queued before the results of the first are read
 GATHER = {"cuda": 4}  # steps between two short prefills
@@ -128,7 +128,7 @@ class NativeEngine(InProcessEngine):
         if step_deadline_s is not None:
             self.step_deadline_s = step_deadline_s
         self._watch = Watch(self.step_deadline_s)
-        self._sequences: dict[Request, Sequence] = {}  # in the scheduler
+        self._sequences: dict[RequestState, Sequence] = {}  # in the scheduler
         self._flights: deque[Launched] = deque()
         self._launches = self._landings = 0
         self._retired: deque[tuple[int, int]] = deque()  # slots, each with the launches that may still write to it
@@ -164,14 +164,14 @@ class NativeEngine(InProcessEngine):
 
     # Requests come and go
 
-    def _enter(self, request: Request) -> None:
+    def _enter(self, request: RequestState) -> None:
         self._refuse_broken()
         prompt = np.asarray(request.prompt_ids, dtype=np.int64)
         self._sequences[request] = sequence = Sequence(request, prompt, (request.order, self._arrived))
         self._counts["prompt_tokens"] += len(prompt)
         self.scheduler.add(sequence)
 
-    def _leave(self, request: Request) -> None:
+    def _leave(self, request: RequestState) -> None:
         if (sequence := self._sequences.get(request)) is not None:  # cancelled by its caller
             self._drop(sequence)
             self._rest()

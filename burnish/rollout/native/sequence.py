@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from burnish.ops.sampling import STOPS
-from burnish.rollout.request import Request
+from burnish.rollout.request import RequestState
 
 
 @dataclass(eq=False)
 class Sequence:
-    request: Request
+    request: RequestState
     prompt: np.ndarray  # (P,) int64
     place: tuple[tuple[int, ...], int]  # in the queue: what the caller asked for, then arrival
     slot: int = -1  # in the history, from its first admission on

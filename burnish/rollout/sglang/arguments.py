@@ -9,7 +9,7 @@ from typing import Any
 from burnish.config.rollout import RolloutConfig
 from burnish.config.rules.sglang import SGLANG, SPARE, kv_tokens
 from burnish.rollout.hosted.arguments import token_bytes
-from burnish.rollout.request import Request
+from burnish.rollout.request import RequestState
 
 # Variables of its processes' environment, whatever the user has set.
 VARIABLES = {
@@ -42,7 +42,7 @@ def engine_arguments(config: RolloutConfig, folder: Path, context: int, dtype: s
     }
 
 
-def request_arguments(request: Request) -> dict[str, Any]:
+def request_arguments(request: RequestState) -> dict[str, Any]:
     """SGLang's sampling parameters. Its model names no end of sequence, so `stop_token_ids` alone end a request."""
     sampling = request.sampling
     truncates = sampling.truncates

@@ -10,7 +10,7 @@ from burnish.config.rules.engine import on_devices
 from burnish.config.rules.sglang import SGLANG
 from burnish.rollout.hosted.arguments import environment
 from burnish.rollout.hosted.engine import HostedEngine
-from burnish.rollout.request import Request
+from burnish.rollout.request import RequestState
 from burnish.rollout.sglang.arguments import VARIABLES, engine_arguments, request_arguments
 
 
@@ -30,5 +30,5 @@ class SGLangEngine(HostedEngine):
     def _process_environment(self, temporary: Path) -> dict[str, str]:
         return environment(temporary, {}, VARIABLES)
 
-    def _request_arguments(self, request: Request) -> dict[str, Any]:
+    def _request_arguments(self, request: RequestState) -> dict[str, Any]:
         return request_arguments(request)

@@ -9,7 +9,7 @@ from burnish.config.rollout import RolloutConfig
 from burnish.config.rules.vllm import VLLM, kv_gib
 from burnish.rollout.hosted.arguments import environment, token_bytes
 from burnish.rollout.hosted.engine import HostedEngine
-from burnish.rollout.request import Request
+from burnish.rollout.request import RequestState
 from burnish.rollout.vllm.arguments import check_sampling, engine_arguments, sampling_arguments, variables
 
 
@@ -32,6 +32,6 @@ class VLLMEngine(HostedEngine):
     def _process_environment(self, temporary: Path) -> dict[str, str]:
         return environment(temporary, variables(self._kv_gib), {})
 
-    def _request_arguments(self, request: Request) -> dict[str, Any]:
+    def _request_arguments(self, request: RequestState) -> dict[str, Any]:
         check_sampling(request.sampling, request.request_id)
         return sampling_arguments(request.sampling, request.stop_ids)

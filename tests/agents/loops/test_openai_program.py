@@ -127,7 +127,7 @@ class Ending:
         self.ids = tokenizer("4", add_special_tokens=False)["input_ids"]
         self.reasons = list(reasons)
 
-    async def generate(self, prompt_ids, sampling, **kwargs):
+    async def generate(self, request, on_token=None):
         return Completion(list(self.ids), [-1.0], self.reasons.pop(0), None)
 
 

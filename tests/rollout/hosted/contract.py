@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from burnish.errors import RolloutError
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 from burnish.rollout.hf import HFEngine
 
 
@@ -157,7 +157,7 @@ class HostedContract:
 
         async def ask():
             return await engine.generate(
-                prompt, sampling, request_id="told", on_token=lambda *token: told.append(token)
+                Request(prompt, sampling, request_id="told"), on_token=lambda *token: told.append(token)
             )
 
         completion = asyncio.run(ask())
@@ -176,8 +176,8 @@ class HostedContract:
                 if len(tokens) == 8:  # all run by then
                     begun.set()
 
-            calls = [engine.generate(PROMPT, sampling, request_id="1", on_token=note)]
-            calls += [engine.generate(PROMPT, sampling, request_id=name) for name in ("2", "10")]
+            calls = [engine.generate(Request(PROMPT, sampling, request_id="1"), on_token=note)]
+            calls += [engine.generate(Request(PROMPT, sampling, request_id=name)) for name in ("2", "10")]
             tasks = [asyncio.ensure_future(call) for call in calls]
             await begun.wait()
             engine.abort("1")
@@ -195,7 +195,7 @@ class HostedContract:
         async def ask():
             begun = asyncio.Event()
             endless = engine.generate(
-                PROMPT, Sampling(ignore_eos=True), request_id="given up", on_token=lambda *token: begun.set()
+                Request(PROMPT, Sampling(ignore_eos=True), request_id="given up"), on_token=lambda *token: begun.set()
             )
             call = asyncio.ensure_future(endless)
             await begun.wait()
@@ -203,7 +203,9 @@ class HostedContract:
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
             assert engine.in_flight == 0
-            return await engine.generate(PROMPT, Sampling(max_tokens=3, ignore_eos=True), request_id="given up")
+            return await engine.generate(
+                Request(PROMPT, Sampling(max_tokens=3, ignore_eos=True), request_id="given up")
+            )
 
         assert len(asyncio.run(ask()).token_ids) == 3
 
@@ -212,7 +214,7 @@ class HostedContract:
         wanted, results = one(engine, sampling).token_ids, {}
 
         def ask(name):
-            results[name] = asyncio.run(engine.generate(PROMPT, sampling, request_id=name)).token_ids
+            results[name] = asyncio.run(engine.generate(Request(PROMPT, sampling, request_id=name))).token_ids
 
         threads = [threading.Thread(target=ask, args=[name], daemon=True) for name in "abc"]
         for thread in threads:
@@ -265,10 +267,10 @@ class HostedContract:
                 if len(told) == 50:  # by then the second, of which nothing is told, has some too
                     begun.set()
 
-            first = engine.generate(PROMPT, sampling, request_id="first", on_token=tell)
+            first = engine.generate(Request(PROMPT, sampling, request_id="first"), on_token=tell)
             calls = [asyncio.ensure_future(first)]
             if not is_told:
-                calls.append(asyncio.ensure_future(engine.generate(PROMPT, sampling, request_id="second")))
+                calls.append(asyncio.ensure_future(engine.generate(Request(PROMPT, sampling, request_id="second"))))
             await begun.wait()
             await loop.run_in_executor(None, engine.publish, buckets(other), 2)
             return await asyncio.gather(*calls)
@@ -324,7 +326,7 @@ class HostedContract:
         async def ask():
             begun, loop = asyncio.Event(), asyncio.get_running_loop()
             endless = engine.generate(
-                PROMPT, Sampling(ignore_eos=True), request_id="waits", on_token=lambda *token: begun.set()
+                Request(PROMPT, Sampling(ignore_eos=True), request_id="waits"), on_token=lambda *token: begun.set()
             )
             call = asyncio.ensure_future(endless)
             await begun.wait()

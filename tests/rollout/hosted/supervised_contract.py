@@ -10,7 +10,7 @@ import signal
 
 import pytest
 
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 from tests.rollout.renewing import log_is_whole
 
 PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
@@ -20,7 +20,7 @@ LONG = [Sampling(max_tokens=3000, ignore_eos=True, seed=seed) for seed in range(
 
 async def all_of_them(engine, told=None):
     calls = [
-        engine.generate(prompt, sampling, request_id=str(i), on_token=told if i == 0 else None)
+        engine.generate(Request(prompt, sampling, request_id=str(i)), on_token=told if i == 0 else None)
         for i, (prompt, sampling) in enumerate(zip(PROMPTS, LONG, strict=True))
     ]
     return await asyncio.gather(*calls)

@@ -16,7 +16,7 @@ from burnish.config.model import ModelConfig
 from burnish.config.rollout import RolloutConfig
 from burnish.errors import EngineLost, NotAvailable, RolloutError
 from burnish.rollout import load_engine
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 from burnish.rollout.hosted.engine import HEARTBEAT_S, HostedEngine, _short_folder
 from burnish.rollout.hosted.group import members
 from burnish.rollout.hosted.weights import Proof
@@ -75,8 +75,8 @@ def under_way(engine, then):
 
         sampling = Sampling(max_tokens=20, ignore_eos=True, seed=7)
         calls = [
-            asyncio.ensure_future(engine.generate([3], sampling, request_id="silent")),
-            asyncio.ensure_future(engine.generate([3], sampling, request_id="told", on_token=note)),
+            asyncio.ensure_future(engine.generate(Request([3], sampling, request_id="silent"))),
+            asyncio.ensure_future(engine.generate(Request([3], sampling, request_id="told"), on_token=note)),
         ]
         await begun.wait()
         await asyncio.get_running_loop().run_in_executor(None, then)
@@ -197,7 +197,7 @@ def test_an_error_of_the_caller_s_own_function_rises(engine, last):
             raise ValueError("not this one")
 
     async def ask():
-        call = engine.generate([3], Sampling(max_tokens=4, ignore_eos=True), request_id="told", on_token=tell)
+        call = engine.generate(Request([3], Sampling(max_tokens=4, ignore_eos=True), request_id="told"), on_token=tell)
         return await asyncio.wait_for(call, 60)
 
     with pytest.raises(ValueError, match="not this one"):
@@ -235,7 +235,8 @@ def test_a_loop_that_ends_leaves_its_request_behind(engine):
     """Nobody is harmed by tokens that come for it."""
 
     async def ask():
-        asyncio.ensure_future(engine.generate([3], Sampling(max_tokens=20, ignore_eos=True, seed=7), request_id="left"))  # noqa: RUF006
+        left = Request([3], Sampling(max_tokens=20, ignore_eos=True, seed=7), request_id="left")
+        asyncio.ensure_future(engine.generate(left))  # noqa: RUF006
         await asyncio.sleep(0.05)
 
     asyncio.run(ask())
@@ -249,7 +250,7 @@ def test_a_closed_loop_keeps_nobody_from_hearing_of_a_loss(kind, module, tokeniz
     loop = asyncio.new_event_loop()
 
     async def ask():
-        task = asyncio.ensure_future(engine.generate([3], Sampling(ignore_eos=True), request_id="left"))
+        task = asyncio.ensure_future(engine.generate(Request([3], Sampling(ignore_eos=True), request_id="left")))
         await asyncio.sleep(0)
         return task
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 
 LONG = Sampling(max_tokens=50, ignore_eos=True)
 aheads = pytest.mark.parametrize("ahead", [0, 3])
@@ -19,5 +19,5 @@ async def until(condition, passes=20_000):
     raise AssertionError("the condition never held")
 
 
-def start(engine, name, prompt=(5, 6), sampling=LONG, **settings):
-    return asyncio.create_task(engine.generate(list(prompt), sampling, request_id=name, **settings))
+def start(engine, name, prompt=(5, 6), sampling=LONG, order=(), on_token=None):
+    return asyncio.create_task(engine.generate(Request(list(prompt), sampling, name, order), on_token))

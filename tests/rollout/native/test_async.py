@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from burnish.errors import ConfigError, NotAvailable, RolloutError
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 from burnish.waits import ran
 from tests.rollout.native.asking import LONG, aheads, start, until
 from tests.rollout.native.exact import check_exact, random_prompts, random_requests
@@ -234,7 +234,7 @@ def test_a_finished_callers_next_turn_joins_those_that_run(native, module):
         prompt, ends = [5, 6, len(name)], []
         for turn in range(turns):
             completion = await engine.generate(
-                prompt, Sampling(max_tokens=4, ignore_eos=True), request_id=f"{name}-{turn}"
+                Request(prompt, Sampling(max_tokens=4, ignore_eos=True), request_id=f"{name}-{turn}")
             )
             prompt = [*prompt, *completion.token_ids, 9]
             ends.append(completion)
@@ -255,7 +255,7 @@ def test_admits_in_order_not_in_order_of_arrival(native, module):
     finished = []
 
     async def one(order):
-        await engine.generate([5], Sampling(max_tokens=1), request_id=str(order), order=order)
+        await engine.generate(Request([5], Sampling(max_tokens=1), request_id=str(order), order=order))
         finished.append(order)
 
     async def main():
@@ -335,7 +335,7 @@ def test_bad_prompts(native, module, generate_all, prompt, message):
 
 def test_images_are_not_available(native, module):
     with pytest.raises(NotAvailable, match="images"):
-        asyncio.run(native(module).generate([5], Sampling(), request_id="a", images=["cat.png"]))
+        asyncio.run(native(module).generate(Request([5], Sampling(), request_id="a", images=["cat.png"])))
 
 
 def test_a_request_that_can_never_fit_is_refused_at_once(native, module):
@@ -428,7 +428,7 @@ def test_a_stuck_step_is_reported_and_not_awaited(native, module, swap_decoder, 
     async def later():
         for _ in range(2):  # refused for what is wrong, again and again
             with pytest.raises(RolloutError, match="was stuck"):
-                await engine.generate([5], LONG, request_id="later")
+                await engine.generate(Request([5], LONG, request_id="later"))
 
     begin = time.monotonic()
     try:

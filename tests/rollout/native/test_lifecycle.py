@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from burnish.errors import ConfigError, EngineLost, NotAvailable, RolloutError
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 from burnish.rollout.engine_loop import EngineLoop
 from burnish.rollout.native.engine import NativeEngine
 from burnish.rollout.native.flight import Stuck
@@ -251,7 +251,7 @@ def test_the_end_of_a_loop_keeps_the_pool_and_what_it_holds(native, module, ends
     sampling = replace(LONG, stop_token_ids=(whole[9],)) if ends_by == "stop id" else replace(LONG, max_tokens=10)
     where, hits = pool_addresses(engine), engine.stats()["prefix_hit_tokens"]
     for call in range(4):
-        completion = asyncio.run(engine.generate(prompt, sampling, request_id="a"))
+        completion = asyncio.run(engine.generate(Request(prompt, sampling, request_id="a")))
         assert completion.token_ids == whole[: len(completion.token_ids)]
         assert pool_addresses(engine) == where
         assert engine.stats()["prefix_hit_tokens"] == hits + 24 * call  # three whole blocks of the prompt
@@ -426,7 +426,7 @@ def test_an_engine_that_was_stuck_takes_no_orders(module, tokenizer, swap_decode
 
     swap_decoder(engine, blocks)
     with pytest.raises(RolloutError, match="stuck"):
-        asyncio.run(engine.generate([5, 6], LONG, request_id="a"))
+        asyncio.run(engine.generate(Request([5, 6], LONG, request_id="a")))
     release.set()
     orders = [lambda: engine.publish(None, 1), engine.sleep, engine.wake]
     for order in reversed(orders) if asleep else orders:
@@ -477,7 +477,7 @@ def test_what_a_step_may_still_write_to_is_not_given_back(module, tokenizer, swa
         loop = EngineLoop(engine)
 
         async def ask():
-            task = asyncio.create_task(loop.generate([5, 6], LONG, request_id="a"))
+            task = asyncio.create_task(loop.generate(Request([5, 6], LONG, request_id="a")))
             await asyncio.to_thread(began.wait, 60)
             loop._sign = float("-inf")
             assert loop.lost()

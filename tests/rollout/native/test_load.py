@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 )
 
 from burnish.models.tiny import byte_tokenizer
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 from burnish.rollout.native.engine import NativeEngine
 from tests.rollout.native.exact import check_exact, random_prompts
 from tests.rollout.native.models import build, very_tiny
@@ -100,10 +100,7 @@ class Load(RuleBasedStateMachine):
     def arrive(self, prompt, sampling, watched, place):
         seen = [] if watched else None
         call = self.engine.generate(
-            prompt,
-            sampling,
-            request_id=f"request-{self.count}",
-            order=(place,),
+            Request(prompt, sampling, request_id=f"request-{self.count}", order=(place,)),
             on_token=(lambda token, log_prob: seen.append(token)) if watched else None,
         )
         self.tasks[f"request-{self.count}"] = (self.loop.create_task(call), (prompt, sampling), seen)
@@ -255,7 +252,9 @@ def test_thousands_of_requests(native, one_by_one, count, ahead):
                 asyncio.get_running_loop().call_soon(engine.abort, str(i))
 
         watched = on_token if i in leaving else None
-        completion = await engine.generate(prompt, sampling, request_id=str(i), order=(i // 7,), on_token=watched)
+        completion = await engine.generate(
+            Request(prompt, sampling, request_id=str(i), order=(i // 7,)), on_token=watched
+        )
         assert watched is None or seen == completion.token_ids
         return completion
 

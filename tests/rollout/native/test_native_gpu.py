@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from burnish.errors import RolloutError
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 from burnish.rollout.hf import HFEngine
 from tests.rollout.native.exact import (
     check_exact,
@@ -132,7 +132,7 @@ def test_load_with_preemption(native, tokenizer, generate_all, fused, graphs):
                 engine.abort(str(i))
 
         return await engine.generate(
-            prompt, sampling, request_id=str(i), order=(i // 7,), on_token=on_token if i % 20 == 0 else None
+            Request(prompt, sampling, request_id=str(i), order=(i // 7,)), on_token=on_token if i % 20 == 0 else None
         )
 
     async def main():
@@ -252,7 +252,9 @@ def test_abort_and_cancel_on_the_device(native):
 
     async def main():
         tasks = [
-            asyncio.create_task(engine.generate(SHORT, replace(FREE, max_tokens=60, seed=seed), request_id=str(seed)))
+            asyncio.create_task(
+                engine.generate(Request(SHORT, replace(FREE, max_tokens=60, seed=seed), request_id=str(seed)))
+            )
             for seed in range(3)
         ]
         before = engine.stats()["generated_tokens"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 from tests.rollout.native.exact import EOS, check_exact, greedy, random_prompts, random_requests
 from tests.rollout.native.models import CONTEXT, build
 
@@ -202,7 +202,8 @@ def test_stop_string_across_tokens_keeps_the_completing_token(native, module, to
 
     async def streamed():
         return await engine.generate(
-            PROMPT, requests[0][1], request_id="a", on_token=lambda token, log_prob: seen.append((token, log_prob))
+            Request(PROMPT, requests[0][1], request_id="a"),
+            on_token=lambda token, log_prob: seen.append((token, log_prob)),
         )
 
     completion = asyncio.run(streamed())
@@ -290,7 +291,7 @@ def test_every_token_reaches_its_callback_in_order_and_none_after_the_end(native
             assert i not in finished
             seen[i].append((token, log_prob))
 
-        completion = await engine.generate(prompt, sampling, request_id=str(i), order=(i,), on_token=on_token)
+        completion = await engine.generate(Request(prompt, sampling, request_id=str(i), order=(i,)), on_token=on_token)
         finished.add(i)
         return completion
 

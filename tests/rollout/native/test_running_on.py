@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from burnish.errors import RolloutError
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 from burnish.rollout.engine_loop import EngineLoop
 from tests.rollout.native.exact import check_exact, random_requests
 from tests.rollout.native.models import CONTEXT, family
@@ -32,7 +32,7 @@ def run_on(engine, requests, published, *, tell=None, passes=PASSES):
 
     async def main():
         calls = [
-            engine.generate(prompt, sampling, request_id=str(i), order=(i,), on_token=tell and tell(i))
+            engine.generate(Request(prompt, sampling, request_id=str(i), order=(i,)), on_token=tell and tell(i))
             for i, (prompt, sampling) in enumerate(requests)
         ]
         waiting = asyncio.gather(*calls)
@@ -104,7 +104,7 @@ def test_nothing_goes_on_with_weights_that_are_half_old_half_new(native):
 
     async def main():
         sampling = Sampling(max_tokens=60, ignore_eos=True)
-        tasks = [asyncio.create_task(engine.generate([5, 6], sampling, request_id=name)) for name in "ab"]
+        tasks = [asyncio.create_task(engine.generate(Request([5, 6], sampling, request_id=name))) for name in "ab"]
         for _ in range(PASSES * 3):
             await asyncio.sleep(0)
         with pytest.raises(OSError, match="the network is gone"):
@@ -149,7 +149,7 @@ def test_from_another_thread_as_the_engine_generates(native, monkeypatch, ahead)
     monkeypatch.setattr(loop, "_hand_over", handed_over)
 
     async def main():
-        calls = [loop.generate(*asked, request_id=str(i), order=(i,)) for i, asked in enumerate(requests)]
+        calls = [loop.generate(Request(*asked, request_id=str(i), order=(i,))) for i, asked in enumerate(requests)]
         waiting = asyncio.gather(*calls)
         for number in (1, 2, 3):
             while loop.stats()["generated_tokens"] < 60 * number:
@@ -169,7 +169,7 @@ def test_a_request_that_ends_as_weights_change_and_one_that_is_aborted_after(nat
 
     async def main():
         sampling = Sampling(max_tokens=60, ignore_eos=True)
-        tasks = [asyncio.create_task(engine.generate([5, 6], sampling, request_id=name)) for name in "ab"]
+        tasks = [asyncio.create_task(engine.generate(Request([5, 6], sampling, request_id=name))) for name in "ab"]
         for _ in range(PASSES * 3):
             await asyncio.sleep(0)
         engine.publish([same.state_dict()], 1)

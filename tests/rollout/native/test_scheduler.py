@@ -8,7 +8,7 @@ from burnish.rollout.native.block_manager import BlockManager
 from burnish.rollout.native.graphs import batch_size
 from burnish.rollout.native.scheduler import Scheduler
 from burnish.rollout.native.sequence import History, Sequence
-from burnish.rollout.request import Request
+from burnish.rollout.request import RequestState
 
 
 class Answer:
@@ -23,7 +23,7 @@ def make(blocks=33, rows=8, tokens=64, **options):
 
 
 def add(scheduler, place, prompt, limit=6):
-    request = Request(str(place), prompt, Sampling(), limit, frozenset(), None, Answer())
+    request = RequestState(str(place), prompt, Sampling(), limit, frozenset(), None, Answer())
     sequence = Sequence(request, np.asarray(prompt, dtype=np.int64), ((place,), 0))
     scheduler.add(sequence)
     return sequence

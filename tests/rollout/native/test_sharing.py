@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 from tests.rollout.native.exact import check_exact, random_prompts
 from tests.rollout.native.models import CONTEXT, family
 
@@ -143,7 +143,7 @@ def test_aborted_work_is_not_mistaken_for_finished_work(native, module):
         engine = native(module, block_size=S, max_num_batched_tokens=8, ahead=2)
 
         async def leave(engine=engine, passes=passes):
-            task = asyncio.create_task(engine.generate(prompt, FREE, request_id="a"))
+            task = asyncio.create_task(engine.generate(Request(prompt, FREE, request_id="a")))
             for _ in range(passes):
                 await asyncio.sleep(0)
             engine.abort("a")

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from burnish.errors import ConfigError, RolloutError, WorkerError
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 from burnish.rollout.hf import HFEngine
 from tests.rollout.native.exact import check_exact, random_prompts, random_requests, tensor_bytes
 from tests.rollout.native.models import CONTEXT, GROUPED, build, family
@@ -317,7 +317,9 @@ def test_sleep_is_refused_while_requests_run(native, module):
     engine = native(module)
 
     async def main():
-        task = asyncio.create_task(engine.generate([5], Sampling(max_tokens=20, ignore_eos=True), request_id="a"))
+        task = asyncio.create_task(
+            engine.generate(Request([5], Sampling(max_tokens=20, ignore_eos=True), request_id="a"))
+        )
         while not engine.stats()["running"]:
             await asyncio.sleep(0)
         with pytest.raises(RolloutError, match="(?i)running"):
@@ -337,7 +339,7 @@ def test_engines_by_name(module, tokenizer):
     assert (type(engine), engine.max_num_seqs, engine.context) == (NativeEngine, 3, 40)
     other = HFEngine(module, tokenizer, max_model_len=40)
     assert [c.token_ids for c in engine.run(GREEDY)] == [
-        asyncio.run(other.generate(prompt, sampling, request_id="a")).token_ids for prompt, sampling in GREEDY
+        asyncio.run(other.generate(Request(prompt, sampling, request_id="a"))).token_ids for prompt, sampling in GREEDY
     ]
     with pytest.raises(ConfigError, match=r"max_model_len=100: the model's context is 96"):
         make_engine("native", module, tokenizer, RolloutConfig(max_model_len=100))

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 from burnish.rollout.hf import HFEngine
 from tests.rollout.hosted.contract import LONG, PROMPT, HostedContract, assert_alike, one
 
@@ -66,7 +66,7 @@ def test_new_weights_that_are_the_same_change_no_token(engine, module, buckets, 
 
     async def ask():
         begun, loop = asyncio.Event(), asyncio.get_running_loop()
-        call = engine.generate(PROMPT, sampling, request_id="goes on", on_token=lambda *token: begun.set())
+        call = engine.generate(Request(PROMPT, sampling, request_id="goes on"), on_token=lambda *token: begun.set())
         task = asyncio.ensure_future(call)
         await begun.wait()
         await loop.run_in_executor(None, engine.publish, buckets(module), 2)

@@ -13,7 +13,7 @@ from burnish.config.rollout import EngineKwargs, RolloutConfig
 from burnish.config.rules.sglang import SGLANG
 from burnish.errors import EngineLost
 from burnish.models.tiny import write_tiny_model
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 from burnish.rollout.hf import HFEngine
 from burnish.rollout.hosted.group import members
 from burnish.rollout.sglang.engine import SGLangEngine
@@ -27,7 +27,7 @@ async def lose(engine, worker_signal):
     """The error of a request that was under way when the process that computes got a signal."""
     begun = asyncio.Event()
     sampling = Sampling(ignore_eos=True, seed=1)
-    endless = engine.generate(PROMPT, sampling, request_id="lost", on_token=lambda *token: begun.set())
+    endless = engine.generate(Request(PROMPT, sampling, request_id="lost"), on_token=lambda *token: begun.set())
     call = asyncio.ensure_future(endless)
     await begun.wait()
     os.kill(engine.process.pids[0], worker_signal)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from burnish.config.rollout import EngineKwargs
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(900)]
 PROMPT = [58, 47, 26, 29, 6, 9]
@@ -39,7 +39,7 @@ def test_tokens_of_a_request_that_waits_are_told_once(engine, module, buckets, t
 
         calls = [
             asyncio.ensure_future(
-                engine.generate(PROMPT, sampling, request_id=str(i), on_token=lambda *token, i=i: note(i))
+                engine.generate(Request(PROMPT, sampling, request_id=str(i)), on_token=lambda *token, i=i: note(i))
             )
             for i, sampling in enumerate(SAMPLINGS)
         ]

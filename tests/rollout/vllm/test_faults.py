@@ -13,7 +13,7 @@ from burnish.config.rollout import EngineKwargs, RolloutConfig
 from burnish.config.rules.vllm import VLLM
 from burnish.errors import ConfigError, EngineLost, RolloutError
 from burnish.models.tiny import write_tiny_model
-from burnish.rollout.base import Sampling
+from burnish.rollout.base import Request, Sampling
 from burnish.rollout.hf import HFEngine
 from burnish.rollout.hosted.group import members
 from burnish.rollout.vllm.engine import VLLMEngine
@@ -60,7 +60,9 @@ def fails_when(engine, strike) -> EngineLost:
     async def ask():
         begun = asyncio.Event()
         call = asyncio.ensure_future(
-            engine.generate(PROMPT, Sampling(ignore_eos=True), request_id="struck", on_token=lambda *token: begun.set())
+            engine.generate(
+                Request(PROMPT, Sampling(ignore_eos=True), request_id="struck"), on_token=lambda *token: begun.set()
+            )
         )
         await begun.wait()
         strike()

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 import burnish.engine.state
+from burnish.rollout.base import Completion, OnToken, Request
 from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
 
 ORDER, STRUCK = Path("strike.json"), Path("struck")
@@ -63,10 +64,10 @@ class StruckWorker(ActorRolloutRefWorker):
         super().init_model()
         generate = self.engine.generate
 
-        async def watched(*args: Any, **kwargs: Any) -> Any:
-            if not kwargs["request_id"].startswith("val/"):
+        async def watched(request: Request, on_token: OnToken | None = None) -> Completion:
+            if not request.request_id.startswith("val/"):
                 take_strike("generation", self.rank, self.version)
-            return await generate(*args, **kwargs)
+            return await generate(request, on_token)
 
         self.engine.generate = watched  # type: ignore[method-assign]
         save = self.model_folder.save

@@ -25,7 +25,7 @@ from typing import Any
 
 from burnish.errors import ConfigError
 
-_BURNISH = str(Path(__file__).resolve().parents[1])
+_BURNISH = str(Path(__file__).resolve().parents[0])
 _stamps: dict[str, tuple[int, int]] = {}  # of the files that are loaded: when they were changed, and their size
 
 

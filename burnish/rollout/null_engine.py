@@ -5,30 +5,21 @@ this one takes them and lets them go. Nobody asks it for tokens: its `context` i
 whoever says so.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from burnish.errors import RolloutError
-from burnish.rollout.base import Completion, OnToken, RolloutEngine, Sampling
+from burnish.rollout.base import Completion, OnToken, Request, RolloutEngine
 
 
-class Elsewhere(RolloutEngine):
+class NullEngine(RolloutEngine):
     """No engine is here."""
 
     runs_on = True
     context = vocabulary = 0
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        request_id: str,
-        images: Sequence[Any] | None = None,
-        order: tuple[int, ...] = (),
-        on_token: OnToken | None = None,
-    ) -> Completion:
-        raise RolloutError(f"request {request_id}: the rollout engine is in another process of its group")
+    async def generate(self, request: Request, on_token: OnToken | None = None) -> Completion:
+        raise RolloutError(f"request {request.request_id}: the rollout engine is in another process of its group")
 
     def publish(self, weights: Iterable[Mapping[str, Any]] | None, version: int) -> None:
         for bucket in weights or ():

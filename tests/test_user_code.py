@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from burnish.config.user_code import load_class, load_object, load_target
 from burnish.errors import ConfigError
+from burnish.user_code import load_class, load_object, load_target
 
 KEYS = ("some.path", "some.name")
 
