@@ -11,12 +11,12 @@ from typing import Any
 from burnish.agents.environment import MULTI_TURN, TOOL_LOOPS, Environment
 from burnish.agents.loops.protocols import REACT, make_protocol
 from burnish.agents.parsers import find_parser
+from burnish.agents.settings import AgentSettings
 from burnish.agents.tools.base import BaseTool
 from burnish.agents.tools.python import PythonTool
 from burnish.agents.tools.search import SearchTool
 from burnish.agents.tools.session import ToolSession
 from burnish.agents.user_loops import SECTION, check_names
-from burnish.config import PPOConfig
 from burnish.data.chat import ChatRenderer, to_messages
 from burnish.errors import ConfigError, DataError
 from burnish.rollout.base import run_to_end
@@ -32,12 +32,12 @@ class AgentCheck:
     """Raises a ConfigError for the first loop, tool, format or interaction that there is not, and a DataError for the
     first row whose settings of a tool are none, or whose prompt is too long with the tools it shows."""
 
-    def __init__(self, config: PPOConfig, tokenizer: Any):
-        self.config = config
-        self.default = config.actor_rollout_ref.rollout.agent.default_agent_loop
-        check_names([self.default], config, f"{SECTION}.default_agent_loop")
-        self.chat = ChatRenderer(tokenizer, config.data.apply_chat_template_kwargs)
-        self.environment = Environment(config, tokenizer, self.chat)
+    def __init__(self, settings: AgentSettings, tokenizer: Any):
+        self.settings = settings
+        self.default = settings.agent.default_agent_loop
+        check_names([self.default], settings.agent, f"{SECTION}.default_agent_loop")
+        self.chat = ChatRenderer(tokenizer, settings.data.apply_chat_template_kwargs)
+        self.environment = Environment(settings, tokenizer, self.chat)
         self.loops: set[str] = set()
         self.tools: dict[str, BaseTool] = {}
         self._seen: set[str] = set()
@@ -52,10 +52,10 @@ class AgentCheck:
         asks = repr((loop, row.get("tool_config"), *shapes))
         try:
             if asks not in self._seen:
-                check_names([given], self.config)
+                check_names([given], self.settings.agent)
                 self._agent(row, loop)
                 self._seen.add(asks)
-            if loop in TOOL_LOOPS and self.config.data.truncation == "error":
+            if loop in TOOL_LOOPS and self.settings.data.truncation == "error":
                 self._prompts.append((self._prompt(row, loop), where))
         except (ConfigError, DataError) as error:
             kind = DataError if isinstance(error, DataError) else ConfigError
@@ -67,7 +67,7 @@ class AgentCheck:
         if SEARCH in loops:
             self._observation_length()
         if SEARCH in loops or isinstance(self.tools.get("search"), SearchTool):
-            retriever = self.config.retriever
+            retriever = self.settings.retriever
             probe(retriever.url, retriever.timeout, retriever.topk)
         if isinstance(python := self.tools.get("python"), PythonTool):
             self._programs(python)
@@ -101,7 +101,7 @@ class AgentCheck:
         return self.chat.text(*protocol.opening(to_messages(row["raw_prompt"])))
 
     def _prompt_lengths(self) -> None:
-        data = self.config.data
+        data = self.settings.data
         counts = self.chat.token_counts([text for text, _ in self._prompts])
         for count, (_, where) in zip(counts, self._prompts, strict=True):
             if count > data.start_limit:
@@ -113,7 +113,7 @@ class AgentCheck:
 
     def _observation_length(self) -> None:
         """Both tags around retrieved text fit, and some of it."""
-        markers, limit = self.config.algorithm.state_masking, self.config.data.max_obs_length
+        markers, limit = self.settings.state_masking, self.settings.data.max_obs_length
         tags = f"\n\n{markers.start_state_marker}", f"{markers.end_state_marker}\n\n"
         least = sum(len(self.environment.observations.ids(tag)) for tag in tags) + 1
         if limit is not None and limit < least:
@@ -126,7 +126,7 @@ class AgentCheck:
         """Programs can be run, and a tool call lasts longer than one may."""
         if reason := run_to_end(python.why_not()):
             raise ConfigError(f"the tool python runs programs, and none can be run: {reason}")
-        call, program = self.config.actor_rollout_ref.rollout.multi_turn.tool_timeout, self.config.reward_model.sandbox
+        call, program = self.settings.multi_turn.tool_timeout, self.settings.sandbox
         if call <= program.timeout:
             raise ConfigError(
                 f"actor_rollout_ref.rollout.multi_turn.tool_timeout={call:g} is not more than reward_model.sandbox."

@@ -17,9 +17,9 @@ from burnish.agents.interactions.load import load_interactions
 from burnish.agents.interactions.session import unknown_name
 from burnish.agents.observation import Observations
 from burnish.agents.parsers.base import Schema
+from burnish.agents.settings import AgentSettings
 from burnish.agents.tools.base import BaseTool
 from burnish.agents.tools.load import load_tools
-from burnish.config import PPOConfig
 from burnish.data.chat import ChatRenderer
 from burnish.errors import ConfigError
 from burnish.search.client import RetrieverClient
@@ -38,8 +38,8 @@ SEARCH_TAGS = ("<think>", "</think>", "<search>", "</search>", "<answer>", "</an
 class Environment:
     """One per run."""
 
-    def __init__(self, config: PPOConfig, tokenizer: Any, chat: ChatRenderer):
-        self.config = config
+    def __init__(self, settings: AgentSettings, tokenizer: Any, chat: ChatRenderer):
+        self.settings = settings
         self.tokenizer = tokenizer
         self.chat_turns = ChatTurns(chat)
         self._told: set[str] = set()
@@ -47,30 +47,26 @@ class Environment:
 
     @cached_property
     def observations(self) -> Observations:
-        markers = self.config.algorithm.state_masking
+        markers = self.settings.state_masking
         tags = (*SEARCH_TAGS, markers.start_state_marker, markers.end_state_marker)
         return Observations(self.tokenizer, {*tags, *self.chat_turns.tags("tool")})
 
     @cached_property
     def retriever(self) -> RetrieverClient:
-        retriever = self.config.retriever
+        asked = self.settings.retriever
         return RetrieverClient(
-            retriever.url,
-            topk=retriever.topk,
-            timeout=retriever.timeout,
-            retries=retriever.retries,
-            cache=retriever.cache,
+            asked.url, topk=asked.topk, timeout=asked.timeout, retries=asked.retries, cache=asked.cache
         )
 
     @cached_property
     def tools(self) -> dict[str, BaseTool]:
         """By name: those of the file, or the built-in ones where there is no file."""
-        path = self.config.actor_rollout_ref.rollout.multi_turn.tool_config_path
-        return load_tools(path, retriever=lambda: self.retriever, sandbox=self.config.reward_model.sandbox)
+        path = self.settings.multi_turn.tool_config_path
+        return load_tools(path, retriever=lambda: self.retriever, sandbox=self.settings.sandbox)
 
     @cached_property
     def interactions(self) -> dict[str, BaseInteraction]:
-        return load_interactions(self.config.actor_rollout_ref.rollout.multi_turn.interaction_config_path)
+        return load_interactions(self.settings.multi_turn.interaction_config_path)
 
     def tools_of(self, row: Mapping[str, Any]) -> dict[str, BaseTool]:
         """The tools that a row offers: those its `tool_config.available_tools` names, else those of the file, else
@@ -83,7 +79,7 @@ class Environment:
                     f"the row names the tool {name!r}, which there is not{nearest(name, self.tools)} (there are "
                     f"{listed(self.tools)}). Add it to the file of {MULTI_TURN}.tool_config_path"
                 )
-        if named is None and self.config.actor_rollout_ref.rollout.multi_turn.tool_config_path is None:
+        if named is None and self.settings.multi_turn.tool_config_path is None:
             named = set_up
         return self.tools if named is None else {name: self.tools[name] for name in named}
 
@@ -104,7 +100,7 @@ class Environment:
     def call_format(self, row: Mapping[str, Any]) -> str:
         """How a row's policy writes calls: as its `tool_config.tool_format` says, or the configuration."""
         asked = tool_config(row).get("tool_format")
-        return self.config.actor_rollout_ref.rollout.multi_turn.format if asked in (None, USUAL) else str(asked)
+        return self.settings.multi_turn.format if asked in (None, USUAL) else str(asked)
 
     def interaction_of(self, row: Mapping[str, Any]) -> BaseInteraction | None:
         """The interaction that a row names in `interaction_kwargs`, None where nothing is in there."""

@@ -4,6 +4,7 @@ import argparse
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from burnish.config.model import DTYPE_SPELLINGS, DTYPES
 from burnish.entry.arguments import FlagParser
@@ -28,7 +29,7 @@ def parser() -> FlagParser:
     p.add_argument("source", help="global_step_N, a run folder (its newest), a model or adapter folder, or a hub id")
     p.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="where the export goes")
     p.add_argument("--dtype", type=_dtype, help="float32, bfloat16 or float16 [as stored]")
-    shards = {"dest": "max_shard_bytes", "type": _size, "default": argparse.SUPPRESS, "metavar": "SIZE"}
+    shards: dict[str, Any] = {"dest": "max_shard_bytes", "type": _size, "default": argparse.SUPPRESS, "metavar": "SIZE"}
     largest = f"largest file of weights, such as 500MB [{as_size(Request.max_shard_bytes)}]"
     p.add_argument("--max-shard-size", **shards, help=largest)
     role = f"the policy, or the value model of a checkpoint [{Request.role}]"

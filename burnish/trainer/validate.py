@@ -24,6 +24,7 @@ from burnish.data.custom import CustomDataset
 from burnish.data.dataset import RLDataset
 from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import ScoreResult
+from burnish.rewards.managers.protocol import RewardManager
 from burnish.rollout.base import Sampling
 from burnish.tracking import RunFolder
 from burnish.trainer.agent_metrics import agent_metrics
@@ -44,7 +45,7 @@ class Validator:
         config: PPOConfig,
         dataset: RLDataset | CustomDataset,
         policy: WorkerGroup | RemoteRollouts,
-        manager: Any,
+        manager: RewardManager,
         tokenizer: Any,
         folder: RunFolder,
         reward_model: RewardModel | None = None,

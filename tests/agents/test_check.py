@@ -6,6 +6,7 @@ import pytest
 
 from burnish.agents.base import AgentLoopBase, register
 from burnish.agents.check import AgentCheck
+from burnish.agents.settings import AgentSettings
 from burnish.data.files import read_rows, write_parquet
 from burnish.errors import ConfigError, DataError
 from tests.search.conftest import Words, serving
@@ -21,7 +22,7 @@ def check(config, tokenizer, tmp_path, monkeypatch):
     config.data.max_prompt_length = 2000
 
     def run(*rows):
-        found = AgentCheck(config, tokenizer)
+        found = AgentCheck(AgentSettings.of(config), tokenizer)
         for i, row in enumerate(rows):
             found.row({"raw_prompt": QUESTION, **row}, lambda i=i: f"rows.parquet, row {i}")
         found.finish()
@@ -136,7 +137,7 @@ def test_the_default_loop_is_checked_whatever_the_rows_name(check, config):
 def test_without_a_place_the_message_stands_alone(config, tokenizer):
     """So rows are checked that are proposed while training."""
     with pytest.raises(ConfigError, match="^agent_name=x_agent"):
-        AgentCheck(config, tokenizer).row({"agent_name": "x_agent"})
+        AgentCheck(AgentSettings.of(config), tokenizer).row({"agent_name": "x_agent"})
 
 
 def test_a_file_of_tools_is_read_before_the_run(check, config):

@@ -78,7 +78,7 @@ def test_a_port_in_use_is_told_before_the_index_is_opened(capsys, unopened):
 
 
 def test_without_its_packages_the_extra_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    monkeypatch.setattr("burnish.entry.arguments.find_spec", lambda name: None)
     assert main([*SERVE, "--index", "x"]) == 2
     assert (
         "needs the package fastapi and uvicorn; install it with pip install 'burnish[search]'"

@@ -81,7 +81,7 @@ def test_mistakes_are_told_without_torch(tmp_path):
 
 
 def test_without_its_packages_the_extra_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    monkeypatch.setattr("burnish.entry.arguments.find_spec", lambda name: None)
     assert main(["serve", NANO]) == 2
     assert (
         "needs the package fastapi and uvicorn; install it with pip install 'burnish[serve]'" in capsys.readouterr().err
@@ -131,7 +131,7 @@ def test_from_start_to_sigterm(capfd, monkeypatch):
     monkeypatch.setenv("BURNISH_API_KEY", "sesame")
     found = {}
 
-    def say_hello(model, options, listener):
+    def print_address(model, options, listener):
         hello(model, options, listener)
 
         def talk():
@@ -143,8 +143,8 @@ def test_from_start_to_sigterm(capfd, monkeypatch):
 
         threading.Thread(target=talk).start()
 
-    hello = server.say_hello
-    monkeypatch.setattr(server, "say_hello", say_hello)
+    hello = server.print_address
+    monkeypatch.setattr(server, "print_address", print_address)
     assert (
         main(["serve", NANO, "--host", "0.0.0.0", "--port", "0", "--served-model-name", "sums", "--dtype", "fp32"]) == 0
     )

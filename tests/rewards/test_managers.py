@@ -248,8 +248,9 @@ def test_a_users_class(way, reward_file, monkeypatch, tmp_path):
         },
     }[way]
     manager = load(**keys)
-    assert type(manager).__name__ == "Mine" and (manager.num_examine, manager.reward_fn_key) == (2, "task")
-    assert manager(None) == 1.0
+    assert manager.name == "Mine" and (manager.manager.num_examine, manager.manager.reward_fn_key) == (2, "task")
+    assert manager(None) == 1.0 and not manager.takes_results and manager.check_row({}) is None
+    manager.close()  # it has none
 
 
 # All managers, the same scores

@@ -90,7 +90,7 @@ class Session:
 
     def _begun(self, request: ChatRequest) -> Transcript:
         """A conversation of its own: the messages are rendered, and are its prompt."""
-        data = self._loop.config.data
+        data = self._loop.environment.settings.data
         try:
             ids = self._loop.chat.prompt_ids(self._harmless(request.messages), request.tools or None)
         except DataError as error:

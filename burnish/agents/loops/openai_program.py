@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from burnish.agents.base import AgentLoopBase, AgentLoopOutput
 from burnish.agents.guarded import finite, in_thread
 from burnish.agents.targets import load_beside
-from burnish.config import PPOConfig
 from burnish.data.chat import ChatRenderer
 from burnish.errors import ConfigError, ToolFailure
 from burnish.user_code import user_traceback
@@ -42,7 +41,7 @@ class OpenAIProgramLoop(AgentLoopBase):
 
     def __init__(
         self,
-        config: PPOConfig,
+        config: Any,
         server_manager: "ServerManager",
         tokenizer: Any,
         chat: ChatRenderer,

@@ -59,7 +59,7 @@ class SearchAgentLoop(AgentLoopBase):
         actions: list[Action] = []
         retrieved: list[str] = []
         seconds = 0.0
-        for turns_left in range(self.config.max_turns, -1, -1):
+        for turns_left in range(self.environment.settings.max_turns, -1, -1):
             completion = await transcript.sample(sampling_params, stop=stops)
             action = Action.read(self.text(completion))
             actions.append(action)
@@ -91,7 +91,8 @@ class SearchAgentLoop(AgentLoopBase):
     def information(self, documents: list[Document]) -> list[int]:
         """What was found, between its tags: whole documents in rank order, and the start of the first that would make
         it longer than `data.max_obs_length`."""
-        markers, limit = self.config.algorithm.state_masking, self.config.data.max_obs_length
+        settings = self.environment.settings
+        markers, limit = settings.state_masking, settings.data.max_obs_length
         opening, closing = f"\n\n{markers.start_state_marker}", f"{markers.end_state_marker}\n\n"
         observations = self.environment.observations
         text = observations.harmless(passages(documents))

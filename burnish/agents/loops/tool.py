@@ -33,7 +33,7 @@ class ToolAgentLoop(AgentLoopBase):
     call_format: str | None = None  # of the loop itself, before that of the row and of the configuration
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
-        limits = self.config.actor_rollout_ref.rollout.multi_turn
+        limits = self.environment.settings.multi_turn
         tools = self.environment.tools_of(row)
         protocol = make_protocol(self.environment, self.call_format or self.environment.call_format(row), tools)
         messages, shown = protocol.opening(row["messages"])
@@ -74,7 +74,7 @@ class ToolAgentLoop(AgentLoopBase):
         sampling_params: dict[str, Any],
     ) -> None:
         """Turn after turn, until nothing is left to answer or a limit is reached."""
-        limits = self.config.actor_rollout_ref.rollout.multi_turn
+        limits = self.environment.settings.multi_turn
         stops = (*sampling_params.get("stop", ()), *protocol.stops)
         while True:
             completion = await transcript.sample(sampling_params, stop=stops)
@@ -106,7 +106,7 @@ class ToolAgentLoop(AgentLoopBase):
 
     async def answer(self, parsed: Parsed, session: ToolSession) -> list[Told]:
         """What the policy is told of its calls, in their order, and after them of what was no call."""
-        limits = self.config.actor_rollout_ref.rollout.multi_turn
+        limits = self.environment.settings.multi_turn
         left = len(parsed.calls) if limits.max_tool_calls is None else limits.max_tool_calls - int(self.counts["calls"])
         allowed = max(min(left, limits.max_parallel_calls), 0)
         told = await self.all_at_once(parsed.calls[:allowed], session)
@@ -149,7 +149,7 @@ class ToolAgentLoop(AgentLoopBase):
 
     def shown(self, text: str) -> str:
         """Text of a tool as the policy may read it: harmless, and not too long."""
-        limits = self.config.actor_rollout_ref.rollout.multi_turn
+        limits = self.environment.settings.multi_turn
         cut, was_cut = self.environment.observations.cut(
             text,
             limits.max_tool_response_length,
@@ -165,7 +165,7 @@ class ToolAgentLoop(AgentLoopBase):
         for name, value in turn.data.items():
             if isinstance(value, int | float):
                 self.counts[f"interaction/{name}"] += value
-        text, _ = self.environment.observations.cut(turn.text, self.config.data.response_limit, "right")
+        text, _ = self.environment.observations.cut(turn.text, self.environment.settings.data.response_limit, "right")
         return None if turn.done else {"role": "user", "content": text}
 
     def metrics(self) -> dict[str, float]:

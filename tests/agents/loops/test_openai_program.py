@@ -11,6 +11,7 @@ import yaml
 from burnish.agents.endpoint import session as session_module
 from burnish.agents.loops.openai_program import OpenAIProgramLoop
 from burnish.agents.runner import TrajectoryRunner
+from burnish.agents.settings import AgentSettings
 from burnish.errors import AgentError, ConfigError
 from burnish.rollout.base import Completion, Sampling
 
@@ -54,7 +55,7 @@ def run(scripted, config, make_rows, tmp_path):
         config.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(tmp_path / "loops.yaml")
         runner, own = scripted(text, answer)
         if engine is not None:
-            runner = TrajectoryRunner(engine, runner.tokenizer, config)
+            runner = TrajectoryRunner(engine, runner.tokenizer, AgentSettings.of(config))
         rows = make_rows(count, n, agent_name="program")
         try:
             return runner.run(rows, sampling or Sampling(), namespace="train", seed=1), engine or own
