@@ -1,7 +1,6 @@
-"""What all trajectories of a run share: the tools, the interactions, the retriever, and how to speak to the policy.
+"""What all trajectories of a run share: settings, tools, interactions, the retriever, the chat template.
 
-Everything is made when it is first asked for, so a run pays for what its rows use. It lives on the one event loop of
-the run; `close` ends what it started.
+Everything is made when it is first used. It lives on the one event loop of the run; `close` ends what it started.
 """
 
 import asyncio
@@ -42,7 +41,7 @@ class Environment:
         self.settings = settings
         self.tokenizer = tokenizer
         self.chat_turns = ChatTurns(chat)
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._schemas: dict[tuple[str, ...], list[Schema]] = {}
 
     @cached_property
@@ -84,7 +83,7 @@ class Environment:
         return self.tools if named is None else {name: self.tools[name] for name in named}
 
     def schemas_of(self, tools: Mapping[str, BaseTool]) -> list[Schema]:
-        """What the policy is shown of the tools; some of it may be the words of others, as of an MCP server."""
+        """The schemas that the policy is shown, made harmless: an MCP server may have written them."""
         names = tuple(tools)
         if names not in self._schemas:
             self._schemas[names] = [self._harmless(tool.tool_schema) for tool in tools.values()]
@@ -98,12 +97,12 @@ class Environment:
         return [self._harmless(inner) for inner in value] if isinstance(value, list | tuple) else value
 
     def call_format(self, row: Mapping[str, Any]) -> str:
-        """How a row's policy writes calls: as its `tool_config.tool_format` says, or the configuration."""
+        """How a row's policy writes calls: by its `tool_config.tool_format`, or by the configuration."""
         asked = tool_config(row).get("tool_format")
         return self.settings.multi_turn.format if asked in (None, USUAL) else str(asked)
 
     def interaction_of(self, row: Mapping[str, Any]) -> BaseInteraction | None:
-        """The interaction that a row names in `interaction_kwargs`, None where nothing is in there."""
+        """The interaction that a row names in `interaction_kwargs`, None if that is empty."""
         kwargs = row.get("interaction_kwargs") or {}
         if all(value is None for value in kwargs.values()):  # as tables have it for rows without
             return None
@@ -112,20 +111,20 @@ class Environment:
             raise ConfigError(unknown_name(name, self.interactions))
         return self.interactions[name]
 
-    def tell_differences(self, role: str) -> None:
-        """Say once where this tokenizer's chat template would write a conversation otherwise than it is continued."""
-        if role in self._told:
+    def warn_of_differences(self, role: str) -> None:
+        """Warn once if this tokenizer's chat template would render a conversation otherwise than it is continued."""
+        if role in self._warned:
             return
-        self._told.add(role)
+        self._warned.add(role)
         for difference in self.chat_turns.differences(role):
             log.warning(
                 "the chat template cannot be continued exactly: %s. Rollout and training see the same tokens; a prompt "
-                "rendered afresh from such a conversation has others",
+                "rendered again from such a conversation has others",
                 difference,
             )
 
     def retriever_stats(self) -> dict[str, float]:
-        """What the retriever was asked so far; {} where it never was."""
+        """Counts of the retriever so far; {} if it was never asked."""
         return self.retriever.stats() if "retriever" in self.__dict__ else {}
 
     async def close(self) -> None:
@@ -133,18 +132,17 @@ class Environment:
         made = self.__dict__
         parts = [*made.get("tools", {}).values(), *made.get("interactions", {}).values()]
         parts += [made["retriever"]] if "retriever" in made else []
-        ended = await asyncio.gather(*map(_close, parts), return_exceptions=True)
+
+        async def close(part: Any) -> None:
+            with waiting("tool", "the run's environment", f"{type(part).__name__} to close", CLOSE_S):
+                async with asyncio.timeout(CLOSE_S):
+                    if hasattr(part, "close") and inspect.isawaitable(ended := part.close()):
+                        await ended
+
+        ended = await asyncio.gather(*map(close, parts), return_exceptions=True)
         for part, problem in zip(parts, ended, strict=True):
             if problem is not None:
                 log.warning("%s could not be closed: %r", type(part).__name__, problem)
-
-
-async def _close(part: Any) -> None:
-    close = getattr(part, "close", None)
-    with waiting("tool", "the run's environment", f"{type(part).__name__} to close", CLOSE_S):
-        async with asyncio.timeout(CLOSE_S):
-            if close is not None and inspect.isawaitable(ended := close()):
-                await ended
 
 
 def tool_config(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -12,10 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
-
 from burnish.agents.base import AgentLoopBase, find_loop, register_agent_loop
-from burnish.agents.targets import load_beside
+from burnish.agents.targets import load_beside, read_yaml
 from burnish.config.rollout import AgentConfig
 from burnish.errors import AgentError, ConfigError
 
@@ -39,10 +37,7 @@ def user_loops(agent: AgentConfig) -> dict[str, Callable[..., AgentLoopBase]]:
 def load_user_loops(path: str | Path) -> dict[str, Callable[..., AgentLoopBase]]:
     """Import and register every loop of the file; by name, what makes one."""
     file = Path(path).expanduser()
-    try:
-        entries = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{KEY}={path}: cannot be read ({error})") from error
+    entries = read_yaml(path, KEY)
     if not isinstance(entries, list) or not entries:
         raise ConfigError(f"{KEY}={path}: expected a list of entries with name and _target_")
     return dict(_load_entry(entry, i, file) for i, entry in enumerate(entries))

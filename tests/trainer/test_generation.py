@@ -218,7 +218,7 @@ def test_prompts_are_checked_some_at_a_time(refuses, monkeypatch):
 def test_the_same_command_again_does_nothing(made, generate, monkeypatch):
     made("data.n_samples=2")
     before = Path("out.parquet").read_bytes()
-    monkeypatch.setattr(generation, "Generation", None)  # nothing is read or loaded
+    monkeypatch.setattr(generation, "GenerationJob", None)  # nothing is read or loaded
     speed = ["data.batch_size=1", "rollout.max_num_seqs=2", "rollout.timeout=60", "rollout.enforce_eager=true",
              "rollout.gpu_memory_utilization=0.1", "rollout.enable_chunked_prefill=false",
              "rollout.enable_prefix_caching=false"]  # fmt: skip
@@ -301,13 +301,13 @@ def test_the_keys_that_may_change_are_keys():
 @pytest.fixture
 def answered(monkeypatch):
     """The numbers of the rows that are answered, in order."""
-    answer, numbers = generation.Generation.answer, []
+    answer, numbers = generation.GenerationJob.answer, []
 
     def noted(self, rows):
         numbers.extend(rows)
         return answer(self, rows)
 
-    monkeypatch.setattr(generation.Generation, "answer", noted)
+    monkeypatch.setattr(generation.GenerationJob, "answer", noted)
     return numbers
 
 
@@ -353,7 +353,7 @@ def wait_for(condition, process, seconds=120):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_is_told_to_stop_says_what_is_saved(generate, made, answered, monkeypatch, number):
-    answer = generation.Generation.answer
+    answer = generation.GenerationJob.answer
 
     def stopped(self, rows):
         if 4 in rows:
@@ -361,9 +361,9 @@ def test_a_run_that_is_told_to_stop_says_what_is_saved(generate, made, answered,
         return answer(self, rows)
 
     with monkeypatch.context() as patch:
-        patch.setattr(generation.Generation, "answer", stopped)
+        patch.setattr(generation.GenerationJob, "answer", stopped)
         code, _, err = generate("data.batch_size=2")
-    assert code == 130 and "stopped: 4 of 10 rows are saved; the same command goes on" in err
+    assert code == 130 and "stopped: 4 of 10 rows are saved; the same command resumes" in err
     answered.clear()
     assert len(made("data.batch_size=2")) == 10 and answered == list(range(4, 10))
 
@@ -467,7 +467,7 @@ def test_a_run_that_saved_nothing_does_not_bar_the_next(generate, made, monkeypa
 
 @pytest.mark.parametrize("what", [None, "runner", "rows"])
 def test_the_engine_is_closed_at_the_end_whatever_it_is(generate, monkeypatch, what):
-    closed, load, answer = [], generation.load_engine, generation.Generation.answer
+    closed, load, answer = [], generation.load_engine, generation.GenerationJob.answer
 
     def noted(*args):
         engine = load(*args)
@@ -482,7 +482,7 @@ def test_the_engine_is_closed_at_the_end_whatever_it_is(generate, monkeypatch, w
         monkeypatch.setattr(generation, "TrajectoryRunner", broken)
     if what == "rows":
         monkeypatch.setattr(
-            generation.Generation, "answer", lambda self, rows: broken() if 4 in rows else answer(self, rows)
+            generation.GenerationJob, "answer", lambda self, rows: broken() if 4 in rows else answer(self, rows)
         )
     code, _, err = generate("data.batch_size=2")
     assert (code, closed) == (0 if what is None else 1, [what]) and ("no room" in err) == (what is not None)

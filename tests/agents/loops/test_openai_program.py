@@ -40,7 +40,7 @@ def main(base_url, api_key, row, calls=3):
 
 @pytest.fixture(autouse=True)
 def _tell_again(monkeypatch):
-    monkeypatch.setattr(session_module, "_told", set())
+    monkeypatch.setattr(session_module, "_warned", set())
 
 
 @pytest.fixture

@@ -351,13 +351,13 @@ def test_calls_beside_one_that_failed_are_over_before_their_tool_is_released(mak
     assert log.names[-1] == "release" and log.names.count("begun") == log.names.count("over") > 0
 
 
-def test_a_call_that_has_no_place_yet_is_seen_to_wait(make_tool, open_session):
+def test_time_queued_for_a_slot_is_shown(make_tool, open_session):
     log = []
 
     async def execute(tool, instance_id, parameters):
         if not log:
             await asyncio.sleep(0.01)
-            log.extend((wait.kind, wait.subject, wait.seconds) for wait in waits.longest() if "place" in wait.subject)
+            log.extend((wait.kind, wait.subject, wait.seconds) for wait in waits.longest() if "slot" in wait.subject)
         return ToolResponse("done"), 0.0, {}
 
     async def trajectory():
@@ -369,7 +369,7 @@ def test_a_call_that_has_no_place_yet_is_seen_to_wait(make_tool, open_session):
         return [result.kind for result in results]
 
     assert asyncio.run(trajectory()) == ["ok"] * 3
-    assert log == [("tool", "a place at tool mine", None)] * 2
+    assert log == [("tool", "a slot at tool mine", None)] * 2
 
 
 def test_closing_a_cancelled_trajectory_does_not_take_the_time_of_a_call(make_tool, open_session, monkeypatch):
