@@ -446,7 +446,7 @@ def test_lines_whose_part_comes_later(run, line, place):
 
 
 def test_a_line_whose_engine_is_not_installed(run, place, monkeypatch):
-    monkeypatch.setattr("burnish.config.rules.program.find_spec", lambda name: None)
+    monkeypatch.setattr("burnish.rollout.hosted.spec.find_spec", lambda name: None)
     code, _, err = run(SGLANG)
     assert code == 2 and "actor_rollout_ref.rollout.name=sglang needs the package sglang, which is not installed" in err
     assert not (place / "outputs").exists()

@@ -53,6 +53,7 @@ TORCH_FREE = (
     "trainer/__init__.py", "trainer/main_ppo.py", "trainer/sft_trainer.py", "trainer/rm_trainer.py",
     "trainer/main_generation.py", "trainer/main_eval.py", "trainer/evaluation.py", "trainer/evaluation_report.py",
     "trainer/parts.py", "trainer/response_file.py",
+    "rollout/__init__.py", *(f"rollout/{name}/spec.py" for name in ("native", "hf", "hosted", "vllm", "sglang")),
 )  # fmt: skip
 
 

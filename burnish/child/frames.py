@@ -21,6 +21,10 @@ def frame(number: int, kind: int, payload: bytes = b"") -> bytes:
     return HEADER.pack(len(payload), number, kind) + payload
 
 
+def json_bytes(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
 class FrameBuffer:
     """Whole frames out of bytes as they arrive; `most` is the largest payload, in bytes."""
 
@@ -89,7 +93,7 @@ class Parent:
         threading.Thread(target=hand_over, name="calls", daemon=True).start()
 
     def send(self, number: int, value: Any, kind: int = ANSWER) -> None:
-        self.write(frame(number, kind, json.dumps(value).encode()))
+        self.write(frame(number, kind, json_bytes(value)))
 
     def write(self, frames: bytes) -> None:
         """Whole frames; called in one thread only."""

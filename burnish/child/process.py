@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import select
 import signal
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,11 @@ TAIL_LINES, TAIL_BYTES = 20, 2**16  # of a log in an error
 
 
 class ChildDied(Exception):
-    """The child ended before it answered; the text says how."""
+    """The child ended before it answered; the text says how, and `code` is its exit status or minus its signal."""
+
+    def __init__(self, text: str, code: int | None = None):
+        super().__init__(text)
+        self.code = code
 
 
 class ChildKilled(Exception):
@@ -47,8 +52,8 @@ class ChildProcess(asyncio.SubprocessProtocol):
     ) -> None:
         self.name = name
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # done when it is reaped
-        self.ending = ""  # how it ended, once it has
-        self.alive = True  # and can be called
+        self.code: int | None = None  # its exit status or minus its signal, once it is gone
+        self._usable = True
         self.pid: int
         self._on_part, self._end_group = on_part, end_group or (lambda group: os.killpg(group, signal.SIGKILL))
         self._waiting: dict[int, asyncio.Future[Any]] = {}
@@ -89,6 +94,16 @@ class ChildProcess(asyncio.SubprocessProtocol):
             raise ChildDied(f"{name.replace('the ', 'a ', 1)} could not be started: {error}") from None
         _live.add(child)
         return child
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be called: not after its end of the pipe has closed, noticed here or not yet."""
+        stdin = self._transport.get_pipe_transport(0)
+        if not self._usable or stdin is None or stdin.is_closing():
+            return False
+        poll = select.poll()
+        poll.register(stdin.get_extra_info("pipe").fileno(), 0)
+        return not poll.poll(0)
 
     async def call(
         self, payload: bytes, seconds: float, *, wait: tuple[str, str] | None = None, can_cancel: bool = False
@@ -138,7 +153,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     async def kill(self) -> None:
         """End the process and its descendants, and wait until it is reaped. Calls in flight end with ChildKilled."""
-        self.alive = False
+        self._usable = False
         self._fail(ChildKilled())
         self._kill_group()
         await asyncio.shield(self.gone)  # one waiter that is cancelled must not end the wait of the others
@@ -166,7 +181,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
             for number, kind, payload in self._frames.feed(data):
                 self._take(number, kind, payload)
         except ValueError as error:  # too large, or no JSON
-            self.alive = False
+            self._usable = False
             self._fail(ChildDied(f"{self.name} sent an unreadable answer: {error}"))
             self._kill_group()
 
@@ -177,7 +192,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
             future.set_result(json.loads(payload))
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        self.alive = False
+        self._usable = False
         self._kill_group()  # a child whose pipe is closed can no longer be called, whether it lives or not
 
     def process_exited(self) -> None:
@@ -187,10 +202,10 @@ class ChildProcess(asyncio.SubprocessProtocol):
         asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.alive = False
-        self.ending = describe_exit(self._transport.get_returncode())
+        self._usable = False
+        self.code = self._transport.get_returncode()
         self._transport.close()
-        self._fail(ChildDied(f"{self.name} died: {self.ending}"))
+        self._fail(ChildDied(f"{self.name} died: {describe_exit(self.code)}", self.code))
         self.gone.set_result(None)
 
     def _release_pipes(self) -> None:

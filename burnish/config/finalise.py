@@ -6,6 +6,7 @@ need. It reads no file. `finalise_sft` does the same for supervised fine-tuning,
 what the user should be told.
 """
 
+from burnish.config.engines import check_engine, engine_spec
 from burnish.config.evaluation import EvalConfig
 from burnish.config.generation import GenerationConfig
 from burnish.config.needs import Needs
@@ -17,7 +18,6 @@ from burnish.config.rules.checkpoint import checkpoint
 from burnish.config.rules.cluster import cluster
 from burnish.config.rules.correction import correction
 from burnish.config.rules.critic import critic
-from burnish.config.rules.engine import deterministic, engine
 from burnish.config.rules.given import Given
 from burnish.config.rules.lora import lora
 from burnish.config.rules.offload import offload
@@ -51,8 +51,14 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
     run.require(config, EXAMPLES)
     run.expand_paths(config)
     rows.rows(config, given)
-    engine(config.actor_rollout_ref.rollout, config.actor_rollout_ref.model, sampling.ROLLOUT, given)
-    deterministic(config, sampling.ROLLOUT)
+    policy = config.actor_rollout_ref
+    check_engine(policy.rollout, policy.model, sampling.ROLLOUT, given)
+    if config.trainer.deterministic and not (spec := engine_spec(policy.rollout.name)).deterministic:
+        raise ConfigError(
+            f"trainer.deterministic=true with {sampling.ROLLOUT}.name={spec.name}: {spec.label} chooses its own "
+            "kernels, and what is batched together depends on when requests reach it; use "
+            f"{sampling.ROLLOUT}.name=native, or drop the first"
+        )
     sampling.lengths(config, given)
     agents(config, given)
     batch.group_size(config, given)
@@ -130,7 +136,7 @@ def finalise_generation(config: GenerationConfig, explicit: frozenset[str]) -> l
     run.require(config, GENERATION_EXAMPLES)
     run.expand_paths(config)
     generation.files(config, given)
-    engine(config.rollout, config.model, "rollout", given)
+    check_engine(config.rollout, config.model, "rollout", given)
     lora(config.model, "model", given, trains=False)
     default_loop(config.rollout, "rollout", given, do_search=config.do_search)
     generation.lengths(config, given)

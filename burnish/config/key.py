@@ -15,6 +15,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 METADATA = "burnish"
@@ -26,7 +27,7 @@ class Key:
 
     doc: str
     reader: str = ""
-    choices: tuple[Any, ...] = ()
+    choices: tuple[Any, ...] | str = ()
     import_path: bool = False
     refused: Mapping[str, str] = field(default_factory=dict)
     low: float | None = None
@@ -38,6 +39,14 @@ class Key:
     inert: str | None = None
     spellings: Mapping[str, str] = field(default_factory=dict)
     path: bool = False
+
+    @property
+    def options(self) -> tuple[Any, ...]:
+        """The values allowed; empty: any of the type."""
+        if not isinstance(self.choices, str):
+            return self.choices
+        module, _, name = self.choices.partition(":")
+        return tuple(getattr(import_module(module), name))
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ def key(
     doc: str,
     *,
     reader: str = "",
-    choices: tuple[Any, ...] = (),
+    choices: tuple[Any, ...] | str = (),
     import_path: bool = False,
     refused: Mapping[str, str] | None = None,
     low: float | None = None,
@@ -81,7 +90,8 @@ def key(
 
     reader       the file that reads the key, relative to `burnish/`; a test checks that it does. A key that nothing
                  reads has none: it is `later` or `inert`
-    choices      the values allowed; with `import_path`, also `package.module:name`
+    choices      the values allowed, or the table that has them, as package.module:name; with `import_path`, also a
+                 user's own as `package.module:name`
     refused      values that users know from elsewhere, each with the reason why it is no choice here
     low, above, high   bounds of a number: at least, more than, at most
     later        names a capability that this version lacks. As a string: every value but the default (and those in

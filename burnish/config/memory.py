@@ -11,11 +11,7 @@ An estimate, not a promise: it counts what grows with the model and the batch, a
                logits of a chunk of tokens and the activations of one pass (`passes.py`)
     update     gradients in float32
     figures    log-probs, values and scores: one layer at a time, and the logits of a chunk
-    sampling   keys and values: the native engine's pool has room for `max_num_seqs` sequences of full length, within
-               its share of the device; the hf engine keeps those of the sequences that run; a program with weights of
-               its own (vLLM) takes its share of a GPU for all it has, whatever it needs. On a CPU it has its weights
-               and the files that they come by, w·P each, and a pool by a rule of its own (`rules/vllm.py`, and for
-               SGLang `rules/sglang.py`)
+    sampling   keys and values and, of an engine with its own weights, these: `memory` in `rollout/<name>/spec.py`
 
 Several processes share a model by FSDP2. Of s that hold one copy together, each has
 
@@ -42,6 +38,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from burnish.config.engines import RolloutLoad, engine_spec
 from burnish.config.fsdp import FSDPConfig
 from burnish.config.model import ModelConfig
 from burnish.config.needs import Needs
@@ -59,12 +56,9 @@ from burnish.config.passes import (
 )
 from burnish.config.placement import ALONE, Split, fsdp_of, pool_of, split_of
 from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, PROCESS_REWARD_MODEL, REWARD_MODEL, PPOConfig
-from burnish.config.rules.sglang import kv_tokens
-from burnish.config.rules.vllm import GIB, kv_gib
 
 NOTHING = Needs()
 LAYERS_GATHERED = 2  # of a sharded model: the one at work and the next
-KV_BLOCK = 16  # tokens; `block_size` in rollout/native/engine.py
 OF = {CRITIC_MODEL: "the critic", PROCESS_REWARD_MODEL: "the process reward model", REWARD_MODEL: "the reward model"}
 
 
@@ -234,8 +228,14 @@ def estimate_memory(
     has_reference = config.reads_reference and not policy.model.has_lora
     reference = frozen.get(ACTOR_MODEL, 0) if has_reference else 0
     away = Away.of(config, held, reference) if on_gpu else Away()
-    kv = _kv_cache(config, sizes[ACTOR_MODEL], needs, memory_bytes, on_gpu) if ACTOR_MODEL in here else 0
-    keeps_kv = has_pool(config) and not (policy.rollout.free_cache_engine and (on_gpu or not is_program(config)))
+    engine, load = (
+        engine_spec(policy.rollout.name),
+        rollout_load(config, sizes[ACTOR_MODEL], needs, memory_bytes, on_gpu),
+    )
+    kv = engine.memory(load) if ACTOR_MODEL in here else 0
+    frees = policy.rollout.free_cache_engine and ("cuda" if on_gpu else "cpu") in engine.frees_memory
+    keeps_kv = engine.has_pool and not frees
+    shares = not split_of(config, ACTOR_MODEL).is_sharded and not config.staleness
     turns = [*_passes(config, sizes, held, away, micro_batch, on_gpu), *_updates(config, held, away, on_gpu)]
     there = {key: holding.weights + holding.state - away.of_model(key) for key, holding in held.items()}
     return Memory(
@@ -249,7 +249,7 @@ def estimate_memory(
         kv_cache=kv,
         keeps_kv=keeps_kv,
         turns=(*turns, *(() if keeps_kv or not kv else (Turn("keys and values", kv_cache=kv),))),
-        replica=_replica(config, sizes[ACTOR_MODEL]) if ACTOR_MODEL in here else 0,
+        replica=load.weights if ACTOR_MODEL in here and not shares and not engine.own_weights else 0,
     )
 
 
@@ -281,21 +281,30 @@ def host_memory() -> int:
     return min(total, int(text)) if text.isdigit() else total
 
 
-def has_pool(config: PPOConfig) -> bool:
-    """Whether the rollout engine takes memory for keys and values beforehand."""
-    return config.actor_rollout_ref.rollout.name != "hf"
-
-
-def is_program(config: PPOConfig) -> bool:
-    """Whether the rollout engine is a program in processes and with weights of its own. On a CPU it frees nothing."""
-    return config.actor_rollout_ref.rollout.name not in ("native", "hf")
-
-
 def sequences_at_a_time(config: PPOConfig, needs: Needs = NOTHING) -> int:
     """Sequences that the rollout engine generates together: at most the samples and greedy rows of one round."""
     rollout = config.actor_rollout_ref.rollout
     everywhere = config.data.gen_batch_size * (rollout.n + needs.greedy_baseline)
     return min(rollout.max_num_seqs, math.ceil(everywhere / pool_of(config, ACTOR_MODEL).processes))
+
+
+def rollout_load(
+    config: PPOConfig, facts: ModelSizes, needs: Needs, memory_bytes: int | None, on_gpu: bool
+) -> RolloutLoad:
+    """What the run asks of the rollout engine of one process."""
+    policy, rollout = config.actor_rollout_ref, config.actor_rollout_ref.rollout
+    width = BYTES[policy.model.dtype if rollout.dtype == "auto" else rollout.dtype]
+    return RolloutLoad(
+        rollout,
+        token_bytes=2 * facts.layers * facts.kv_heads * facts.head_dim * width,
+        weights=(facts.parameters + adapter_parameters(policy.model, facts)) * width,
+        longest=longest(config),
+        sequences=sequences_at_a_time(config, needs),
+        context=rollout.max_model_len or facts.context or longest(config),
+        processes=pool_of(config, ACTOR_MODEL).processes,
+        memory_bytes=memory_bytes,
+        on_gpu=on_gpu,
+    )
 
 
 def gib(count: float) -> str:
@@ -346,17 +355,6 @@ def _gathered(model: ModelConfig, facts: ModelSizes, fsdp: FSDPConfig, *, trains
     return (outside + layers * layer) * width + gradients
 
 
-def _replica(config: PPOConfig, facts: ModelSizes) -> int:
-    """Bytes of the copy that an engine in this process generates with; a process may share the policy's instead."""
-    shares = not split_of(config, ACTOR_MODEL).is_sharded and not config.staleness
-    return 0 if shares or is_program(config) else _generating(config, facts)
-
-
-def _generating(config: PPOConfig, facts: ModelSizes) -> int:
-    """Bytes of all weights in the type that they generate in."""
-    return (facts.parameters + adapter_parameters(config.actor_rollout_ref.model, facts)) * _width(config)
-
-
 def _pass_name(one: Pass) -> str:
     if one.size.startswith(REFERENCE_PASS):
         return "one pass of the reference"
@@ -371,40 +369,3 @@ def _updates(config: PPOConfig, held: Mapping[str, Holding], away: Away, on_gpu:
         if holding.summed and not (on_gpu and fsdp_of(config, key).offload_policy):
             name = "the optimiser's step" + (f" of {OF[key]}" if key in OF else "")
             yield Turn(name, brought=away.of_model(key), gradients=holding.summed)
-
-
-def _kv_cache(config: PPOConfig, facts: ModelSizes, needs: Needs, memory_bytes: int | None, on_gpu: bool) -> int:
-    """Bytes of keys and values; of a program, with its weights."""
-    rollout, per_token = config.actor_rollout_ref.rollout, _kv_per_token(config, facts)
-    in_use = sequences_at_a_time(config, needs) * longest(config) * per_token
-    if not has_pool(config):
-        return in_use
-    if is_program(config):
-        if on_gpu and memory_bytes is not None:
-            return int(rollout.gpu_memory_utilization * memory_bytes)
-        return _program(config, facts)
-    whole = (rollout.max_num_seqs * math.ceil(longest(config) / KV_BLOCK) + 1) * KV_BLOCK * per_token
-    return whole if memory_bytes is None else min(whole, int(rollout.gpu_memory_utilization * memory_bytes))
-
-
-def _program(config: PPOConfig, facts: ModelSizes) -> int:
-    """Bytes of a program on a CPU, with the files that its weights come by; of one that several processes share, the
-    part of one of them."""
-    rollout, per_token = config.actor_rollout_ref.rollout, _kv_per_token(config, facts)
-    context, workers = rollout.max_model_len or facts.context or longest(config), rollout.tensor_model_parallel_size
-    if rollout.name == "sglang":
-        kv = kv_tokens(per_token, context, rollout.max_num_seqs) * per_token
-    else:
-        kv = workers * kv_gib(per_token, context, rollout.max_num_seqs) * GIB
-    shared_by = workers if pool_of(config, ACTOR_MODEL).processes > 1 else 1
-    return (2 * _generating(config, facts) + kv) // shared_by
-
-
-def _kv_per_token(config: PPOConfig, facts: ModelSizes) -> int:
-    return 2 * facts.layers * facts.kv_heads * facts.head_dim * _width(config)
-
-
-def _width(config: PPOConfig) -> int:
-    """Bytes of a number in the type that generates."""
-    policy = config.actor_rollout_ref
-    return BYTES[policy.model.dtype if policy.rollout.dtype == "auto" else policy.rollout.dtype]

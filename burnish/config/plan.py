@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from burnish.config.engines import engine_spec
 from burnish.config.key import read, write
 from burnish.config.memory import (
     NOTHING,
@@ -20,11 +21,9 @@ from burnish.config.memory import (
     adapter_parameters,
     estimate_memory,
     gib,
-    has_pool,
     host_memory,
-    is_program,
     models_on,
-    sequences_at_a_time,
+    rollout_load,
 )
 from burnish.config.model import ModelConfig
 from burnish.config.needs import Needs
@@ -315,6 +314,8 @@ def _memory(
     trained = "adapter" if adapter else "weights"
     start = "" if config.process_reward.model.has_lora else ", and its start"
     slices = " (its part of them)" if pool.processes > 1 else ""
+    load = rollout_load(config, policy, needs, room, on_gpu)
+    name, how = engine_spec(load.rollout.name).memory_line(load, memory.keeps_kv)
     table = [
         ("weights", memory.weights, f"{count}{spread}"),
         ("masters", memory.masters, f"the {trained} in float32, which the optimiser steps on"),
@@ -333,7 +334,7 @@ def _memory(
         ("gradients", memory.gradients, gradients),
         ("logits", memory.logits, f"{policy.vocab:,} per token, of at most {at_a_time:,} tokens at a time"),
         ("activations", memory.activations, _pass(config, memory)),
-        _kv(config, needs, memory, room, on_gpu),
+        (name, memory.kv_cache, how),
     ]
     which = f" of {pool.name}" if len(pools_of(config)) > 1 else ""
     lines = [PlanLine(f"memory{which}: {name}", gib(size), how) for name, size, how in table if size]
@@ -354,20 +355,6 @@ def _pass(config: PPOConfig, memory: Memory) -> str:
     return f"{size}, " + (
         "recomputed, all but the inputs of layers" if is_recomputed(model) else "kept for the backward pass"
     )
-
-
-def _kv(config: PPOConfig, needs: Needs, memory: Memory, memory_bytes: int, on_gpu: bool) -> tuple[str, int, str]:
-    rollout = config.actor_rollout_ref.rollout
-    if not has_pool(config):
-        how = f"{sequences_at_a_time(config, needs)} sequences of {longest(config)} tokens"
-        return "KV cache", memory.kv_cache, how
-    if is_program(config):
-        more = "" if on_gpu else ", and the files that its weights come by"
-        more += ", also while it trains" if memory.keeps_kv else ""
-        return "rollout engine", memory.kv_cache, f"weights, keys and values of {rollout.name}'s own processes{more}"
-    how = f"rollout.max_num_seqs={rollout.max_num_seqs} sequences of {longest(config)} tokens"
-    how += f", at most {rollout.gpu_memory_utilization:g} of {gib(memory_bytes)}"
-    return "KV pool", memory.kv_cache, how + (", also while it trains" if memory.keeps_kv else "")
 
 
 def _peak(memory: Memory) -> str:

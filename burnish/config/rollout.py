@@ -13,7 +13,7 @@ from burnish.config.model import DTYPE_SPELLINGS, DTYPES
 ACTOR = "workers/actor_rollout_ref.py"
 ROLLOUTS = "workers/rollouts.py"
 EXPERIENCE = "trainer/experience.py"
-VLLM, SGLANG = "rollout/vllm/arguments.py", "rollout/sglang/arguments.py"
+VLLM = "rollout/vllm/arguments.py"
 IN_PROCESS, NATIVE = "rollout/in_process.py", "rollout/native/engine.py"
 TOOL_LOOP, ENVIRONMENT = "agents/loops/tool.py", "agents/environment.py"
 CALL_FORMATS = (
@@ -97,17 +97,9 @@ class TrainingAgentConfig(AgentConfig):
     )
 
 
-@dataclass
-class EngineKwargs:
-    """Arguments handed to an external engine as they are."""
-
-    vllm: dict[str, Any] = key({}, "arguments for vLLM's engine, besides those that have a key", reader=VLLM)
-    sglang: dict[str, Any] = key({}, "arguments for SGLang's engine, besides those that have a key", reader=SGLANG)
-
-
 def engine_key(reader: str) -> Any:
     """The key that chooses an engine."""
-    return key("native", "rollout engine", reader=reader, choices=("native", "hf", "vllm", "sglang"))
+    return key("native", "rollout engine", reader=reader, choices="burnish.rollout:ENGINES")
 
 
 @dataclass
@@ -165,7 +157,11 @@ class BaseRolloutConfig:
     )
     multi_turn: MultiTurnConfig = section(MultiTurnConfig)
     agent: AgentConfig = section(AgentConfig)
-    engine_kwargs: EngineKwargs = section(EngineKwargs)
+    engine_kwargs: dict[str, dict[str, Any]] = key(
+        {},
+        "further arguments for the program of an engine, by its name, as in engine_kwargs.vllm.block_size=16",
+        reader=VLLM,
+    )
     disable_log_stats: bool = key(True, "no statistics of the engine in its log", inert="engines log none")
 
 

@@ -65,8 +65,8 @@ def is_text(known: KnownKey) -> bool:
 def allowed(known: KnownKey) -> str:
     """What a key takes, in words: its choices, or its type and range."""
     about = known.about
-    if about.choices:
-        options = [show(choice) for choice in about.choices]
+    if about.options:
+        options = [show(choice) for choice in about.options]
         options += [NAMES[kind] for kind in _members(known.type) if kind in (int, float)]
         options += ["your own as package.module:name"] if about.import_path else []
         return "one of " + ", ".join(options)
@@ -172,7 +172,7 @@ _CASTS = {bool: _to_bool, int: _to_int, float: _to_float, str: _to_str, dict: _t
 def _check_choice(known: KnownKey, value: Any) -> None:
     """Choices bind strings; a number or truth value beside them has been checked by its type."""
     about = known.about
-    if not about.choices or not isinstance(value, str) or value in about.choices:
+    if not about.options or not isinstance(value, str) or value in about.options:
         return
     if about.import_path and IMPORT_PATH.match(value):
         return

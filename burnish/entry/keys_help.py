@@ -84,7 +84,7 @@ def line(key: KnownKey) -> str:
 
     about = key.about
     remarks = [about.doc]
-    if about.choices:
+    if about.options:
         remarks.append(allowed(key))
     if names := [name for table in (advantages.TABLE, losses.TABLE) if table.key == key.name for name in table.entries]:
         remarks.append("built in: " + ", ".join(names))

@@ -1,15 +1,15 @@
 """Rollout engines by name. The contract is `rollout/base.py`; an engine is imported only when it is made.
 
-Adding an engine is adding a file and a line in `ENGINES`.
+Adding an engine is adding a folder and a line in `ENGINES`: the module with its `SPEC` (`config/engines.py`), which
+imports no torch and names the engine's class.
 """
 
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from burnish.config.rules.engine import on_a_cpu, on_devices
+from burnish.config.engines import engine_spec
 from burnish.config.rules.given import Given
-from burnish.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from burnish.rollout.base import RolloutEngine
 
 ENGINES = {
-    "native": "burnish.rollout.native.engine:NativeEngine",
-    "hf": "burnish.rollout.hf:HFEngine",
-    "vllm": "burnish.rollout.vllm.engine:VLLMEngine",
-    "sglang": "burnish.rollout.sglang.engine:SGLangEngine",
+    "native": "burnish.rollout.native.spec",
+    "hf": "burnish.rollout.hf.spec",
+    "vllm": "burnish.rollout.vllm.spec",
+    "sglang": "burnish.rollout.sglang.spec",
 }
 
 
@@ -42,11 +42,8 @@ def make_engine(
 
 
 def engine_class(name: str) -> Any:
-    """The class of the engine called `name`; what it is about, before one is made."""
-    there = ", ".join(f"rollout.name={known}" for known in ENGINES)
-    if name not in ENGINES:
-        raise ConfigError(f"actor_rollout_ref.rollout.name={name!r} is no rollout engine; this version has {there}")
-    module_name, class_name = ENGINES[name].split(":")
+    """The class of the engine called `name`, which is imported here."""
+    module_name, class_name = engine_spec(name).path.split(":")
     return getattr(import_module(module_name), class_name)
 
 
@@ -69,11 +66,12 @@ def load_engine(
     from burnish.models.device import dtype_on
     from burnish.models.loading import load_causal_lm
 
-    on_devices(rollout, "rollout", torch.cuda.device_count() if device.type == "cuda" else 0, choice)
+    spec = engine_spec(rollout.name, choice)
+    spec.check_devices(rollout, "rollout", torch.cuda.device_count() if device.type == "cuda" else 0, choice)
     if device.type == "cpu":
-        on_a_cpu(rollout, "rollout", Given(), choice)
+        spec.check_cpu(rollout, "rollout", Given(), choice)
     dtype = dtype_on(device, dtype or model.dtype)
-    if engine_class(rollout.name).own_weights:
+    if spec.own_weights:
         return _load_program(model, tokenizer, rollout, dtype)
     module = load_causal_lm(model.path, model, device, dtype).requires_grad_(False)
     return make_engine(rollout.name, module, tokenizer, rollout)

@@ -11,14 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from burnish.config.engines import engine_spec
 from burnish.config.model import DTYPES, ModelConfig
 from burnish.config.rollout import RolloutConfig
-from burnish.config.rules.engine import PROGRAMS
-from burnish.config.rules.vllm import COOLEST, HOTTEST
 from burnish.errors import ConfigError, ModelError
 from burnish.models.facts import read_model_facts
 from burnish.models.folder import resolve_path
-from burnish.rollout import ENGINES, load_engine
+from burnish.rollout import load_engine
 
 if TYPE_CHECKING:
     import torch
@@ -66,18 +65,13 @@ class ServedModel:
 
 def temperature_problem(engine_name: str, temperature: float) -> str | None:
     """Why an engine cannot sample at a temperature, if so."""
-    if engine_name != "vllm" or temperature == 0 or COOLEST <= temperature <= HOTTEST:
-        return None
-    return f"temperature {temperature:g}: vLLM takes 0 (greedy), or {COOLEST:g} to {HOTTEST:g}; choose one of these"
+    problem = engine_spec(engine_name).temperature_problem(temperature)
+    return problem and f"temperature {problem}"
 
 
 def check(options: ModelOptions) -> None:
     """Everything that can be wrong with the options and seen without loading anything."""
-    there = ", ".join(ENGINES)
-    if options.engine not in ENGINES:
-        raise ConfigError(f"--engine {options.engine}: no such engine; this version has {there}")
-    if options.engine in PROGRAMS:
-        PROGRAMS[options.engine].need(f"{CHOICE}{options.engine}", CHOICE)
+    engine_spec(options.engine, CHOICE).check_installed(f"{CHOICE}{options.engine}", CHOICE)
     if options.dtype not in DTYPES:
         raise ConfigError(f"--dtype {options.dtype}: choose one of {', '.join(DTYPES)}")
     own = read_model_facts(resolve_path(options.folder)).context

@@ -17,6 +17,7 @@ import torch
 from burnish.algorithms.aggregate import Counts
 from burnish.algorithms.correction import is_gap
 from burnish.algorithms.losses import needs_of, policy_loss, token_choice
+from burnish.config.engines import engine_spec
 from burnish.controller import Dispatch, register
 from burnish.engine.batching import MicroBatch
 from burnish.engine.dump import BadSteps, Update
@@ -66,8 +67,8 @@ class ActorRolloutRefWorker(TrainedModelWorker):
         self.engine = self.replica.engine
         if self.device.type == "cuda":
             is_fused = isinstance(self.actor.forward.backbone, FusedBackbone)
-            native = self.config.actor_rollout_ref.rollout.name == "native"
-            compile_ahead(self.replica.module, rollout=native, training=is_fused)
+            own_kernels = engine_spec(self.config.actor_rollout_ref.rollout.name).own_kernels
+            compile_ahead(self.replica.module, rollout=own_kernels, training=is_fused)
         if not self.config.agents_apart:
             self.rollouts = Rollouts(self.config, self.tokenizer, self.engine)
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from burnish.config import PPOConfig
+from burnish.config.engines import engine_spec
 from burnish.config.rules.cluster import refuse_spans
 from burnish.engine.batching import MicroBatch
 from burnish.engine.packing import pack
@@ -31,7 +32,7 @@ from burnish.engine.sharding import checksums, computes_in, slices_of, whole_buc
 from burnish.engine.trainable import Trainable
 from burnish.errors import RolloutError
 from burnish.protocol import DataProto
-from burnish.rollout import engine_class, make_engine
+from burnish.rollout import make_engine
 from burnish.rollout.base import RolloutEngine, Sampling
 from burnish.rollout.engine_loop import EngineLoop
 from burnish.rollout.hosted.canary import length, proof, rounding, sequence
@@ -73,7 +74,7 @@ class Replica:
     ):
         rollout = config.actor_rollout_ref.rollout
         self.actor, self.frees_memory = actor, rollout.free_cache_engine
-        self.is_program = engine_class(rollout.name).own_weights
+        self.is_program = engine_spec(rollout.name).own_weights
         self.shares = actor.mesh is None and not config.staleness and not self.is_program
         self.dtype = actor.module.dtype if actor.mesh is None else computes_in(actor.module)
         if self.is_program and rollout.dtype == "auto":

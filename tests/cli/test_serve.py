@@ -13,7 +13,7 @@ import pytest
 
 from burnish.cli import serve as command
 from burnish.cli.main import main
-from burnish.config.rules import program
+from burnish.rollout.hosted import spec
 from burnish.serving import server
 from burnish.serving.loading import ModelOptions, own_name, pick_dtype
 
@@ -69,8 +69,8 @@ def test_mistakes_are_told_without_torch(tmp_path):
     program = (
         "import sys\n"
         "from burnish.cli.main import main\n"
-        "from burnish.config.rules import program\n"
-        "program.find_spec = lambda name: None\n"
+        "from burnish.rollout.hosted import spec\n"
+        "spec.find_spec = lambda name: None\n"
         f"assert main(['serve', {str(tmp_path)!r}]) == 2 and main(['serve', '--port', 'x', 'm']) == 2\n"
         f"assert main(['chat', {str(tmp_path)!r}]) == 2 and main(['serve', {NANO!r}, '--engine', 'vllm']) == 2\n"
         "assert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"
@@ -111,11 +111,11 @@ def test_two_servers_that_start_at_once_do_not_share_a_port():
         (["--host", "192.0.2.1"], "--host 192.0.2.1: not an address of this machine"),
         (["--max-model-len", "5000"], "--max-model-len 5000: the model's context is 1024 tokens; lower it"),
         (["--engine", "vllm"], "--engine vllm needs the package vllm, which is not installed"),
-        (["--engine", "nope"], "--engine nope: no such engine; this version has native, hf, vllm, sglang"),
+        (["--engine", "nope"], "--engine nope: unknown rollout engine; this version has native, hf, vllm, sglang"),
     ],
 )
 def test_what_is_wrong_is_told_before_the_model_loads(flags, message, capsys, monkeypatch, unloaded):
-    monkeypatch.setattr(program, "find_spec", lambda name: None)
+    monkeypatch.setattr(spec, "find_spec", lambda name: None)
     assert main(["serve", NANO, "--port", "0", *flags]) == 2
     assert message in capsys.readouterr().err
 

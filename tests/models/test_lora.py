@@ -24,7 +24,7 @@ from burnish.models.loading import (
 from burnish.models.lora import adapter_off, add_adapter, has_adapter, lora_of, save_adapter
 from burnish.models.tiny import write_tiny_model
 from burnish.rollout.base import Request, Sampling
-from burnish.rollout.hf import HFEngine
+from burnish.rollout.hf.engine import HFEngine
 from burnish.rollout.native.engine import NativeEngine
 
 IDS = torch.arange(3, 40)[None]

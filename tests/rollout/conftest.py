@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from burnish.models.tiny import write_tiny_model
 from burnish.rollout.base import Request
-from burnish.rollout.hf import HFEngine
+from burnish.rollout.hf.engine import HFEngine
 
 # So that a failure there shows the values.
 pytest.register_assert_rewrite("tests.rollout.hosted.contract", "tests.rollout.hosted.supervised_contract")

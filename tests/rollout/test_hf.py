@@ -13,7 +13,7 @@ from burnish.errors import ConfigError, NotAvailable, RolloutError
 from burnish.models.tiny import write_tiny_model
 from burnish.rollout import make_engine
 from burnish.rollout.base import Request, Sampling, uniforms
-from burnish.rollout.hf import HFEngine
+from burnish.rollout.hf.engine import HFEngine
 from burnish.rollout.sampler import sample
 
 
@@ -375,7 +375,7 @@ def test_engines_by_name(module, tokenizer):
     assert (type(engine), engine.max_num_seqs, engine.context) == (HFEngine, 3, 40)
     with pytest.raises(ConfigError, match=r"package vllm, .*rollout\.name=native"):
         make_engine("vllm", module, tokenizer, RolloutConfig())
-    with pytest.raises(ConfigError, match=r"'vlm' is no rollout engine; .*rollout\.name=hf"):
+    with pytest.raises(ConfigError, match=r"rollout\.name=vlm: unknown rollout engine; .* hf"):
         make_engine("vlm", module, tokenizer, RolloutConfig())
 
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from burnish.errors import RolloutError
 from burnish.models.tiny import write_tiny_model
 from burnish.rollout.base import Request, Sampling
-from burnish.rollout.hf import HFEngine
+from burnish.rollout.hf.engine import HFEngine
 
 LONG = Sampling(max_tokens=40, ignore_eos=True, seed=7)
 
@@ -109,7 +109,7 @@ def test_a_long_prompt_does_not_widen_the_short_rows(module, tokenizer, monkeypa
         shares.append(mask.sum().item() / mask.numel())
 
     hook = module.register_forward_pre_hook(watch, with_kwargs=True)
-    monkeypatch.setattr("burnish.rollout.hf_batch.SMALL", 0)
+    monkeypatch.setattr("burnish.rollout.hf.batch.SMALL", 0)
     got, finished = one_after_another(joining(module, tokenizer), requests, steps_between)
     hook.remove()
     assert [c.token_ids for c in got] == [c.token_ids for c in expected]
@@ -161,7 +161,7 @@ def test_a_join_that_fails_ends_both_and_not_the_engine(module, tokenizer, monke
 
     engine = joining(module, tokenizer)
     with monkeypatch.context() as patch:
-        patch.setattr("burnish.rollout.hf_batch._widened", no_room)
+        patch.setattr("burnish.rollout.hf.batch._widened", no_room)
 
         async def main():
             calls = [asyncio.create_task(engine.generate(Request([5, 6], LONG, request_id="long")))]

@@ -3,6 +3,8 @@
 A program is one of the test's own; `hosted/test_engine.py` has one in a process.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,8 +12,9 @@ from burnish.config.model import ModelConfig
 from burnish.config.rollout import RolloutConfig
 from burnish.errors import EngineLost, RolloutError
 from burnish.rollout import load_engine
-from burnish.rollout.hf import HFEngine
+from burnish.rollout.hf.engine import HFEngine
 from burnish.rollout.hosted.canary import ROUNDING, TOKENS
+from burnish.rollout.native.spec import SPEC
 from burnish.rollout.supervised import Supervised
 
 GPU = torch.device("cuda", 0)
@@ -56,6 +59,7 @@ class Program(HFEngine):
 def program(monkeypatch):
     Program.made, Program.fails = [], []
     monkeypatch.setattr("burnish.rollout.engine_class", lambda name: Program)
+    monkeypatch.setattr("burnish.rollout.engine_spec", lambda *choice: replace(SPEC, own_weights=True))
     return Program
 
 

@@ -11,7 +11,7 @@ import torch
 from burnish.errors import EngineLost, RolloutError
 from burnish.rollout.base import Request, Sampling
 from burnish.rollout.engine_loop import EngineLoop
-from burnish.rollout.hf import HFEngine
+from burnish.rollout.hf.engine import HFEngine
 from burnish.rollout.native.engine import NativeEngine
 from burnish.rollout.supervised import Supervised
 from tests.rollout.renewing import LOOK_S, PATIENT_S, all_have_asked, in_time, log_is_whole, until

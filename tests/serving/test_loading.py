@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from burnish.config.rules import program
 from burnish.errors import ConfigError, NotAvailable
+from burnish.rollout.hosted import spec
 from burnish.serving.loading import ModelOptions, load
 
 NANO = str(Path(__file__).parents[2] / "burnish" / "models" / "nano")
@@ -17,8 +17,8 @@ def installed(monkeypatch):
     """`installed(version)`: as if that version of every program were there."""
 
     def pretend(version):
-        monkeypatch.setattr(program, "find_spec", lambda name: name)
-        monkeypatch.setattr(program, "version", lambda name: version)
+        monkeypatch.setattr(spec, "find_spec", lambda name: name)
+        monkeypatch.setattr(spec, "version", lambda name: version)
 
     return pretend
 

@@ -36,7 +36,7 @@ def test_it_answers_and_leaves_nothing_behind(monkeypatch, capfd, name):
             found["answers"] = [ask(url, temperature=0.7, max_tokens=64) for _ in range(2)]
             found["cold"] = ask(url, temperature=0.005)
             program = engine.engine
-            found["group"] = program.process.process.pid
+            found["group"] = program.process.pid
             found["processes"] = members(found["group"])
             found["files"] = [program.weights.path, Path(program._place.name), program.process.log_file]
             found["were there"] = [file.exists() for file in found["files"]]

@@ -22,12 +22,12 @@ from burnish.cli.main import main
 from burnish.config import GenerationConfig
 from burnish.config.key import keys_of
 from burnish.config.model import ModelConfig
-from burnish.config.rules import program
 from burnish.data.chat import ChatRenderer
 from burnish.data.files import read_rows, write_parquet
 from burnish.data.tasks import arithmetic
 from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.rewards.scores.arithmetic import compute_score
+from burnish.rollout.hosted import spec
 from burnish.tracking import watchdog
 from burnish.trainer import generation
 from burnish.trainer.response_file import NEUTRAL
@@ -415,7 +415,7 @@ def test_rows_choose_their_agent_loop(made, place):
     ],
 )
 def test_a_mistake_is_told_in_one_line_before_a_model_is_loaded(refuses, monkeypatch, keys, words):
-    monkeypatch.setattr(program, "find_spec", lambda name: None)
+    monkeypatch.setattr(spec, "find_spec", lambda name: None)
     assert words in refuses(*keys)
 
 

@@ -18,8 +18,8 @@ from burnish.data.files import write_parquet
 from burnish.errors import DeadlineError
 from burnish.models.tiny import write_tiny_model
 from burnish.rewards import scoring
-from burnish.rollout.hf import HFEngine
-from burnish.rollout.hf_batch import LeftPaddedBatch
+from burnish.rollout.hf.batch import LeftPaddedBatch
+from burnish.rollout.hf.engine import HFEngine
 from burnish.tracking import watchdog
 from burnish.tracking.run_status import read_status
 from burnish.trainer import checkpoint

@@ -11,7 +11,7 @@ from burnish.config.model import ModelConfig
 from burnish.config.rollout import RolloutConfig
 from burnish.models.loading import load_causal_lm
 from burnish.rollout.base import Sampling
-from burnish.rollout.hf import HFEngine
+from burnish.rollout.hf.engine import HFEngine
 from burnish.rollout.native.engine import NativeEngine
 from burnish.workers.rollout_metrics import engine_metrics, with_speed
 

@@ -10,7 +10,7 @@ from burnish.config.optim import OptimConfig
 from burnish.engine.trainable import Trainable
 from burnish.errors import RolloutError
 from burnish.models.tiny import write_tiny_model
-from burnish.rollout.hf import HFEngine
+from burnish.rollout.hf.engine import HFEngine
 from burnish.rollout.hosted.canary import ROUNDING, rounding
 from burnish.workers.replica import HEAT, TOP_K, Replica
 

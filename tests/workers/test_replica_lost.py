@@ -9,7 +9,7 @@ from burnish.engine.trainable import Trainable
 from burnish.errors import EngineLost, RolloutError
 from burnish.models.tiny import write_tiny_model
 from burnish.rollout.base import Sampling
-from burnish.rollout.hf import HFEngine
+from burnish.rollout.hf.engine import HFEngine
 from burnish.rollout.supervised import Supervised
 from burnish.workers import replica as replica_module
 from burnish.workers.replica import Replica

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from burnish.config.engines import engine_spec
 from burnish.config.fsdp import FSDPConfig
 from burnish.config.nearest import nearest
 from burnish.config.placement import (
@@ -23,7 +24,6 @@ from burnish.config.placement import (
     ulysses_of,
 )
 from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, REWARD_MODEL, PPOConfig
-from burnish.config.rules.engine import PROGRAMS, on_a_cpu, on_devices
 from burnish.config.rules.given import Given
 from burnish.config.values import show
 from burnish.errors import ConfigError, NotAvailable
@@ -73,7 +73,13 @@ def devices(config: PPOConfig, explicit: frozenset[str], gpus: int) -> list[str]
         trainer.n_gpus_per_node = max(1, gpus)
         _split(config, given)
         _span(config)
-    _engine_devices(config, given, gpus)
+    rollout, spec = config.actor_rollout_ref.rollout, engine_spec(config.actor_rollout_ref.rollout.name)
+    if gpus and config.trainer.executor == "ray":
+        refuse_spans(rollout.tensor_model_parallel_size)
+    spec.check_devices(rollout, ROLLOUT, gpus, f"{ROLLOUT}.name=")
+    # With Ray, other machines may have GPUs where this one has none.
+    if trainer.device == "cpu" or (not gpus and trainer.executor == "local"):
+        spec.check_cpu(rollout, ROLLOUT, given, f"{ROLLOUT}.name=")
     wanted = sum(pool.processes for pool in pools_of(config))
     if gpus and wanted > gpus and config.ray_init.address is None:
         key = f"{POOLS}={show(trainer.resource_pools)}" if trainer.resource_pools else f"{PER_NODE}={wanted}"
@@ -84,16 +90,6 @@ def devices(config: PPOConfig, explicit: frozenset[str], gpus: int) -> list[str]
     if said := describe(config):
         given.say(said)
     return given.notices
-
-
-def _engine_devices(config: PPOConfig, given: Given, gpus: int) -> None:
-    rollout = config.actor_rollout_ref.rollout
-    if gpus and config.trainer.executor == "ray":
-        refuse_spans(rollout.tensor_model_parallel_size)
-    on_devices(rollout, ROLLOUT, gpus)
-    # With Ray, other machines may have GPUs where this one has none.
-    if config.trainer.device == "cpu" or (not gpus and config.trainer.executor == "local"):
-        on_a_cpu(rollout, ROLLOUT, given)
 
 
 def refuse_spans(size: int) -> None:
@@ -253,7 +249,7 @@ def _check_policy(config: PPOConfig) -> None:
     if config.actor_rollout_ref.actor.fsdp_config.param_offload and pool_of(config, ACTOR_MODEL).processes == 1:
         name = config.actor_rollout_ref.rollout.name
         why = "the rollout engine generates with the actor's own weights, where they lie"
-        if name in PROGRAMS:
+        if engine_spec(name).own_weights:
             why = f"weights of an actor in one process are not parked, although {ROLLOUT}.name={name} has its own"
         raise ConfigError(
             f"{ACTOR}.fsdp_config.param_offload=true: {why}; use {ACTOR}.fsdp_config.optimizer_offload, "

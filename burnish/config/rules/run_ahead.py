@@ -1,6 +1,7 @@
 """Generation that runs ahead of training: what it needs, and what it does not go with."""
 
 from burnish.config.bounds import SECTION as CORRECTION
+from burnish.config.engines import engine_spec
 from burnish.config.ppo import PPOConfig
 from burnish.config.rules.correction import CORRECTING
 from burnish.config.rules.given import Given
@@ -22,9 +23,9 @@ def run_ahead(config: PPOConfig, given: Given) -> None:
         given.say(f"{SECTION}.enable=true with {STALENESS}=0 is the synchronous loop; {STALENESS}=1 runs ahead")
         return
     asked = f"{STALENESS}={ahead.staleness}"
-    if rollout.name == "hf":
+    if not engine_spec(rollout.name).in_flight_updates:
         raise ConfigError(
-            f"{asked} with {ROLLOUT}.name=hf: this engine cannot take new weights while it generates; use "
+            f"{asked} with {ROLLOUT}.name={rollout.name}: this engine cannot take new weights while it generates; use "
             f"{ROLLOUT}.name=native"
         )
     if config.data.augment.enable:

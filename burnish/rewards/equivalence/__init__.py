@@ -14,6 +14,6 @@ r"""Are two answers the same mathematics? Used by the scorers math, math_dapo, p
 Nothing here evaluates text as Python; child.py says how that is kept true of math-verify and sympy as well.
 """
 
-from burnish.rewards.equivalence.judge import DEFAULT_SECONDS, LONGEST, Verdict, equivalent
+from burnish.rewards.equivalence.judge import DEFAULT_SECONDS, LONGEST, Equivalence, equivalent
 
-__all__ = ["DEFAULT_SECONDS", "LONGEST", "Verdict", "equivalent"]
+__all__ = ["DEFAULT_SECONDS", "LONGEST", "Equivalence", "equivalent"]

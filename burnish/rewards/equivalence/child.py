@@ -1,8 +1,7 @@
-"""The process that runs math-verify: `python -m burnish.rewards.equivalence.child PARENT`, started by algebra.py.
+"""The process that runs math-verify: `python -m burnish.rewards.equivalence.child`, started by algebra.py.
 
-Consumes questions, one JSON object per line of its standard input: {"answer", "truth", "seconds"}. Hands on one line
-each on what was its standard output: {"equal", "unreadable_truth", "seconds"} with the processor time it took, or
-{"error"}. The first line is {} once it is ready, or {"failed": why}.
+Consumes calls (burnish/child): {"answer", "truth", "seconds"}. Answers {"equal", "unreadable_truth", "seconds"} with
+the processor time it took, or {"error"}. The first call asks whether it is ready: {}, or {"failed": why}.
 
 What it is given was written by a policy, so it is confined:
 - **No text is evaluated.** math-verify's reader of plain expressions (`ExprExtractionConfig`) ends in sympy's
@@ -18,10 +17,9 @@ What it is given was written by a policy, so it is confined:
   whatever it computes; a machine that is busy with other things does not use them up.
 """
 
-import ctypes
-import json
 import logging
 import os
+import pickle
 import resource
 import signal
 import sys
@@ -29,8 +27,9 @@ import time
 from types import FrameType
 from typing import Any
 
+from burnish.child.frames import Parent
+
 MEMORY = 2 * 2**30
-_SET_PDEATHSIG = 1  # prctl
 _GENERATORS = {"collections", "dataclasses", "sympy.polys.monomials"}
 _REFUSED = ("os.", "socket.", "subprocess.", "shutil.", "pty.", "ctypes.", "fcntl.", "urllib.", "http.")
 _ALLOWED = {"os.listdir", "os.scandir"}  # for imports
@@ -38,22 +37,20 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def main() -> None:
-    end_with_parent(int(sys.argv[1]))
-    questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-    os.dup2(0, 1)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    parent = Parent(kill_group=False, limits={"AS": MEMORY, "CORE": 0}, die_at_once=True)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    first, _, _ = parent.receive()
     try:
         verifier = Verifier()
         confine()
         verifier.test()
-    except Exception as error:  # noqa: BLE001  whatever it is, the parent says it
-        answers.write(json.dumps({"failed": f"{type(error).__name__}: {error}"}).encode() + b"\n")
+    except Exception as error:  # noqa: BLE001  whatever it is, the parent reports it
+        parent.send(first, {"failed": f"{type(error).__name__}: {error}"})
         return
-    answers.write(b"{}\n")
-    for line in questions:
-        answers.write(json.dumps(reply(verifier, json.loads(line))).encode() + b"\n")
+    parent.send(first, {})
+    while True:
+        number, _, question = parent.receive()
+        parent.send(number, reply(verifier, pickle.loads(question)))  # noqa: S301  from the parent, privately
 
 
 def reply(verifier: "Verifier", question: dict[str, Any]) -> dict[str, Any]:
@@ -133,12 +130,6 @@ def _number(text: str) -> Any:
 
     digits = text.replace(",", "").replace(" ", "")
     return Integer(int(digits)) if digits.isdecimal() else Float(digits)
-
-
-def end_with_parent(parent: int) -> None:
-    ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before this process could ask to be told
-        sys.exit()
 
 
 def confine() -> None:

@@ -1,4 +1,4 @@
-r"""`equivalent(answer, truth)`: whether two answers are the same mathematics. Consumes text, hands on a `Verdict`.
+r"""`equivalent(answer, truth)`: whether two answers are the same mathematics. Consumes text, hands on a `Equivalence`.
 
 Both are tidied, cut into forms and compared part by part. What is certain is decided here, in both directions: equal
 text, words, units, and numbers, by exact arithmetic. What is left (letters, functions, higher roots, systems of
@@ -26,7 +26,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from burnish.rewards.equivalence import algebra, exact
+from burnish.rewards.equivalence import exact
 from burnish.rewards.equivalence.forms import (
     Form,
     Matrix,
@@ -59,7 +59,7 @@ _SPACED_UNIT = re.compile(r"(?<=\d)\s+([msghl])\s*$")
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Equivalence:
     """`asked`: how often math-verify was needed."""
 
     equal: bool
@@ -68,14 +68,14 @@ class Verdict:
     asked: int = 0
 
 
-def equivalent(answer: str, truth: str, seconds: float = DEFAULT_SECONDS, tolerance: float = 0.0) -> Verdict:
+def equivalent(answer: str, truth: str, seconds: float = DEFAULT_SECONDS, tolerance: float = 0.0) -> Equivalence:
     """Whether `answer` is the same mathematics as `truth`. WorkerError: math-verify could not be asked."""
     if max(len(answer), len(truth)) > LONGEST:
-        return Verdict(False)
+        return Equivalence(False)
     if answer == truth:
-        return Verdict(True)
+        return Equivalence(True)
     if _INTEGER.fullmatch(answer) and _INTEGER.fullmatch(truth):
-        return Verdict(int(answer) == int(truth))
+        return Equivalence(int(answer) == int(truth))
     wanted = _form(truth)
     comparison = _Comparison(seconds, tolerance)
     equal = timed_out = False
@@ -83,7 +83,7 @@ def equivalent(answer: str, truth: str, seconds: float = DEFAULT_SECONDS, tolera
         equal = comparison.equal(_said(answer, _is_choice(wanted)), wanted)
     except TimeoutError:
         timed_out = True
-    return Verdict(equal, timed_out, comparison.unreadable_truth, comparison.asked)
+    return Equivalence(equal, timed_out, comparison.unreadable_truth, comparison.asked)
 
 
 @functools.lru_cache(maxsize=4096)  # the responses to one prompt share their truth, and often their answers
@@ -266,6 +266,8 @@ class _Comparison:
 
     def ask(self, answer: Form, truth: Form) -> bool:
         """What math-verify says, if the texts are such as it may read."""
+        from burnish.rewards.equivalence import algebra  # asyncio and processes, which most answers do not need
+
         said, wanted = texts_of(answer, truth)
         if not may_be_read(wanted):
             self.unreadable_truth = True

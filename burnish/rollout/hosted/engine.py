@@ -30,8 +30,8 @@ from burnish.config.rollout import RolloutConfig
 from burnish.errors import EngineLost, NotAvailable, RolloutError
 from burnish.rollout.admission import Admitting
 from burnish.rollout.base import Completion, FinishReason, OnToken, Request, RolloutStats, Sampling
-from burnish.rollout.hosted.messages import Abort, Ask, Failed, Tokens
-from burnish.rollout.hosted.process import CLOSED, HostProcess
+from burnish.rollout.hosted.messages import HostedRequest, HostedTokens
+from burnish.rollout.hosted.process import CLOSED, FIRST_REQUEST, HostProcess
 from burnish.rollout.hosted.weights import Proof, WeightFolder
 from burnish.rollout.request import RequestState
 
@@ -50,14 +50,14 @@ class Flight:
     is_ended: bool = False  # by the program
     is_aborted: bool = False
 
-    def take(self, tokens: Tokens, version: int) -> None:
+    def take(self, tokens: HostedTokens, version: int) -> None:
         """What goes wrong here, in the caller's `on_token` or with a stop string, is the caller's error."""
         try:
             self._take(tokens, version)
         except Exception as error:  # noqa: BLE001 (it rises where the request is awaited)
             self.fail(error)
 
-    def _take(self, tokens: Tokens, version: int) -> None:
+    def _take(self, tokens: HostedTokens, version: int) -> None:
         request = self.request
         for token_id, log_prob in zip(tokens.token_ids, tokens.log_probs, strict=True):
             if request.done:
@@ -167,7 +167,7 @@ class HostedEngine(Admitting):
 
     def _start(self) -> None:
         self._flights: dict[int, Flight] = {}
-        self._numbers = itertools.count()
+        self._numbers = itertools.count(FIRST_REQUEST)
         self._has_weights = False
         self._logs.mkdir(parents=True, exist_ok=True)
         self.process = HostProcess(
@@ -177,7 +177,7 @@ class HostedEngine(Admitting):
             [self.weights.path, Path(self._place.name)],
             self._environment,
             _new_file(self._logs, self.name),
-            self._told,
+            self._on_tokens,
             self._fail_all,
             self._heartbeat_s,
         )
@@ -212,17 +212,15 @@ class HostedEngine(Admitting):
         streams = request.matcher is not None or request.on_token is not None
         prompt_ids = [int(token_id) for token_id in request.prompt_ids]
         try:
-            self.process.send(Ask(number, prompt_ids, arguments, sampling.seed, request.limit, streams))
+            self.process.ask(number, HostedRequest(prompt_ids, arguments, sampling.seed, request.limit, streams))
         except EngineLost as error:
             raise EngineLost(f"request {request.request_id}: {error}") from error
 
     def _end(self, number: int, flight: Flight) -> None:
         """Nobody wants more of it."""
         if not flight.is_ended and self.process.lost is None:
-            try:
-                self.process.send(Abort(number))
-            except EngineLost:
-                return  # whoever asks next hears of it
+            with suppress(EngineLost):  # whoever asks next hears of it
+                self.process.abort(number)
 
     def abort(self, request_id: str) -> None:
         for number, flight in list(self._flights.items()):
@@ -231,18 +229,17 @@ class HostedEngine(Admitting):
                 flight.is_aborted = True
                 self._end(number, flight)
 
-    def _told(self, message: Tokens | Failed) -> None:
+    def _on_tokens(self, number: int, tokens: HostedTokens) -> None:
         """In the process's thread."""
-        flight = self._flights.get(message.number)
+        flight = self._flights.get(number)
         if flight is None:
             return
-        if isinstance(message, Failed):
-            flight.is_ended = True
-            error = RolloutError(f"request {flight.request.request_id}: {self.label}: {message.problem}")
+        flight.is_ended = tokens.end is not None or tokens.problem is not None
+        if tokens.problem is not None:
+            error = RolloutError(f"request {flight.request.request_id}: {self.label}: {tokens.problem}")
             self._in_its_loop(flight, flight.fail, error)
         else:
-            flight.is_ended = message.end is not None
-            self._in_its_loop(flight, flight.take, message, self.version)
+            self._in_its_loop(flight, flight.take, tokens, self.version)
 
     def _fail_all(self, reason: str) -> None:
         """In the thread that found out."""

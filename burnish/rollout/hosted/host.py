@@ -1,46 +1,33 @@
-"""The process that has a program in it: `python -m burnish.rollout.vllm.host DESCRIPTOR`, started by `process`.
+"""The process that has a program in it: `python -m burnish.rollout.vllm.host`, started by `process`.
 
-One event loop does everything here. A thread reads the pipe and hands over what it says; with nothing to do the loop
-waits for it, for the program's tokens and for the time of the next sign of life. When the pipe ends, the owner is dead:
-this process ends too, and `keeper` puts an end to what the program has started.
+Consumes calls (burnish/child): ("start", arguments, beat_s) first, then ("ask", HostedRequest), answered by PARTs,
+("call", method, arguments), answered once, and ("close",). One event loop does everything here: with nothing to do it
+waits for calls, for the program's tokens and for the time of the next sign of life. When the pipe ends, the owner is
+dead: this process ends too, and `keeper` puts an end to what the program has started.
 
 A request runs in parts. New weights end the part that runs, with the tokens it has; when they are there, the next part
 goes on after these. So keys and values of old weights are never used with new ones, and each part has one version.
 """
 
 import asyncio
-import os
-import sys
-import threading
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Coroutine
-from multiprocessing.connection import Connection
 from typing import Any, ClassVar
 
+from burnish.child.frames import ANSWER, CANCEL, PART, Parent, frame, json_bytes
 from burnish.errors import ConfigError
-from burnish.rollout.hosted.messages import (
-    Abort,
-    Alive,
-    Answer,
-    Ask,
-    Call,
-    Close,
-    Failed,
-    Lost,
-    NotStarted,
-    Ready,
-    Start,
-    Tokens,
-)
+from burnish.rollout.hosted.messages import HostedRequest
+from burnish.rollout.hosted.process import NEWS
 
 AGAIN_S = 0.2  # before a part that did not end is told to end once more: it may not have begun
 
 
-class Host(ABC):
+class EngineHost(ABC):
     dead: ClassVar[tuple[type[BaseException], ...]] = ()  # errors by which the program says that it is no more
 
-    def __init__(self, connection: Connection, start: Start):
-        self._connection, self._start = connection, start
+    def __init__(self, parent: Parent):
+        self._parent = parent
         self._loop = asyncio.get_running_loop()
         self._closed = asyncio.Event()
         self._is_open = False  # there are whole weights, so parts may begin
@@ -51,7 +38,7 @@ class Host(ABC):
         self._unwanted: set[int] = set()  # requests that shall end
         self._asked: set[int] = set()  # requests without an end
         self._tasks: set[asyncio.Task[None]] = set()
-        self._outbox: list[Any] = []
+        self._outbox: list[bytes] = []  # frames
 
     # What is particular about a program
 
@@ -64,7 +51,9 @@ class Host(ABC):
         """Return when all processes of the program have answered."""
 
     @abstractmethod
-    def tokens(self, name: str, ask: Ask, done: list[int]) -> AsyncIterator[tuple[list[int], list[float], str | None]]:
+    def tokens(
+        self, name: str, ask: HostedRequest, done: list[int]
+    ) -> AsyncIterator[tuple[list[int], list[float], str | None]]:
         """Go on after `done`: token ids and their log-probs as they come, and why no more do ("abort": told to end)."""
 
     @abstractmethod
@@ -87,101 +76,93 @@ class Host(ABC):
     async def end(self) -> None:
         """End the program and its processes."""
 
-    async def run(self) -> None:
-        threading.Thread(target=self._listen, name="pipe", daemon=True).start()
+    async def run(self, number: int, arguments: dict[str, Any], beat_s: float) -> None:
+        """The whole life of it; `number` is that of the call that starts it."""
+        self._parent.deliver(self._loop, self._heard)
         try:
-            pids = await self.begin(dict(self._start.arguments))
-        except Exception as error:  # noqa: BLE001 (whatever it is, the owner tells it)
+            pids = await self.begin(arguments)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the owner reports it)
             is_config = isinstance(error, ConfigError)
-            self._send([NotStarted(str(error) if is_config else f"{type(error).__name__}: {error}", is_config)])
+            problem = str(error) if is_config else f"{type(error).__name__}: {error}"
+            self._parent.send(number, {"problem": problem, "is_config": is_config})
             return
-        self._send([Ready(pids)])
-        self._do(self._beat())
+        self._parent.send(number, {"pids": pids})
+        self._do(self._beat(beat_s))
         await self._closed.wait()
         await self.end()
 
-    # What the pipe says
-
-    def _listen(self) -> None:
-        """In a thread of its own, which also ends this process where its loop hangs."""
-        try:
-            while True:
-                self._loop.call_soon_threadsafe(self._heard, self._connection.recv())
-        except (EOFError, OSError):
-            os._exit(1)
-
-    def _heard(self, message: Ask | Abort | Call | Close) -> None:
-        match message:
-            case Close():
-                self._closed.set()
-            case Ask():
-                self._asked.add(message.number)
-                self._do(self._answer(message))
-            case Abort(number) if number in self._asked:
+    def _heard(self, number: int, kind: int, payload: bytes) -> None:
+        if kind == CANCEL:
+            if number in self._asked:
                 self._unwanted.add(number)
                 self._do(self._abort([name for name in self._parts if _number(name) == number]))
-            case Call():
-                self._do(self._call(message))
+            return
+        match pickle.loads(payload):  # noqa: S301  from the owner, through a private pipe
+            case ("close",):
+                self._closed.set()
+            case ("ask", request):
+                self._asked.add(number)
+                self._do(self._answer(number, request))
+            case ("call", method, arguments):
+                self._do(self._call(number, method, arguments))
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _say(self, message: Any) -> None:
-        """Messages of one pass of the event loop go together."""
+    def _say(self, number: int, value: Any, kind: int = PART) -> None:
+        """Messages of one pass of the event loop are written together."""
         if not self._outbox:
             self._loop.call_soon(self._flush)
-        self._outbox.append(message)
+        self._outbox.append(frame(number, kind, json_bytes(value)))
 
     def _flush(self) -> None:
-        messages, self._outbox = self._outbox, []
-        self._send(messages)
-
-    def _send(self, messages: list[Any]) -> None:
-        try:
-            self._connection.send(messages)
-        except OSError:
-            os._exit(1)
+        frames, self._outbox = self._outbox, []
+        self._parent.write(b"".join(frames))
 
     def _lost(self, error: BaseException) -> None:
-        self._say(Lost(str(error) or type(error).__name__))
+        self._say(NEWS, {"lost": str(error) or type(error).__name__})
 
-    async def _beat(self) -> None:
+    async def _beat(self, beat_s: float) -> None:
         try:
             while True:
                 await self.sign_of_life()
-                self._say(Alive())
-                await asyncio.sleep(self._start.beat_s)
+                self._say(NEWS, {"alive": True})
+                await asyncio.sleep(beat_s)
         except self.dead as error:
             self._lost(error)
-        except Exception as error:  # noqa: BLE001 (the owner tells it)
-            self._say(Lost(f"it could not be asked for a sign of life: {type(error).__name__}: {error}"))
+        except Exception as error:  # noqa: BLE001 (the owner reports it)
+            self._say(NEWS, {"lost": f"it could not be asked for a sign of life: {type(error).__name__}: {error}"})
 
     # Requests
 
-    async def _answer(self, ask: Ask) -> None:
+    def _tokens(self, number: int, token_ids: list[int], log_probs: list[float], version: int, **end: str) -> None:
+        """`end`: of the fields of HostedTokens, what ends the request."""
+        self._say(number, {"token_ids": token_ids, "log_probs": log_probs, "version": version, **end})
+
+    async def _answer(self, number: int, ask: HostedRequest) -> None:
         try:
-            await self._all_parts(ask)
+            await self._all_parts(number, ask)
         except self.dead as error:
             self._lost(error)
         except Exception as error:  # noqa: BLE001 (it is told to whoever asked)
             cause = error.__cause__ or error
-            self._say(Failed(ask.number, f"{type(cause).__name__}: {cause}"))
+            self._tokens(number, [], [], self._version, problem=f"{type(cause).__name__}: {cause}")
         finally:
-            self._asked.discard(ask.number)
-            self._unwanted.discard(ask.number)
+            self._asked.discard(number)
+            self._unwanted.discard(number)
 
-    async def _all_parts(self, ask: Ask) -> None:
+    async def _all_parts(self, number: int, ask: HostedRequest) -> None:
         done: list[int] = []
         end = "abort"
         while end == "abort" and len(done) < ask.limit:
             async with self._stirs:
-                await self._stirs.wait_for(lambda: self._is_open or ask.number in self._unwanted)
-            if ask.number in self._unwanted:
+                await self._stirs.wait_for(lambda: self._is_open or number in self._unwanted)
+            if number in self._unwanted:
                 break
-            name = f"{ask.number}/{len(done)}/{self._version};"  # none is the beginning of another
-            part = self._parts[name] = self._loop.create_task(self._part(name, ask, done))
+            name = f"{number}/{len(done)}/{self._version};"  # none is the beginning of another
+            part = self._parts[name] = self._loop.create_task(self._part(name, number, ask, done))
             try:
                 end = await part
                 if end == "abort" and name not in self._told_to_end:
@@ -189,15 +170,15 @@ class Host(ABC):
             finally:
                 del self._parts[name]
                 self._told_to_end.discard(name)
-        self._say(Tokens(ask.number, [], [], self._version, end if len(done) < ask.limit else "length"))
+        self._tokens(number, [], [], self._version, end=end if len(done) < ask.limit else "length")
 
-    async def _part(self, name: str, ask: Ask, done: list[int]) -> str:
-        """Go on after `done` until the program ends it; why it did."""
+    async def _part(self, name: str, number: int, ask: HostedRequest, done: list[int]) -> str:
+        """Continue after `done` until the program ends it; why it did."""
         version, end = self._version, "abort"
         async for token_ids, log_probs, why in self.tokens(name, ask, list(done)):
             if token_ids:
                 done += token_ids
-                self._say(Tokens(ask.number, token_ids, log_probs, version, None))
+                self._tokens(number, token_ids, log_probs, version)
             end = why or end
         return end
 
@@ -213,15 +194,14 @@ class Host(ABC):
 
     # Everything else
 
-    async def _call(self, call: Call) -> None:
-        value, problem = None, None
+    async def _call(self, number: int, method: str, arguments: tuple[Any, ...]) -> None:
         try:
-            value = await getattr(self, f"do_{call.method}")(*call.arguments)
+            answer = {"value": await getattr(self, f"do_{method}")(*arguments)}
         except self.dead as error:
-            self._lost(error)
+            return self._lost(error)
         except Exception as error:  # noqa: BLE001 (it is told to whoever asked)
-            problem = f"{type(error).__name__}: {error}"
-        self._say(Answer(call.number, value, problem))
+            answer = {"problem": f"{type(error).__name__}: {error}"}
+        self._say(number, answer, ANSWER)
 
     async def do_load(self, files: list[str], version: int) -> list[dict[str, Any]]:
         """Take over weights; what each worker says of them. Where it fails, no part begins until it succeeds.
@@ -260,12 +240,13 @@ def _number(name: str) -> int:
     return int(name.split("/")[0])
 
 
-def run(host: type[Host]) -> None:
+def run(host: type[EngineHost]) -> None:
     """The whole life of a host's process."""
-    connection = Connection(int(sys.argv[1]))
-    start = connection.recv()
+    parent = Parent(kill_group=False)  # `keeper` does that, with what they leave behind
+    number, _, payload = parent.receive()
+    _, arguments, beat_s = pickle.loads(payload)  # noqa: S301  as above
 
     async def live() -> None:
-        await host(connection, start).run()
+        await host(parent).run(number, arguments, beat_s)
 
     asyncio.run(live())

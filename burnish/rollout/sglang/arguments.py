@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from burnish.config.rollout import RolloutConfig
-from burnish.config.rules.sglang import SGLANG, SPARE, kv_tokens
 from burnish.rollout.hosted.arguments import token_bytes
 from burnish.rollout.request import RequestState
+from burnish.rollout.sglang.spec import SPARE, SPEC, kv_tokens
 
 # Variables of its processes' environment, whatever the user has set.
 VARIABLES = {
@@ -21,8 +21,7 @@ VARIABLES = {
 
 def engine_arguments(config: RolloutConfig, folder: Path, context: int, dtype: str, model: Any) -> dict[str, Any]:
     """For SGLang's Engine. `folder` has the config.json of `model` and nothing else."""
-    own = config.engine_kwargs.sglang
-    SGLANG.check_arguments(own, "rollout")
+    SPEC.check_arguments(config, "rollout")
     each = token_bytes(model, 4 if dtype == "float32" else 2)
     return {
         "dtype": dtype,
@@ -36,9 +35,9 @@ def engine_arguments(config: RolloutConfig, folder: Path, context: int, dtype: s
         "tp_size": config.tensor_model_parallel_size,
         "random_seed": 0,
         "log_level": "warning",
-        **SGLANG.fixed,
+        **SPEC.fixed,
         "model_path": str(folder),
-        **own,
+        **config.engine_kwargs.get("sglang", {}),
     }
 
 

@@ -6,12 +6,11 @@ from typing import Any, ClassVar
 from torch import nn
 
 from burnish.config.rollout import RolloutConfig
-from burnish.config.rules.engine import on_devices
-from burnish.config.rules.sglang import SGLANG
 from burnish.rollout.hosted.arguments import environment
 from burnish.rollout.hosted.engine import HostedEngine
 from burnish.rollout.request import RequestState
 from burnish.rollout.sglang.arguments import VARIABLES, engine_arguments, request_arguments
+from burnish.rollout.sglang.spec import SPEC
 
 
 class SGLangEngine(HostedEngine):
@@ -21,8 +20,9 @@ class SGLangEngine(HostedEngine):
 
     @classmethod
     def ensure_usable(cls, module: nn.Module) -> None:
-        SGLANG.need("rollout.name=sglang", "rollout.name=")
-        on_devices(RolloutConfig(name=cls.name), "rollout", gpus=int(next(module.parameters()).device.type != "cpu"))
+        SPEC.check_installed("rollout.name=sglang", "rollout.name=")
+        gpus = int(next(module.parameters()).device.type != "cpu")
+        SPEC.check_devices(RolloutConfig(name=cls.name), "rollout", gpus, "rollout.name=")
 
     def _engine_arguments(self, config: RolloutConfig, folder: Path, model: Any) -> dict[str, Any]:
         return engine_arguments(config, folder, self.context, str(self.dtype).removeprefix("torch."), model)

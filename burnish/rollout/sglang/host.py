@@ -1,4 +1,4 @@
-"""The process that has SGLang's Engine in it: `python -m burnish.rollout.sglang.host DESCRIPTOR`.
+"""The process that has SGLang's Engine in it: `python -m burnish.rollout.sglang.host`.
 
 SGLang ends this process where one of those that compute dies, which is how the owner hears of it.
 """
@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from burnish.rollout.hosted.host import Host, run
-from burnish.rollout.hosted.messages import Ask
+from burnish.rollout.hosted.host import EngineHost, run
+from burnish.rollout.hosted.messages import HostedRequest
 
 
-class SGLangHost(Host):
+class SGLangHost(EngineHost):
     async def begin(self, arguments: dict[str, Any]) -> list[int]:
         from sglang.srt.entrypoints.engine import Engine
 
@@ -46,7 +46,7 @@ class SGLangHost(Host):
         await self._ask_workers("burnish_alive")
 
     async def tokens(
-        self, name: str, ask: Ask, done: list[int]
+        self, name: str, ask: HostedRequest, done: list[int]
     ) -> AsyncIterator[tuple[list[int], list[float], str | None]]:
         parameters = {**ask.sampling, "max_new_tokens": ask.limit - len(done)}
         answers = await self._engine.async_generate(

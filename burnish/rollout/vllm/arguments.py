@@ -7,22 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from burnish.config.rollout import RolloutConfig
-from burnish.config.rules.vllm import COOLEST, HOTTEST, VLLM
 from burnish.errors import RolloutError
 from burnish.rollout.base import Sampling, request_seed
+from burnish.rollout.vllm.spec import SPEC
 
 
 def engine_arguments(config: RolloutConfig, folder: Path, context: int, dtype: str) -> dict[str, Any]:
     """For vLLM's AsyncEngineArgs. `folder` has the model's config.json and nothing else."""
-    own = config.engine_kwargs.vllm
-    VLLM.check_arguments(own, "rollout")
-    mapped = {name: getattr(config, key) for name, key in VLLM.keys.items()}
-    mapped |= {**VLLM.fixed, "model": str(folder), "max_model_len": context, "dtype": dtype}
+    SPEC.check_arguments(config, "rollout")
+    mapped = {name: getattr(config, key) for name, key in SPEC.keys.items()}
+    mapped |= {**SPEC.fixed, "model": str(folder), "max_model_len": context, "dtype": dtype}
     if config.tensor_model_parallel_size > 1:
         mapped["distributed_executor_backend"] = "mp"  # its own processes, also inside a Ray actor
     if not config.enable_chunked_prefill:  # a prompt is then read at once, whatever its length
         mapped["max_num_batched_tokens"] = max(config.max_num_batched_tokens, context)
-    return {"seed": 0, **mapped, **own}
+    return {"seed": 0, **mapped, **config.engine_kwargs.get("vllm", {})}
 
 
 def variables(kv_gib: int) -> dict[str, str]:
@@ -37,11 +36,8 @@ def variables(kv_gib: int) -> dict[str, str]:
 
 def check_sampling(sampling: Sampling, request_id: str) -> None:
     """RolloutError for what vLLM would silently sample in another way."""
-    if not sampling.greedy and not COOLEST <= sampling.temperature <= HOTTEST:
-        raise RolloutError(
-            f"request {request_id}: temperature {sampling.temperature:g}: vLLM takes 0 (greedy), or {COOLEST:g} to "
-            f"{HOTTEST:g}; choose one of these, or another rollout engine"
-        )
+    if not sampling.greedy and (problem := SPEC.temperature_problem(sampling.temperature)):
+        raise RolloutError(f"request {request_id}: temperature {problem}, or another rollout engine")
 
 
 def sampling_arguments(sampling: Sampling, stop_ids: frozenset[int]) -> dict[str, Any]:

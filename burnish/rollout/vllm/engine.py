@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 from torch import nn
 
 from burnish.config.rollout import RolloutConfig
-from burnish.config.rules.vllm import VLLM, kv_gib
 from burnish.rollout.hosted.arguments import environment, token_bytes
 from burnish.rollout.hosted.engine import HostedEngine
 from burnish.rollout.request import RequestState
 from burnish.rollout.vllm.arguments import check_sampling, engine_arguments, sampling_arguments, variables
+from burnish.rollout.vllm.spec import SPEC, kv_gib
 
 
 class VLLMEngine(HostedEngine):
@@ -23,7 +23,7 @@ class VLLMEngine(HostedEngine):
 
     @classmethod
     def ensure_usable(cls, module: nn.Module) -> None:
-        VLLM.need("rollout.name=vllm", "rollout.name=")
+        SPEC.check_installed("rollout.name=vllm", "rollout.name=")
 
     def _engine_arguments(self, config: RolloutConfig, folder: Path, model: Any) -> dict[str, Any]:
         self._kv_gib = kv_gib(token_bytes(model, self.dtype.itemsize), self.context, config.max_num_seqs)

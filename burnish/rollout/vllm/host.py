@@ -1,15 +1,15 @@
-"""The process that has vLLM's AsyncLLM in it: `python -m burnish.rollout.vllm.host DESCRIPTOR` (`rollout/hosted`)."""
+"""The process that has vLLM's AsyncLLM in it: `python -m burnish.rollout.vllm.host` (`rollout/hosted`)."""
 
 from collections.abc import AsyncIterator
 from typing import Any
 
 from burnish.errors import ConfigError
-from burnish.rollout.hosted.host import Host, run
-from burnish.rollout.hosted.messages import Ask
+from burnish.rollout.hosted.host import EngineHost, run
+from burnish.rollout.hosted.messages import HostedRequest
 from burnish.rollout.vllm.arguments import part_seed
 
 
-class VLLMHost(Host):
+class VLLMHost(EngineHost):
     """vLLM is imported when it is started: each process that vLLM starts imports this module once more."""
 
     async def begin(self, arguments: dict[str, Any]) -> list[int]:
@@ -36,7 +36,7 @@ class VLLMHost(Host):
         await self._engine.collective_rpc("burnish_alive")
 
     async def tokens(
-        self, name: str, ask: Ask, done: list[int]
+        self, name: str, ask: HostedRequest, done: list[int]
     ) -> AsyncIterator[tuple[list[int], list[float], str | None]]:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind

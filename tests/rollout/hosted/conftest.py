@@ -8,13 +8,13 @@ import pytest
 HOST = textwrap.dedent(
     """
     import asyncio, os, subprocess
-    from burnish.rollout.hosted.host import Host, run
+    from burnish.rollout.hosted.host import EngineHost, run
     from burnish.rollout.hosted.weights import digest, read_weights
 
     class Gone(Exception):
         pass
 
-    class CountingHost(Host):
+    class CountingHost(EngineHost):
         dead = (Gone,)
 
         async def begin(self, arguments):

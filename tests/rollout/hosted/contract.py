@@ -11,7 +11,7 @@ import torch
 
 from burnish.errors import RolloutError
 from burnish.rollout.base import Request, Sampling
-from burnish.rollout.hf import HFEngine
+from burnish.rollout.hf.engine import HFEngine
 
 
 def some_ids(count):

@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from burnish.rollout.base import Request, Sampling
 from burnish.rollout.hosted.engine import HEARTBEAT_S, HostedEngine, _short_folder
 from burnish.rollout.hosted.group import members
 from burnish.rollout.hosted.weights import Proof
+from burnish.rollout.native.spec import SPEC
 
 
 @pytest.fixture(scope="module")
@@ -330,7 +332,7 @@ def test_one_that_cannot_be_renewed_leaves_no_program(kind, module, tokenizer, t
         monkeypatch.setattr(kind, "_start", noted)
         with pytest.raises(RolloutError, match="did not arrive"):
             engine.renewed()
-        assert [members(process.process.pid) for process in made] == [[]]
+        assert [members(process.pid) for process in made] == [[]]
     finally:
         engine.close()
 
@@ -362,6 +364,7 @@ def test_a_renewal_waits_for_weights_that_are_being_written(kind, module, tokeni
 
 def test_where_nothing_is_trained_it_is_supervised_too(kind, tiny_folder, tokenizer, monkeypatch):
     monkeypatch.setattr("burnish.rollout.engine_class", lambda name: kind)
+    monkeypatch.setattr("burnish.rollout.engine_spec", lambda *choice: replace(SPEC, own_weights=True))
     monkeypatch.setattr("burnish.rollout.hosted.canary.rounding", lambda *about: 10.0)  # its log-probs are all -1
     engine = load_engine(ModelConfig(path=str(tiny_folder)), tokenizer, RolloutConfig(), torch.device("cpu"), "float32")
     try:

@@ -7,7 +7,7 @@ import pytest
 from burnish.errors import RolloutError
 from burnish.rollout.base import Sampling
 from burnish.rollout.hosted.engine import Flight
-from burnish.rollout.hosted.messages import Tokens
+from burnish.rollout.hosted.messages import HostedTokens
 from burnish.rollout.request import RequestState
 
 
@@ -17,7 +17,7 @@ def test_a_log_prob_that_is_no_number_ends_its_request(log_prob):
         loop = asyncio.get_running_loop()
         request = RequestState("r", [3], Sampling(), 9, frozenset(), None, loop.create_future())
         flight = Flight(request, loop)
-        flight.take(Tokens(0, [5, 6], [-1.0, log_prob], 3, None), 3)
+        flight.take(HostedTokens([5, 6], [-1.0, log_prob], 3, None), 3)
         return await request.future
 
     with pytest.raises(RolloutError, match=rf"request r: the log-prob of token 1 is {log_prob}: .*version 3"):

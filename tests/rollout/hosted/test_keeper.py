@@ -37,7 +37,7 @@ OWNER = textwrap.dedent(
         return engine
 
     def left_by(engine):
-        return engine.process.process.pid, [str(engine.weights.path), engine._place.name, str(engine.process.log_file)]
+        return engine.process.pid, [str(engine.weights.path), engine._place.name, str(engine.process.log_file)]
     """
 )
 

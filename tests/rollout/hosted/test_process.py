@@ -1,6 +1,7 @@
 """The process that hosts a program, with one that does as it is told."""
 
 import os
+import pickle
 import signal
 import sys
 import textwrap
@@ -8,57 +9,59 @@ import threading
 import time
 from multiprocessing import shared_memory
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
+from burnish.child.frames import CALL
 from burnish.errors import ConfigError, EngineLost, RolloutError
 from burnish.rollout.hosted.group import members
-from burnish.rollout.hosted.messages import Abort, Ask, Call
-from burnish.rollout.hosted.process import HostProcess
+from burnish.rollout.hosted.messages import HostedRequest
+from burnish.rollout.hosted.process import FIRST_REQUEST, HostProcess
 
 PROGRAM = textwrap.dedent(
     """
-    import os, signal, subprocess, sys, time
+    import os, pickle, subprocess, sys
     from multiprocessing import shared_memory
-    from multiprocessing.connection import Connection
-    from burnish.rollout.hosted.messages import *
+    from burnish.child.frames import ANSWER, CANCEL, HEADER, PART, Parent
 
-    pipe = Connection(int(sys.argv[1]))
-    start = pipe.recv()
+    parent = Parent(kill_group=False)
+    number, _, payload = parent.receive()
+    _, arguments, _ = pickle.loads(payload)
     print("it begins", flush=True)
-    if start.arguments.get("dies"):
+    if arguments.get("dies"):
         sys.exit(3)
-    if problem := start.arguments.get("problem"):
-        pipe.send([NotStarted(problem, start.arguments["is_config"])])
+    if problem := arguments.get("problem"):
+        parent.send(number, {"problem": problem, "is_config": arguments["is_config"]})
         sys.exit(0)
     child = subprocess.Popen(["sleep", "1000"])
     memory = shared_memory.SharedMemory(create=True, size=64)
-    pipe.send([Ready([child.pid])])
-    while not isinstance(message := pipe.recv(), Close):
-        match message:
-            case Call(number, "echo", arguments):
-                pipe.send([Answer(number, arguments, None)])
-            case Call(number, "memory", _):
-                pipe.send([Answer(number, memory.name, None)])
-            case Call(number, "fail", _):
-                pipe.send([Answer(number, None, "it went wrong")])
-            case Call(_, "silence", _):
-                pass
-            case Call(_, "half", _):
-                os.write(int(sys.argv[1]), (1000).to_bytes(4, "big") + b"only this")
-            case Call(number, "more memory", _):
+    parent.send(number, {"pids": [child.pid]})
+    while True:
+        number, kind, payload = parent.receive()
+        if kind == CANCEL:
+            parent.send(number, {"token_ids": [7], "log_probs": [-0.5], "version": 1, "end": "abort"}, PART)
+            continue
+        match pickle.loads(payload):
+            case ("close",):
+                break
+            case ("call", "echo", arguments):
+                parent.send(number, {"value": arguments})
+            case ("call", "memory", _):
+                parent.send(number, {"value": memory.name})
+            case ("call", "fail", _):
+                parent.send(number, {"problem": "it went wrong"})
+            case ("call", "half", _):
+                parent.write(HEADER.pack(1000, number, ANSWER) + b"only this")
+            case ("call", "more memory", _):
                 more = shared_memory.SharedMemory(create=True, size=64)
-                pipe.send([Answer(number, more.name, None)])
-            case Call(number, "talk", _):
+                parent.send(number, {"value": more.name})
+            case ("call", "talk", _):
                 print("\\n".join(f"line {i}" for i in range(100_000)), flush=True)
-                pipe.send([Answer(number, None, None)])
-            case Call(_, "die", _):
+                parent.send(number, {"value": None})
+            case ("call", "die", _):
                 os._exit(4)
-            case Call(_, "lose", _):
-                pipe.send([Lost("a core is dead")])
-            case Abort(number):
-                pipe.send([Tokens(number, [7], [-0.5], 1, "abort")])
+            case ("call", "lose", _):
+                parent.send(0, {"lost": "a core is dead"}, PART)
     """
 )
 
@@ -74,7 +77,7 @@ def start(tmp_path):
         tokens, lost = [], []
         come = threading.Event()
 
-        def told(message):
+        def told(number, message):
             tokens.append(message)
             come.set()
 
@@ -103,16 +106,16 @@ def start(tmp_path):
 
 def test_it_is_asked_answers_and_ends(start):
     process, tokens, _, come = start()
-    assert process.call("echo", 1, "two") == (1, "two")
-    process.send(Abort(5))
+    assert process.call("echo", 1, "two") == [1, "two"]
+    process.abort(5)
     assert come.wait(30) and tokens[0].token_ids == [7]
     with pytest.raises(RolloutError, match="Thing: it went wrong.*\n.*it begins"):
         process.call("fail")
     assert process.lost is None
     file = Path("/dev/shm") / process.call("memory")
-    assert file.exists() and len(members(process.process.pid)) >= 2
+    assert file.exists() and len(members(process.pid)) >= 2
     process.close()
-    assert members(process.process.pid) == [] and not file.exists()
+    assert members(process.pid) == [] and not file.exists()
     with pytest.raises(EngineLost, match="closed"):
         process.call("echo")
 
@@ -129,7 +132,7 @@ def test_shared_memory_that_cannot_be_removed_keeps_nobody_waiting(start, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", refuse)
-        with pytest.raises(EngineLost, match="its process ended with code 4"):
+        with pytest.raises(EngineLost, match="its process died: exit status 4"):
             process.call("die")
         assert come.wait(30) and lost and process._ended.wait(30)
 
@@ -137,8 +140,8 @@ def test_shared_memory_that_cannot_be_removed_keeps_nobody_waiting(start, monkey
 @pytest.mark.parametrize(
     ("strike", "reason"),
     [
-        (lambda process: os.kill(process.process.pid, signal.SIGKILL), "its process was killed by signal 9"),
-        (lambda process: process.call("die"), "its process ended with code 4"),
+        (lambda process: os.kill(process.pid, signal.SIGKILL), "its process died: killed by SIGKILL"),
+        (lambda process: process.call("die"), "its process died: exit status 4"),
         (lambda process: process.call("lose"), "a core is dead"),
     ],
     ids=["killed", "ended", "says so"],
@@ -154,40 +157,40 @@ def test_a_death_is_found_and_takes_all_with_it(start, strike, reason):
     (told,) = lost
     assert reason in told and "Thing is lost" in told and told.endswith("it begins")
     assert process.lost == told
-    assert members(process.process.pid) == [] and not file.exists()
+    assert members(process.pid) == [] and not file.exists()
 
 
 def test_silence_is_found(start):
     process, _, lost, come = start(heartbeat_s=1.0)
     assert come.wait(30) and "gave no sign of life for 1 s" in lost[0]
-    assert members(process.process.pid) == []
+    assert members(process.pid) == []
 
 
 def test_one_that_stands_still_is_ended(start):
     process, _, _, come = start()
-    os.kill(process.process.pid, signal.SIGSTOP)
+    os.kill(process.pid, signal.SIGSTOP)
     process._heartbeat_s = 1.0  # from now on
     assert come.wait(30)
-    assert members(process.process.pid) == []
+    assert members(process.pid) == []
 
 
 def test_one_that_stands_still_with_more_than_the_pipe_holds_is_ended(start):
     """Nobody who asks waits for it to read, and that something is half written or half read changes nothing."""
     process, _, lost, come = start()
-    os.kill(process.process.pid, signal.SIGSTOP)
+    os.kill(process.pid, signal.SIGSTOP)
     for _ in range(50):
-        process.send(Ask(1, [3] * 40_000, {}, 0, 1, False))
+        process.ask(FIRST_REQUEST, HostedRequest([3] * 40_000, {}, 0, 1, False))
     process._heartbeat_s = 3.0  # from now on
     assert come.wait(30) and "gave no sign of life" in lost[0]
     with pytest.raises(EngineLost, match="no sign of life"):
-        process.send(Abort(1))
+        process.abort(FIRST_REQUEST)
     process.close()
-    assert not any(thread.is_alive() for thread in process._threads)
+    assert not process._thread._thread.is_alive()
 
 
 def test_half_a_message_does_not_keep_a_death_from_being_found(start):
     process, _, lost, come = start()
-    process.send(Call(0, "half", ()))
+    process._send(1, CALL, pickle.dumps(("call", "half", ())))
     process._heartbeat_s = 3.0  # from now on
     assert come.wait(30) and "gave no sign of life" in lost[0]
 
@@ -199,7 +202,7 @@ def test_memory_that_it_began_to_use_later_goes_too(start, monkeypatch):
     deadline = time.monotonic() + 30
     while file not in process._used and time.monotonic() < deadline:
         time.sleep(0.01)
-    os.killpg(process.process.pid, signal.SIGKILL)  # so that nobody is left to be looked at
+    os.killpg(process.pid, signal.SIGKILL)  # so that nobody is left to be looked at
     assert come.wait(30)
     process.close()
     assert not file.exists()
@@ -213,21 +216,14 @@ def test_the_last_lines_of_a_long_log(start):
     assert len(str(error.value).splitlines()) == 21 and str(error.value).endswith("line 99999")
 
 
-def test_a_call_without_an_answer_ends_by_its_deadline(start, monkeypatch):
-    process, _, _, _ = start()
-    put = process._outbox.put
-
-    def note(message):
-        put(message)
-        process._heartbeat_s = 0.5  # which does not count while a call is under way
-
-    monkeypatch.setattr(process, "_outbox", SimpleNamespace(put=note, get=process._outbox.get))
-    with pytest.raises(EngineLost, match="Thing did not answer silence within 2 s"):
-        process.call("silence", deadline_s=2)
+def test_a_call_without_an_answer_ends_by_its_deadline(start):
+    process, *_ = start(heartbeat_s=1.0)  # which does not count while a call is under way
+    with pytest.raises(EngineLost, match="Thing did not answer silence within 3 s"):
+        process.call("silence", deadline_s=3)
 
 
 def test_a_start_that_fails_is_told(start):
-    with pytest.raises(RolloutError, match="Thing did not start: its process ended with code 3(.|\n)*it begins"):
+    with pytest.raises(RolloutError, match="Thing did not start: its process died: exit status 3(.|\n)*it begins"):
         start(dies=True)
     with pytest.raises(RolloutError, match="Thing did not start: no memory"):
         start(problem="no memory", is_config=False)

@@ -3,7 +3,7 @@
 import pytest
 
 from burnish.models.tiny import byte_tokenizer
-from burnish.rollout.hf import HFEngine
+from burnish.rollout.hf.engine import HFEngine
 from burnish.rollout.native.engine import NativeEngine
 from tests.rollout.native import models
 

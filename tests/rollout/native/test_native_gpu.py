@@ -9,7 +9,7 @@ import torch
 
 from burnish.errors import RolloutError
 from burnish.rollout.base import Request, Sampling
-from burnish.rollout.hf import HFEngine
+from burnish.rollout.hf.engine import HFEngine
 from tests.rollout.native.exact import (
     check_exact,
     difference_to_training,

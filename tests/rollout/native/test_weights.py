@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from burnish.errors import ConfigError, RolloutError, WorkerError
 from burnish.rollout.base import Request, Sampling
-from burnish.rollout.hf import HFEngine
+from burnish.rollout.hf.engine import HFEngine
 from tests.rollout.native.exact import check_exact, random_prompts, random_requests, tensor_bytes
 from tests.rollout.native.models import CONTEXT, GROUPED, build, family
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from transformers import Qwen2Config
 
-from burnish.config.rollout import EngineKwargs, RolloutConfig
-from burnish.config.rules import program
-from burnish.config.rules.sglang import KV_BYTES, SGLANG, kv_tokens
+from burnish.config.rollout import RolloutConfig
 from burnish.errors import ConfigError, NotAvailable
 from burnish.rollout import make_engine
+from burnish.rollout.hosted import spec
 from burnish.rollout.hosted.arguments import environment, token_bytes
 from burnish.rollout.sglang.arguments import VARIABLES, engine_arguments, signed
+from burnish.rollout.sglang.spec import KV_BYTES, SPEC, kv_tokens
 
 MODEL = Qwen2Config(num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, hidden_size=64)
 
@@ -28,7 +28,7 @@ def test_keys_of_burnish_become_arguments(tmp_path):
         max_num_batched_tokens=50,
         enable_chunked_prefill=False,
         enable_prefix_caching=False,
-        engine_kwargs=EngineKwargs(sglang={"random_seed": 3}),
+        engine_kwargs={"sglang": {"random_seed": 3}},
     )
     wanted = {
         "max_running_requests": 7,
@@ -58,7 +58,7 @@ def test_keys_of_burnish_become_arguments(tmp_path):
 )
 def test_arguments_that_are_not_the_users_are_refused(tmp_path, name, words):
     with pytest.raises(ConfigError, match=words):
-        arguments(tmp_path, engine_kwargs=EngineKwargs(sglang={name: "x"}))
+        arguments(tmp_path, engine_kwargs={"sglang": {name: "x"}})
 
 
 def test_room_for_keys_and_values_is_that_of_all_sequences_within_a_bound():
@@ -85,8 +85,8 @@ def installed(monkeypatch):
     """`installed(version)`: as if that SGLang were there."""
 
     def there(version):
-        monkeypatch.setattr(program, "find_spec", lambda name: name)
-        monkeypatch.setattr(program, "version", lambda name: version)
+        monkeypatch.setattr(spec, "find_spec", lambda name: name)
+        monkeypatch.setattr(spec, "version", lambda name: version)
 
     return there
 
@@ -94,18 +94,18 @@ def installed(monkeypatch):
 def test_an_old_sglang_is_refused(installed):
     installed("0.4.10.post2")
     with pytest.raises(ConfigError, match=r"needs SGLang 0\.5\.23 or newer, and 0\.4\.10\.post2 is.*name=native"):
-        SGLANG.need("rollout.name=sglang", "rollout.name=")
+        SPEC.check_installed("rollout.name=sglang", "rollout.name=")
 
 
 def test_the_tested_sglang_and_one_of_unknown_version_are_taken(installed, monkeypatch):
     installed("0.5.23")
-    SGLANG.need("rollout.name=sglang", "rollout.name=")
+    SPEC.check_installed("rollout.name=sglang", "rollout.name=")
 
     def unknown(name):
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(program, "version", unknown)
-    SGLANG.need("rollout.name=sglang", "rollout.name=")
+    monkeypatch.setattr(spec, "version", unknown)
+    SPEC.check_installed("rollout.name=sglang", "rollout.name=")
 
 
 def test_a_model_that_is_not_on_a_cpu_is_refused(installed, tokenizer):

@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from burnish.rollout.base import Request, Sampling
-from burnish.rollout.hf import HFEngine
+from burnish.rollout.hf.engine import HFEngine
 from tests.rollout.hosted.contract import LONG, PROMPT, HostedContract, assert_alike, one
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(900)]

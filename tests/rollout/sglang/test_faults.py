@@ -9,14 +9,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from burnish.config.rollout import EngineKwargs, RolloutConfig
-from burnish.config.rules.sglang import SGLANG
+from burnish.config.rollout import RolloutConfig
 from burnish.errors import EngineLost
 from burnish.models.tiny import write_tiny_model
 from burnish.rollout.base import Request, Sampling
-from burnish.rollout.hf import HFEngine
+from burnish.rollout.hf.engine import HFEngine
 from burnish.rollout.hosted.group import members
 from burnish.rollout.sglang.engine import SGLangEngine
+from burnish.rollout.sglang.spec import SPEC
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(900)]
 PROMPT = [58, 47, 26]
@@ -43,7 +43,7 @@ def test_a_process_that_dies_or_hangs_is_found_and_replaced(start, module, token
     (wanted,) = HFEngine(module, tokenizer).run([(PROMPT, sampling)])
     said = asyncio.run(lose(engine, signal.SIGKILL))
     assert said.startswith("request lost: SGLang is lost") and "The last lines of" in said
-    assert engine.lost() is not None and not members(engine.process.process.pid)
+    assert engine.lost() is not None and not members(engine.process.pid)
     renewed = engine.renewed()
     try:
         assert renewed.lost() is None
@@ -51,7 +51,7 @@ def test_a_process_that_dies_or_hangs_is_found_and_replaced(start, module, token
         assert (completion.token_ids, completion.policy_version) == (wanted.token_ids, 7)
         said = asyncio.run(lose(renewed, signal.SIGSTOP))
         assert "gave no sign of life for 20 s" in said
-        assert not members(renewed.process.process.pid), "also what stands still has been ended"
+        assert not members(renewed.process.pid), "also what stands still has been ended"
     finally:
         renewed.close()
 
@@ -62,8 +62,8 @@ def test_a_layer_that_is_tied_follows_the_embedding_and_nothing_is_left(tmp_path
     assert module.lm_head.weight is module.model.embed_tokens.weight
     own = {"log_level": "info", "max_total_tokens": 4096, "random_seed": 7, "schedule_policy": "fcfs"}
     own |= {"watchdog_timeout": 500}
-    assert set(own) == SGLANG.tried
-    config = RolloutConfig(name="sglang", max_num_seqs=8, engine_kwargs=EngineKwargs(sglang=own))
+    assert set(own) == SPEC.tried
+    config = RolloutConfig(name="sglang", max_num_seqs=8, engine_kwargs={"sglang": own})
     before = set(Path("/dev/shm").glob("sglang_loads_*"))
     engine = SGLangEngine(module, tokenizer, config, tmp_path)
     try:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from burnish.rollout.hosted.messages import Ask
+from burnish.rollout.hosted.messages import HostedRequest
 from burnish.rollout.sglang.host import SGLangHost
 
 
@@ -42,7 +42,7 @@ def test_every_token_is_told_once(answers, tokens):
     async def told():
         host = object.__new__(SGLangHost)
         host._engine = SimpleNamespace(async_generate=async_generate)
-        return [piece async for piece in host.tokens("name", Ask(0, [3], {}, 0, 9, True), [])]
+        return [piece async for piece in host.tokens("name", HostedRequest([3], {}, 0, 9, True), [])]
 
     pieces = asyncio.run(told())
     assert [i for ids, _, _ in pieces for i in ids] == tokens

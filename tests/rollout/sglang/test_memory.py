@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from burnish.config.rollout import EngineKwargs
 from burnish.rollout.base import Request, Sampling
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -18,7 +17,7 @@ def engine(start):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SGLANG_INIT_NEW_TOKEN_RATIO", "0.01")  # all are let in at once, as if they would be short
         patch.setenv("SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION", "8")
-        engine = start(engine_kwargs=EngineKwargs(sglang={"max_total_tokens": POOL}))
+        engine = start(engine_kwargs={"sglang": {"max_total_tokens": POOL}})
     yield engine
     engine.close()
 

@@ -60,9 +60,7 @@ def pid_of():
 
     def find(engine: VLLMEngine, title: str) -> int:
         (pid,) = [
-            pid
-            for pid in members(engine.process.process.pid)
-            if title.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+            pid for pid in members(engine.process.pid) if title.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
         return pid
 

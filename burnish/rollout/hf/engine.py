@@ -23,7 +23,7 @@ from torch import nn
 from burnish.config.rollout import RolloutConfig
 from burnish.errors import EngineLost
 from burnish.rollout.base import RolloutStats
-from burnish.rollout.hf_batch import LeftPaddedBatch, grouped
+from burnish.rollout.hf.batch import LeftPaddedBatch, grouped
 from burnish.rollout.in_process import InProcessEngine, evaluating
 from burnish.rollout.native.flight import Stuck, Watch
 from burnish.rollout.request import RequestState

@@ -1,0 +1,61 @@
+"""The toy engine: one request at a time, a whole forward pass for every token."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from burnish.rollout.admission import Admitting
+from burnish.rollout.base import Completion, Request, RolloutStats, uniforms
+from burnish.rollout.in_process import evaluating
+from burnish.rollout.sampler import sample
+
+
+class ToyEngine(Admitting):
+    """Generates with the trained module."""
+
+    name = "toy"
+
+    def __init__(self, module: nn.Module, tokenizer: Any, max_model_len: int | None = None, patience: int = 0):
+        super().__init__(module, tokenizer, max_model_len)
+        self.module, self.patience, self._stats = module, patience, RolloutStats()
+
+    @classmethod
+    def from_config(cls, module, tokenizer, config, logs=None) -> "ToyEngine":
+        return cls(module, tokenizer, config.max_model_len, **config.engine_kwargs.get("toy", {}))
+
+    async def generate(self, request: Request, on_token=None) -> Completion:
+        self._refuse_unready(request)
+        state = self._take_request(request, on_token)
+        self._stats.requests += 1
+        try:
+            while not state.done:
+                self._step(state)
+            return state.future.result()
+        finally:
+            del self._active[state.request_id]
+
+    def _step(self, state) -> None:
+        ids = torch.tensor([[*state.prompt_ids, *state.token_ids]])
+        with evaluating(self.module), torch.no_grad():
+            logits = self.module(ids).logits[:, -1]
+        draw = torch.tensor(uniforms([state.sampling.seed], [len(state.token_ids)]))
+        tokens, log_probs = sample(logits, [state.sampling], draw)
+        self._stats.generated_tokens += 1
+        state.accept(int(tokens[0]), float(log_probs[0]), self.version)
+
+    def publish(self, weights, version) -> None:
+        assert weights is None, "it reads the trainer's memory"
+        self.version = version
+
+    def sleep(self) -> None:
+        self._asleep = True
+
+    def wake(self) -> None:
+        self._asleep = False
+
+    def abort(self, request_id) -> None:
+        """No request waits while another one runs."""
+
+    def stats(self) -> dict[str, float]:
+        return {"generated_tokens": self._stats.generated_tokens}
