@@ -314,9 +314,9 @@ def answered(monkeypatch):
 # `python -m burnish.trainer.main_generation`, which is not over when it is to be killed, however late that is.
 HELD = """
 import runpy, time
-from burnish.trainer.generation import Generation
-answer = Generation.answer
-Generation.answer = lambda self, rows: time.sleep(600) if 20 in rows else answer(self, rows)
+from burnish.trainer.generation import GenerationJob
+answer = GenerationJob.answer
+GenerationJob.answer = lambda self, rows: time.sleep(600) if 20 in rows else answer(self, rows)
 runpy.run_module("burnish.trainer.main_generation", run_name="__main__")
 """
 
