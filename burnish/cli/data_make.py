@@ -48,7 +48,7 @@ def make(name: str, typed: argparse.Namespace) -> None:
         splits = generated(task, typed.sizes, typed.seed, options)
     for split, made in splits.items():
         write_parquet(made.rows, targets[split])
-        print(f"{targets[split]}: {len(made.rows)} rows" + (f"; left out: {made.told()}" if made.left_out else ""))
+        print(f"{targets[split]}: {len(made.rows)} rows" + (f"; left out: {made.reasons()}" if made.left_out else ""))
     print(f"next: burnish data check {shlex.join(map(str, targets.values()))}")
 
 
@@ -131,7 +131,7 @@ def describe(name: str) -> str:
     from burnish.data.tasks.task import FileTask
 
     task = load(name)
-    lines = [f"{name}: {TASKS[name].summary}", "", textwrap.fill(task.about, WIDTH)]
+    lines = [f"{name}: {TASKS[name]}", "", textwrap.fill(task.about, WIDTH)]
     if isinstance(task, FileTask):
         width = max(len("|".join(column.names)) for column in task.reads) + 2
         lines += ["", "columns it reads:"]
@@ -151,7 +151,7 @@ def overview() -> str:
             "Writes FOLDER/train.parquet and FOLDER/test.parquet with the rows that `burnish ppo` reads.",
             "",
             "tasks:",
-            *(f"  {name:<{width}}{listed.summary}" for name, listed in TASKS.items()),
+            *(f"  {name:<{width}}{summary}" for name, summary in TASKS.items()),
             "",
             "examples:",
             "  burnish data make gsm8k --out data/gsm8k",

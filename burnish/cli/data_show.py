@@ -33,18 +33,17 @@ def main(argv: list[str]) -> int:
     from rich.text import Text
 
     from burnish.cli.data_check import load_renderer
+    from burnish.data.files import describe
     from burnish.data.row import find_prompt_key
-    from burnish.data.select import Condition, Selection, parse_rows
-    from burnish.data.show import print_blocks, row_blocks
-    from burnish.data.table import open_table, require_column
+    from burnish.data.show import Condition, Selection, parse_rows, print_blocks, row_blocks
     from burnish.literal import one_line
 
     spans = parse_rows(options.rows) if options.rows is not None else []
     conditions = [Condition.parse(text) for text in options.where]
-    table = open_table(options.file)
+    table = describe(options.file)
     known = find_prompt_key(dict.fromkeys(table.columns, True), options.prompt_key) or "messages" in table.columns
     if not known and (options.tokenizer or options.prompt_key != PROMPT):
-        require_column(table, options.prompt_key, "Name the one with the prompts in --prompt-key")
+        table.require_column(options.prompt_key, "Name the one with the prompts in --prompt-key")
     chosen = Selection(spans, options.random, options.seed, conditions).rows(table)
     renderer = load_renderer(options.tokenizer) if options.tokenizer else None
     tokens = [str(token) for token in renderer.tokenizer.added_tokens_decoder.values()] if renderer else []

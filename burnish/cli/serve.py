@@ -13,7 +13,7 @@ def main(argv: list[str]) -> int:
     flags = parser().parse_args(argv)
     check_address(flags)
     key = api_key(flags.api_key)
-    need_packages("burnish serve", "burnish[serve]")
+    need_packages("burnish serve", "serve")
     from burnish.serving.server import ServeOptions, serve
 
     return serve(

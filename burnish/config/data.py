@@ -90,8 +90,8 @@ class DataConfig:
     truncation: str = key(
         "error", "what to do with a prompt over the limit", reader="data/dataset.py", choices=TRUNCATION
     )
-    image_key: str = key("images", "column with images", reader="data/dataset.py", later="images in prompts")
-    video_key: str = key("videos", "column with videos", reader="data/dataset.py", later="videos in prompts")
+    image_key: str = key("images", "column with images", reader="data/row.py", later="images in prompts")
+    video_key: str = key("videos", "column with videos", reader="data/row.py", later="videos in prompts")
     custom_cls: CustomClassConfig = section(CustomClassConfig)
     sampler: SamplerConfig = section(SamplerConfig)
     augment: AugmentConfig = section(AugmentConfig)

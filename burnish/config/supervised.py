@@ -10,7 +10,7 @@ from burnish.config.model import ModelConfig
 from burnish.config.optim import ClippedOptimConfig
 from burnish.config.trainer import TRACKED, TRACKER, RunConfig
 
-DATA = "data/supervised.py"
+DATA = "data/examples.py"
 LOOP = "trainer/supervised.py"
 RUN_READERS = dict.fromkeys(TRACKED, TRACKER) | {"*": LOOP}
 

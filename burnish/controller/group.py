@@ -68,7 +68,7 @@ class WorkerGroup(ABC):
         for name, mark in self.methods.items():
             if hasattr(type(self), name) or name in vars(self):
                 raise WorkerError(f"{worker_class.__name__}.{name} has the name of a WorkerGroup's own; rename it")
-            setattr(self, name, BoundMethod(self, name, mark))
+            setattr(self, name, self.bind(name, mark))
 
     @classmethod
     @abstractmethod
@@ -79,6 +79,10 @@ class WorkerGroup(ABC):
     @abstractmethod
     def available_devices(cls, device: str = "auto") -> list[int] | None:
         """The number of devices of every node; None where workers run on CPUs, which any number can share."""
+
+    def bind(self, name: str, mark: Registered) -> "BoundMethod":
+        """What a registered method is on the group."""
+        return BoundMethod(self, name, mark)
 
     @abstractmethod
     def submit(self, method: str, calls: list[Call], answering: int | None = None) -> Future:
@@ -113,12 +117,16 @@ class BoundMethod:
 
     def start(self, /, *args: Any, **kwargs: Any) -> Future:
         """Start the call on the workers; the future's `get` waits for the joined result."""
-        split: Split = self._naming(self._mark.pair.dispatch, self._group.world_size, *args, **kwargs)
-        calls, answering, collect = split.calls, split.answering, self._mark.pair.collect
-        if self._mark.execute is Execute.RANK_ZERO:
-            calls, answering, collect = calls[:1], None, only_one
-        future = self._group.submit(self._name, calls, answering)
+        split, collect = self._split(args, kwargs)
+        future = self._group.submit(self._name, split.calls, split.answering)
         return _Collected(future, partial(self._naming, collect, split))
+
+    def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Split, Callable[[Split, list[Any]], Any]]:
+        """The calls of the workers, and what joins their results."""
+        split: Split = self._naming(self._mark.pair.dispatch, self._group.world_size, *args, **kwargs)
+        if self._mark.execute is Execute.RANK_ZERO:
+            return split._replace(calls=split.calls[:1], answering=None), only_one
+        return split, self._mark.pair.collect
 
     def _naming(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run a dispatch or collect function; its complaints get the method's name in front."""

@@ -2,7 +2,7 @@
 
 Consumes what reward functions and agent loops proposed, with where each comes from (`Provenance`); hands on rows like
 those of a dataset, oldest first. A proposed row is checked as a row of a file is, before it enters, so that it cannot
-end the run when it is drawn: what is wrong with it is counted and told, and the run goes on. A row carries its
+end the run when it is drawn: what is wrong with it is counted and reported, and the run continues. A row carries its
 provenance in `extra_info.augmented`, for reward functions and agent loops; one that is handed out has it as the field
 `augmented` too, which no row of a file can have.
 
@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from burnish.config.data import DataConfig
 from burnish.data.chat import ChatRenderer
-from burnish.data.dataset import Check
 from burnish.data.files import Row
-from burnish.data.row import complete_row, refuse_media
+from burnish.data.row import Check, complete_row, refuse_media
 from burnish.errors import ConfigError, DataError, UserError
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 AUGMENTED = "augmented"
 MOST_ROWS = 64  # that one trajectory may propose
 DEEPEST = 64  # levels of lists and objects in a row
-_TOO_DEEP = f"a new prompt is nested more than {DEEPEST} levels deep"
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,11 @@ class PromptBuffer:
             if is_full and self.config.augment.on_full == "drop_new":
                 intake.dropped += 1
                 return
-            self._check(full)
+            length, limit = len(self.chat.prompt_ids(full["raw_prompt"])), self.config.start_limit
+            if length > limit and (self.config.truncation == "error" or self.config.filter_overlong_prompts):
+                raise DataError(f"the prompt has {length} tokens, over {self.config.start_limit_key}={limit}")
+            if self.check and (problem := self.check(full)):
+                raise DataError(problem)
         except UserError as error:
             intake.refuse(origin, str(error))
             return
@@ -148,14 +150,6 @@ class PromptBuffer:
         full["extra_info"] = {**full["extra_info"], AUGMENTED: asdict(origin)}
         return full
 
-    def _check(self, row: Row) -> None:
-        """DataError where the row could not be answered or scored."""
-        length, limit = len(self.chat.prompt_ids(row["raw_prompt"])), self.config.start_limit
-        if length > limit and (self.config.truncation == "error" or self.config.filter_overlong_prompts):
-            raise DataError(f"the prompt has {length} tokens, over {self.config.start_limit_key}={limit}")
-        if self.check and (problem := self.check(row)):
-            raise DataError(problem)
-
     def state_dict(self) -> dict[str, Any]:
         return {"waiting": list(self._waiting.values())}
 
@@ -166,30 +160,29 @@ class PromptBuffer:
 
 def _as_json(row: Mapping[str, Any]) -> Row:
     """A copy in JSON's values: arrays, tuples and sets become lists, other objects their text."""
+
+    def default(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return dict(value)
+        if hasattr(value, "tolist"):  # numpy and torch, without importing either
+            return value.tolist()
+        return list(value) if isinstance(value, set | frozenset) else str(value)
+
+    def is_deep(value: Any, levels: int) -> bool:
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        return any(not levels or is_deep(item, levels - 1) for item in inner)
+
     try:
-        copied: Row = json.loads(json.dumps(dict(row), default=_written))
+        copied: Row = json.loads(json.dumps(dict(row), default=default))
+        too_deep = is_deep(copied, DEEPEST)
     except (TypeError, ValueError) as error:
         raise DataError(f"a new prompt holds what JSON cannot: {error}") from error
-    except RecursionError as error:
-        raise DataError(_TOO_DEEP) from error
-    if _is_deep(copied, DEEPEST):
-        raise DataError(_TOO_DEEP)
+    except RecursionError:
+        too_deep = True
+    if too_deep:
+        raise DataError(f"a new prompt is nested more than {DEEPEST} levels deep")
     return copied
-
-
-def _written(value: Any) -> Any:
-    """What json.dumps is to write for a value that it does not know."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    if hasattr(value, "tolist"):  # numpy and torch, without importing either
-        return value.tolist()
-    return list(value) if isinstance(value, set | frozenset) else str(value)
 
 
 def _shown(value: Any) -> str:
     return f"a {type(value).__name__} ({reprlib.repr(value):.60})"  # which no nesting and no length can hurt
-
-
-def _is_deep(value: Any, levels: int) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return any(not levels or _is_deep(item, levels - 1) for item in inner)

@@ -63,12 +63,12 @@ def without_nulls(value: Any) -> Any:
 
 
 def check_text(text: str) -> None:
-    """JSON can hold half of a pair of escapes, which no tokenizer takes."""
+    """Refuse half a surrogate pair: JSON can hold one, no tokenizer takes it."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise DataError(
-            f"the text has a lone surrogate (\\u{ord(text[error.start]):04x}); mend or drop the row"
+            f"the text has a lone surrogate (\\u{ord(text[error.start]):04x}); fix or drop the row"
         ) from None
 
 
@@ -102,7 +102,10 @@ class ChatRenderer:
                 raise ConfigError(f"data.apply_chat_template_kwargs.{name} is set by burnish itself; remove it")
         self.plain = not tokenizer.chat_template and not self.kwargs.get("chat_template")
         if self.plain:
-            self.kwargs |= {"chat_template": PLAIN_TEMPLATE, "plain_start": _start_of_text(tokenizer)}
+            begin = tokenizer.bos_token_id
+            adds_begin = begin is not None and list(tokenizer("a")["input_ids"])[:1] == [begin]
+            start = str(tokenizer.bos_token) if adds_begin else ""
+            self.kwargs |= {"chat_template": PLAIN_TEMPLATE, "plain_start": start}
         self._special_ids = special_ids(tokenizer)
 
     def text(
@@ -129,8 +132,7 @@ class ChatRenderer:
         return self.encode(self.text(messages, tools))
 
     def whole(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[int]:
-        """Ids of a conversation to the very end, with all that the template writes after the last turn: what a reward
-        model reads and learns to read."""
+        """Ids of a conversation with all that the template writes after the last turn: what a reward model reads."""
         return self.encode(self.text(messages, tools, generation_prompt=False))
 
     def token_counts(self, texts: Sequence[str], batch: int = 1024) -> list[int]:
@@ -187,7 +189,7 @@ class ChatRenderer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of rendered text."""
-        # The template writes the special tokens; verbose=False because over-long prompts are our business.
+        # The template writes the special tokens; verbose=False: over-long prompts are handled here.
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
@@ -237,13 +239,6 @@ def _tool_call(call: Mapping[str, Any]) -> Mapping[str, Any]:
         return call
     parsed = {**function, "arguments": arguments}
     return {**call, "function": parsed} if "function" in call else parsed
-
-
-def _start_of_text(tokenizer: "PreTrainedTokenizerBase") -> str:
-    begin = tokenizer.bos_token_id
-    if begin is None:
-        return ""
-    return str(tokenizer.bos_token) if list(tokenizer("a")["input_ids"])[:1] == [begin] else ""
 
 
 def _shown(value: Any) -> str:

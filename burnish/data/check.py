@@ -1,8 +1,8 @@
 """One pass over the rows of a file: what is in them, and all that is wrong with them.
 
-Consumes a `Table`, a `Measure` of lengths, and a `Judge`, who knows what training would refuse and scores reference
-answers (`rewards/reference.py`; this part of burnish knows no scorers); hands on a `FileReport`. Nothing stops at the
-first bad row. Imports no torch.
+Consumes a `DataFile`, a `Measure` of lengths, and a `Judge`, which knows what training would refuse and scores
+reference answers (`rewards/reference.py`; nothing here knows scorers); hands on a `FileReport`. A bad row does not stop
+the pass. Imports no torch.
 
 Two prompts are the same when their messages have the same roles and, once white space is collapsed, the same contents.
 """
@@ -14,18 +14,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from burnish.data.chat import ChatRenderer, Message, check_text
-from burnish.data.files import Row, lookup
-from burnish.data.report import BESIDE_RESPONSES, FileReport, Lengths
+from burnish.data.files import DataFile, Row, lookup
+from burnish.data.report import PER_RESPONSE, FileReport, Lengths
 from burnish.data.row import NO_SOURCE, complete_row, find_prompt_key, refuse_media
 from burnish.data.sft import messages_of, tools_of
-from burnish.data.table import Table, require_column
 from burnish.errors import DataError, UserError
 
 MEDIA = ("images", "videos")
 
 
 class Judge(Protocol):
-    """Says (finding, text) about completed rows, or None. `score` gets those that `inspect` says nothing about."""
+    """Returns (finding, text) about completed rows, or None. `score` gets those for which `inspect` returns None."""
 
     def inspect(self, row: Row) -> tuple[str, str] | None: ...
 
@@ -34,7 +33,7 @@ class Judge(Protocol):
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """What the user wants to be held against; `max_length` is that of prompts, of whole conversations in SFT files."""
+    """What the user asked for; `max_length` is that of prompts, of whole conversations in SFT files."""
 
     prompt_key: str = "prompt"
     reward_fn_key: str = "data_source"
@@ -66,34 +65,35 @@ class Measure:
 
 
 def check_file(
-    table: Table,
+    table: DataFile,
     asked: CheckOptions,
     judge: Judge,
     measure: Measure,
     on_rows: Callable[[int], None] = lambda count: None,
 ) -> FileReport:
-    """The report on a file; `on_rows` is told how many more rows are done."""
-    check = _Pass(FileReport(table.path, kind_of(table, asked)), asked, judge, measure)
+    """The report on a file; `on_rows` is called with the number of rows done since the last call."""
+    check = _FileCheck(FileReport(table.path, kind_of(table, asked)), asked, judge, measure)
     for batch in table.batches():
         for row in batch:
             check.add(row)
         check.finish_batch()
         on_rows(len(batch))
-    check.finish()
+    for text, number in check.report.columns.mixtures():
+        check.report.note("mixed_types", number, text)
     return check.report
 
 
-def kind_of(table: Table, asked: CheckOptions) -> str:
-    """What the rows are, by their columns; DataError where they are nothing that is known."""
+def kind_of(table: DataFile, asked: CheckOptions) -> str:
+    """What the rows are, by their columns; DataError where no known kind fits."""
     names = dict.fromkeys(table.columns, True)
     if asked.reward_fn_key != CheckOptions.reward_fn_key:
-        require_column(table, asked.reward_fn_key, "Name the one with the data sources in --reward-fn-key")
+        table.require_column(asked.reward_fn_key, "Name the one with the data sources in --reward-fn-key")
     if "chosen" in names and "rejected" in names:
         return "pairs"
     if find_prompt_key(names, asked.prompt_key) is None:
         if "messages" in names and asked.prompt_key == CheckOptions.prompt_key:
             return "conversations"
-        require_column(table, asked.prompt_key, "Name the one with the prompts in --prompt-key")
+        table.require_column(asked.prompt_key, "Name the one with the prompts in --prompt-key")
     return "responses" if "responses" in names else "prompts"
 
 
@@ -103,8 +103,8 @@ def prompt_digest(messages: Sequence[Mapping[str, Any]]) -> bytes:
     return hashlib.blake2b(json.dumps(parts, default=str).encode(), digest_size=16).digest()
 
 
-class _Pass:
-    """The state of a pass. Texts to measure and rows to score wait for the end of their batch."""
+class _FileCheck:
+    """The state of one pass over a file. Texts to measure and rows to score wait for the end of their batch."""
 
     def __init__(self, report: FileReport, asked: CheckOptions, judge: Judge, measure: Measure):
         self.report, self.asked, self.judge, self.measure = report, asked, judge, measure
@@ -139,10 +139,6 @@ class _Pass:
                 self.report.note(remark[0], number, remark[1])
         self._texts, self._to_score = {}, []
 
-    def finish(self) -> None:
-        for text, row in self.report.columns.mixtures():
-            self.report.note("mixed_types", row, text)
-
     # One function per kind of rows. A UserError of theirs is one that training would raise.
 
     def _prompt(self, number: int, row: Row) -> None:
@@ -154,7 +150,7 @@ class _Pass:
         self._measure("prompt", number, self.measure.prompt(full["raw_prompt"]))
         truth, worked = full["reward_model"].get("ground_truth"), full["extra_info"].get("answer")
         for name, value in (("reward_model.ground_truth", truth), ("extra_info.answer", worked)):
-            if _is_blank(value):
+            if (isinstance(value, str) and not value.strip()) or value == []:
                 self.report.note("empty_answer", number, f"{name} is empty")
         remark = self.judge.inspect(full)
         if remark:
@@ -167,10 +163,10 @@ class _Pass:
         responses = [given] if isinstance(given, str) else given
         if not isinstance(responses, list) or not all(isinstance(text, str) for text in responses):
             raise DataError(f"field 'responses' is {given!r:.60}, expected a text or a list of texts")
-        for name in BESIDE_RESPONSES:
-            beside = row.get(name)
-            if isinstance(beside, list) and len(beside) != len(responses):
-                raise DataError(f"field '{name}' has {len(beside)} entries for {len(responses)} responses")
+        for name in PER_RESPONSE:
+            values = row.get(name)
+            if isinstance(values, list) and len(values) != len(responses):
+                raise DataError(f"field '{name}' has {len(values)} entries for {len(responses)} responses")
         self._prompt(number, row)
         self.report.responses[len(responses)] += 1
         reasons = row.get("finish_reasons")
@@ -195,7 +191,11 @@ class _Pass:
         self._length("conversation", number, self.measure.conversation(messages, tools_of(row)))
 
     def _pair(self, number: int, row: Row) -> None:
-        sides = {name: _side(row, name) for name in ("chosen", "rejected")}
+        sides: dict[str, list[Message]] = {}
+        for name in ("chosen", "rejected"):
+            value = row.get(name)
+            whole = not isinstance(value, str)
+            sides[name] = messages_of(row, name) if whole else [{"role": "assistant", "content": value}]
         key = find_prompt_key(row, self.asked.prompt_key)
         if key is not None:
             prompt = messages_of(row, key)
@@ -235,13 +235,3 @@ class _Pass:
         limit = self.asked.max_length
         if limit is not None and value > limit and name in ("prompt", "conversation"):
             self.report.note("over_long", number, f"{value} {self.measure.unit}")
-
-
-def _side(row: Row, name: str) -> list[Message]:
-    """One answer of a pair, a text or messages, as messages."""
-    value = row.get(name)
-    return [{"role": "assistant", "content": value}] if isinstance(value, str) else messages_of(row, name)
-
-
-def _is_blank(value: Any) -> bool:
-    return (isinstance(value, str) and not value.strip()) or (isinstance(value, list) and not value)

@@ -1,8 +1,8 @@
 """What the columns of rows hold: types, nulls, and mixtures of types, also inside objects and lists.
 
 Consumes rows one by one (`Columns.add`) and counts by place: `extra_info.index` is a field of an object, `tags[]` are
-the items of lists. `burnish data check` reports the counts; where rows cannot be written as parquet, `files.py` says
-why with the same words. Imports no torch.
+the items of lists. `burnish data check` reports the counts; where rows cannot be written as parquet, `files.py` gives
+the reason in the same words. Imports no torch.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ class ColumnFacts:
 
     @property
     def mixed(self) -> bool:
-        """Whether the values could not share a column of a parquet file; what is in lists is a place of its own."""
+        """Whether the values could not share a column of a parquet file; what is in lists is a separate place."""
         words = {"list" if word.startswith("list<") else word for word in self.types}
         return len(words) > 1 and words != {"integer", "number"}
 
@@ -70,26 +70,21 @@ class Columns:
                 yield text, max(facts.first.values())
 
     def _add(self, name: str, value: Any, levels: int) -> None:
-        facts = self.facts.get(name)
-        if facts is None:
-            facts = self.facts[name] = ColumnFacts()
+        facts = self.facts.setdefault(name, ColumnFacts())
         if value is None:
             return
-        facts.add(type_word(value), self.rows)
+        word = _word(type(value))
+        listed = word == "list" and value and value[0] is not None
+        facts.add(f"list<{_word(type(value[0]))}>" if listed else word, self.rows)
         if levels and isinstance(value, dict):
-            self._add_fields(name, value, levels - 1)
+            fields = self._fields.setdefault(name, {})
+            for key, inner in value.items():
+                if key in fields or len(fields) < MOST_FIELDS:
+                    self._add(fields.setdefault(key, f"{name}.{key}"), inner, levels - 1)
+                else:
+                    self.cut.add(name)
         elif levels and isinstance(value, list | tuple):
             self._add_items(f"{name}[]", value, levels - 1)
-
-    def _add_fields(self, name: str, value: dict[str, Any], levels: int) -> None:
-        fields = self._fields.setdefault(name, {})
-        for key, inner in value.items():
-            if key not in fields:
-                if len(fields) == MOST_FIELDS:
-                    self.cut.add(name)
-                    continue
-                fields[key] = f"{name}.{key}"
-            self._add(fields[key], inner, levels)
 
     def _add_items(self, name: str, items: Sequence[Any], levels: int) -> None:
         kinds = Counter(map(type, items))  # a list of token ids is long, and all of one type
@@ -101,12 +96,6 @@ class Columns:
         for kind, count in kinds.items():
             if kind is not type(None):
                 facts.add(_word(kind), self.rows, count)
-
-
-def type_word(value: Any) -> str:
-    """The type of a value that is not null, as the report calls it."""
-    word = _word(type(value))
-    return f"list<{_word(type(value[0]))}>" if word == "list" and value and value[0] is not None else word
 
 
 def _word(kind: type) -> str:

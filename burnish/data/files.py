@@ -1,18 +1,19 @@
 """Data files to rows and back: parquet, json and jsonl (the last two also gzipped).
 
-Consumes a path a user typed; hands on rows as plain Python dicts (`read_rows`), or only the columns and the row count
-for those who plan without loading (`describe`). Everything that can be wrong with a file is a `DataError` that names
-it. Knows nothing about prompts or tokenizers, and imports no torch.
+Consumes a path a user typed; hands on rows as plain Python dicts (`read_rows`), or a `DataFile`: its columns, its row
+count, and its rows in batches. Of a parquet file only the footer is read at first, then batch by batch, so it may be
+larger than the memory; json is read whole. Everything that can be wrong with a file is a `DataError` that names it.
+Knows nothing about prompts or tokenizers, and imports no torch.
 """
 
 import gzip
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import chain
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -25,45 +26,66 @@ from burnish.errors import DataError, NotAvailable
 Row = dict[str, Any]
 
 FORMATS = (".parquet", ".json", ".jsonl", ".json.gz", ".jsonl.gz")
-BATCH = 1024  # rows that are read at once where a file need not be read whole
+BATCH = 1024  # rows read at once
 
 
 @dataclass(frozen=True)
-class FileFacts:
-    """What can be said of a file before its rows are used."""
+class DataFile:
+    """A readable file with at least one row. `batches()` yields the rows from the first, in order."""
 
-    path: Path
-    rows: int
+    path: str  # as the user typed it
     columns: tuple[str, ...]
+    rows: int
+    batches: Callable[[], Iterator[list[Row]]]
+
+    def __iter__(self) -> Iterator[Row]:
+        for batch in self.batches():
+            yield from batch
+
+    def require_column(self, name: str, fix: str) -> None:
+        """DataError unless the file has the column `name`, or the one that a dotted name starts with."""
+        if name not in self.columns and name.split(".")[0] not in self.columns:
+            raise no_column(self.path, name, self.columns, fix)
 
 
-def read_rows(path: str | Path) -> list[Row]:
-    """All rows of a file, in order, as plain Python values. A file without rows is an error."""
-    file = locate(path)
-    rows = list(chain.from_iterable(parquet_batches(file))) if is_parquet(file) else _read_json(file)
-    if not rows:
-        raise DataError(f"{file}: the file has no rows")
-    return rows
-
-
-def describe(path: str | Path) -> FileFacts:
-    """Row count and columns; of a parquet file only the footer is read."""
+def describe(path: str | Path) -> DataFile:
+    """The file's columns, row count and batches; DataError where it is missing, unreadable or empty."""
     file = locate(path)
     if is_parquet(file):
         with _parquet_errors(file):
             parquet = pq.ParquetFile(file)
-        if not parquet.metadata.num_rows:
-            raise DataError(f"{file}: the file has no rows")
-        return FileFacts(file, parquet.metadata.num_rows, tuple(parquet.schema_arrow.names))
-    rows = read_rows(file)
-    return FileFacts(file, len(rows), tuple(columns(rows)))
+        names, count = tuple(parquet.schema_arrow.names), parquet.metadata.num_rows
+        if count:
+            return DataFile(str(path), names, count, lambda: _parquet_batches(file))
+    elif rows := _read_json(file):
+        slices = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
+        return DataFile(str(path), tuple(columns(rows)), len(rows), lambda: iter(slices))
+    raise DataError(f"{file}: the file has no rows")
 
 
-def parquet_batches(file: Path) -> Iterator[list[Row]]:
-    """The rows of a parquet file, some at a time."""
-    with _parquet_errors(file):
-        for batch in pq.ParquetFile(file).iter_batches(BATCH):
-            yield _to_python(batch, file)
+def read_rows(path: str | Path) -> list[Row]:
+    """All rows of a file, in order, as plain Python values. A file without rows is an error."""
+    return list(describe(path))
+
+
+def read_first_rows(files: Sequence[str], most: int = -1) -> list[list[Row]]:
+    """The rows of several files, at most `most` in all (-1: no limit): each gives its first rows, by its share."""
+    tables = [read_rows(file) for file in files]
+    sizes = [len(table) for table in tables]
+    if 0 <= most < sum(sizes):
+        sizes = largest_remainder(sizes, most)
+    return [table[:size] for table, size in zip(tables, sizes, strict=True)]
+
+
+def largest_remainder(weights: Sequence[float], total: int) -> list[int]:
+    """`total` split by `weights`: each share is rounded down, and the largest remainders get one more."""
+    exact = [Fraction(weight) for weight in weights]  # floats would round 0.3 of 10 either way
+    exact = [weight * total / sum(exact) for weight in exact]
+    shares = [int(share) for share in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda i: (shares[i] - exact[i], i))
+    for i in by_remainder[: total - sum(shares)]:
+        shares[i] += 1
+    return shares
 
 
 def write_parquet(rows: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
@@ -93,7 +115,7 @@ def to_table(rows: Sequence[Mapping[str, Any]], file: Path) -> pa.Table:
         return pa.table({name: _column(file, name, [row.get(name) for row in rows]) for name in columns(rows)})
     except UnicodeEncodeError as exc:
         around = exc.object[max(0, exc.start - 20) : exc.end + 20]
-        raise DataError(f"{file}: the text {around!r} has a lone surrogate; mend it or drop its row") from exc
+        raise DataError(f"{file}: the text {around!r} has a lone surrogate; fix it or drop its row") from exc
 
 
 def locate(path: str | Path) -> Path:
@@ -110,16 +132,18 @@ def locate(path: str | Path) -> Path:
 
 def is_parquet(file: Path) -> bool:
     """Whether the file is parquet, by its name; DataError where it is none of the formats."""
-    return _format(file) == ".parquet"
+    if not file.name.lower().endswith(FORMATS):
+        raise DataError(f"{file}: unknown format; a data file ends with one of {', '.join(FORMATS)}")
+    return file.name.lower().endswith(".parquet")
 
 
 def columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The names any row has, in the order they first occur."""
+    """The names that any row has, in the order they first occur."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def no_column(file: str | Path, name: str, there: Iterable[str], fix: str) -> DataError:
-    """The error about a column that a file has not; `fix` is a sentence without its full stop."""
+    """The error about a missing column; `fix` is a sentence without its full stop."""
     return DataError(f"{file}: no column '{name}'; the columns are {', '.join(there)}. {fix}")
 
 
@@ -139,33 +163,24 @@ def lookup(row: Mapping[str, Any], key: str) -> Any:
 
 
 def _column(file: Path, name: str, values: list[Any]) -> pa.Array:
-    """One column, which has one type; otherwise a DataError that says which rows differ, and where in the column."""
+    """A column of one type; otherwise a DataError that says which rows differ, and where in the column."""
+
+    def mixture() -> str | None:
+        seen = Columns()
+        for value in values:
+            seen.add({name: value})
+        return next((text for text, _ in seen.mixtures()), None)
+
     try:
         array = pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as exc:
-        problem = _mixture(name, values) or f"column '{name}': {exc}"
+        problem = mixture() or f"column '{name}': {exc}"
         raise DataError(f"{file}: {problem}") from exc
     # Arrow takes text for bytes where both are there, and within a list bytes for text.
     may_mix = any(kind in str(array.type) for kind in ("binary", "list<item: string"))
-    if may_mix and (mixture := _mixture(name, values)):
-        raise DataError(f"{file}: {mixture}")
+    if may_mix and (found := mixture()):
+        raise DataError(f"{file}: {found}")
     return array
-
-
-def _mixture(name: str, values: list[Any]) -> str | None:
-    """The first mixture of types in a column, in words."""
-    seen = Columns()
-    for value in values:
-        seen.add({name: value})
-    return next((text for text, _ in seen.mixtures()), None)
-
-
-def _format(file: Path) -> str:
-    name = file.name.lower()
-    for suffix in FORMATS:
-        if name.endswith(suffix):
-            return suffix
-    raise DataError(f"{file}: unknown format; a data file ends with one of {', '.join(FORMATS)}")
 
 
 @contextmanager
@@ -176,68 +191,60 @@ def _parquet_errors(file: Path) -> Iterator[None]:
     except (pa.ArrowException, OSError) as exc:
         raise DataError(
             f"{file}: not a readable parquet file ({file.stat().st_size} bytes); it may be truncated or of another "
-            f"format. Write or download it again. The reader said: {exc}"
+            f"format. Write or download it again. The reader reported: {exc}"
         ) from exc
 
 
-def _to_python(batch: pa.RecordBatch, file: Path) -> list[Row]:
-    values: dict[str, list[Any]] = {}
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        try:
-            values[name] = column.to_pylist(maps_as_pydicts="lossy")
-        except (ValueError, OverflowError, LookupError) as exc:  # nanoseconds, years after 9999, unknown time zones
-            said = str(exc).split(". ")[0]
-            raise DataError(
-                f"{file}: column '{name}' ({column.type}) has a value that Python has no type for: {said}. Write the "
-                "column in another type (timestamp[us], say, or text), or drop it"
-            ) from exc
-    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+def _parquet_batches(file: Path) -> Iterator[list[Row]]:
+    with _parquet_errors(file):
+        for batch in pq.ParquetFile(file).iter_batches(BATCH):
+            values = []
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                try:
+                    values.append(column.to_pylist(maps_as_pydicts="lossy"))
+                except (ValueError, OverflowError, LookupError) as exc:  # nanoseconds, year 10000, unknown time zones
+                    said = str(exc).split(". ")[0]
+                    raise DataError(
+                        f"{file}: column '{name}' ({column.type}) has a value that Python has no type for: {said}. "
+                        "Write the column in another type (timestamp[us], say, or text), or drop it"
+                    ) from exc
+            yield [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*values, strict=True)]
 
 
 def _read_json(file: Path) -> list[Row]:
-    text = _read_text(file)
-    if text.lstrip().startswith("["):
-        return _rows_of_array(file, text)
-    rows = []
-    # Split at newlines only: str.splitlines would also cut at U+2028 and friends, which JSON strings may hold.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except json.JSONDecodeError as exc:
-            raise DataError(
-                f"{file}: line {number} is not valid JSON: {exc.msg} (column {exc.colno}). "
-                "Expected one object per line, or one array of objects"
-            ) from exc
-        except RecursionError as exc:
-            raise DataError(f"{file}: line {number} is nested too deeply to be read") from exc
-        rows.append(_object(value, f"{file}: line {number}"))
-    return rows
-
-
-def _rows_of_array(file: Path, text: str) -> list[Row]:
-    try:
-        values = json.loads(text)
-    except json.JSONDecodeError as exc:
-        raise DataError(f"{file}: not valid JSON: {exc.msg} (line {exc.lineno}, column {exc.colno})") from exc
-    except RecursionError as exc:
-        raise DataError(f"{file}: a row is nested too deeply to be read") from exc
-    return [_object(value, at(file, i)) for i, value in enumerate(values)]
-
-
-def _object(value: Any, where: str) -> Row:
-    if not isinstance(value, dict):
-        raise DataError(f"{where} holds a {type(value).__name__}, not an object with named fields")
-    return value
-
-
-def _read_text(file: Path) -> str:
+    """The rows of one array of objects, or of one object per line."""
     try:
         content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        return content.decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
         raise DataError(f"{file}: not UTF-8 text (byte {exc.start}): {exc.reason}") from exc
     except (OSError, EOFError, zlib.error) as exc:
         fix = "; it is broken or no gzip file: download or write it again" if file.suffix == ".gz" else ""
         raise DataError(f"{file}: cannot be read: {exc}{fix}") from exc
+    if text.lstrip().startswith("["):
+        try:
+            found = [(at(file, i), value) for i, value in enumerate(json.loads(text))]
+        except json.JSONDecodeError as exc:
+            raise DataError(f"{file}: not valid JSON: {exc.msg} (line {exc.lineno}, column {exc.colno})") from exc
+        except RecursionError as exc:
+            raise DataError(f"{file}: a row is nested too deeply to be read") from exc
+    else:
+        # Split at newlines only: str.splitlines would also cut at U+2028 and friends, which JSON strings may hold.
+        lines = ((f"{file}: line {n}", line) for n, line in enumerate(text.split("\n"), start=1) if line.strip())
+        found = [(where, _parse_line(where, line)) for where, line in lines]
+    for where, value in found:
+        if not isinstance(value, dict):
+            raise DataError(f"{where} holds a {type(value).__name__}, not an object with named fields")
+    return [value for _, value in found]
+
+
+def _parse_line(where: str, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as exc:
+        raise DataError(
+            f"{where} is not valid JSON: {exc.msg} (column {exc.colno}). "
+            "Expected one object per line, or one array of objects"
+        ) from exc
+    except RecursionError as exc:
+        raise DataError(f"{where} is nested too deeply to be read") from exc

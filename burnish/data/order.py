@@ -14,20 +14,27 @@ Curriculum  `data.curriculum.key` names a field of the rows by a dotted path, e.
             epoch. A stage draws only rows whose field is one of its values, for k epochs of these rows; the last
             stage lasts. A stage mixes the sources that have rows in it. Epochs are counted through all stages, so
             they differ in length.
-Sampler     a user's own class takes over; see `custom.py`.
+Sampler     a user's class takes over (`data.sampler.{class_path,class_name}`), constructed as `cls(dataset, config)`.
+            It has `__len__`, the number of positions in an epoch, and one of
+              - `index(position) -> int`: the row at any position of the endless stream. It must depend on nothing else.
+              - `__iter__`: the rows of one epoch, the same each time it is iterated. With `set_epoch(epoch)`, which is
+                called first, epochs may differ.
+            Resuming asks for a position that was never asked for before, so an order that changes from call to call
+            is refused.
 """
 
+import itertools
 import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from burnish.config.data import DataConfig
-from burnish.data.custom import CustomOrder
-from burnish.data.shares import largest_remainder
+from burnish.data.dataset import CustomDataset, RLDataset, construct
+from burnish.data.files import largest_remainder
 from burnish.errors import ConfigError, DataError
 from burnish.user_code import load_class
 
@@ -42,17 +49,10 @@ class Stage:
     epochs: int = 1
 
 
-class Rows(Protocol):
-    """What an order needs of a dataset."""
-
-    source_sizes: list[int]
-
-    def __len__(self) -> int: ...
-    def value(self, i: int, key: str) -> Any: ...
-    def where(self, i: int) -> str: ...
+Dataset = RLDataset | CustomDataset
 
 
-def make_order(dataset: Rows, config: DataConfig) -> "Order | CustomOrder":
+def make_order(dataset: Dataset, config: DataConfig) -> "Order | CustomOrder":
     """The order of training rows that a configuration asks for."""
     if config.sampler.class_path:
         keys = ("data.sampler.class_path", "data.sampler.class_name")
@@ -79,7 +79,8 @@ class Order:
         stages: Sequence[Stage] | None = None,
     ):
         self.seed, self.shuffle = seed, shuffle
-        weights = _checked_weights(weights, sizes, renormalise=stages is not None)
+        if weights is not None:
+            _check_weights(weights, sizes, renormalise=stages is not None)
         stages = stages or [Stage(range(sum(sizes)))]
         self._pools = [_pools(np.asarray(stage.rows, dtype=np.int64), sizes, weights) for stage in stages]
         self._lengths = [sum(count for _, count in pools) for pools in self._pools]
@@ -132,7 +133,8 @@ class Order:
             draws = range(within * count, (within + 1) * count)
             rows.append(self._draw(pool, draws, (stage, number)))
             # Draw j of n falls into the j-th n-th part of the epoch: at random in it, or in its middle.
-            jitter = _uniform(count, self.seed, 1, stage, number, within) if self.shuffle else 0.5
+            place = (self.seed, 1, stage, number, within)
+            jitter = (_hashes(count, *place) >> np.uint64(11)).astype(np.float64) / 2.0**53 if self.shuffle else 0.5
             keys.append((np.arange(count) + jitter) / max(count, 1))
         if len(rows) == 1:
             return rows[0]
@@ -150,12 +152,20 @@ class Order:
         return np.concatenate(parts) if parts else pool[:0]
 
 
-def read_stages(dataset: Rows, config: DataConfig) -> list[Stage]:
+def read_stages(dataset: Dataset, config: DataConfig) -> list[Stage]:
     """The stages of `data.curriculum` with the rows that fall into them."""
     key, wanted = config.curriculum.key, config.curriculum.stages
     if not key or not wanted:
         raise ConfigError("data.curriculum needs both key (a field of the rows) and stages")
-    plans = [_stage_plan(stage, i) for i, stage in enumerate(wanted)]
+    plans = []
+    for i, stage in enumerate(wanted):
+        name, plan = f"data.curriculum.stages[{i}]", stage if isinstance(stage, dict) else {"values": stage}
+        if "values" not in plan or set(plan) - {"values", "epochs"}:
+            raise ConfigError(f"{name}={plan!r}: expected {{values: [...], epochs: k}}")
+        values, epochs = plan["values"], plan.get("epochs", 1)
+        if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+            raise ConfigError(f"{name}.epochs={epochs!r}: expected a whole number of at least 1")
+        plans.append((list(values) if isinstance(values, list | tuple) else [values], epochs))
     found: list[Any] = []
     for i in range(len(dataset)):
         value = dataset.value(i, key)
@@ -175,34 +185,14 @@ def read_stages(dataset: Rows, config: DataConfig) -> list[Stage]:
     return stages
 
 
-def _stage_plan(stage: Any, number: int) -> tuple[list[Any], int]:
-    name = f"data.curriculum.stages[{number}]"
-    if not isinstance(stage, dict):
-        stage = {"values": stage}
-    if "values" not in stage or set(stage) - {"values", "epochs"}:
-        raise ConfigError(f"{name}={stage!r}: expected {{values: [...], epochs: k}}")
-    values, epochs = stage["values"], stage.get("epochs", 1)
-    values = list(values) if isinstance(values, list | tuple) else [values]
-    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-        raise ConfigError(f"{name}.epochs={epochs!r}: expected a whole number of at least 1")
-    return values, epochs
-
-
-def _checked_weights(
-    weights: Sequence[float] | None, sizes: Sequence[int], *, renormalise: bool
-) -> Sequence[float] | None:
-    if weights is None:
-        return None
+def _check_weights(weights: Sequence[float], sizes: Sequence[int], *, renormalise: bool) -> None:
     if len(weights) != len(sizes):
         raise ConfigError(f"data.dataset_weights has {len(weights)} weights for {len(sizes)} files; give one for each")
     if any(not math.isfinite(weight) or weight < 0 for weight in weights) or not any(weights):
         raise ConfigError(f"data.dataset_weights={list(weights)}: weights are at least 0, and one is above 0")
-    for number, (weight, size) in enumerate(zip(weights, sizes, strict=True)):
+    for i, (weight, size) in enumerate(zip(weights, sizes, strict=True)):
         if weight and not size and not renormalise:
-            raise DataError(
-                f"data.dataset_weights gives file {number} the weight {weight}, but none of its rows is left"
-            )
-    return weights
+            raise DataError(f"data.dataset_weights gives file {i} the weight {weight}, but none of its rows is left")
 
 
 def _pools(rows: np.ndarray, sizes: Sequence[int], weights: Sequence[float] | None) -> list[tuple[np.ndarray, int]]:
@@ -234,5 +224,58 @@ def _mix(x: Any) -> Any:
     return x ^ (x >> np.uint64(31))
 
 
-def _uniform(count: int, *place: int) -> np.ndarray:
-    return (_hashes(count, *place) >> np.uint64(11)).astype(np.float64) / 2.0**53
+class CustomOrder:
+    """A user's sampler behind the interface of `Order`."""
+
+    def __init__(self, cls: type, dataset: Any, config: DataConfig):
+        self.name = cls.__name__
+        if not hasattr(cls, "__len__") or not (hasattr(cls, "index") or hasattr(cls, "__iter__")):
+            raise ConfigError(f"data.sampler: {self.name} needs __len__, and either index(position) or __iter__")
+        self._sampler = construct(cls, "data.sampler", (dataset, config), {})
+        self._rows = len(dataset)
+        self._epoch_length: int = len(self._sampler)
+        if self._epoch_length < 1:
+            raise ConfigError(f"data.sampler: {self.name} has an epoch of {self._epoch_length} positions")
+        self._positional = hasattr(cls, "index")
+        self._epochs: dict[int, list[int]] = {}
+        if not self._positional and self._iterate(0) != self._iterate(0):
+            raise ConfigError(
+                f"data.sampler: {self.name} gives another order each time it is iterated, so a run could not be "
+                "resumed. Derive the order from a seed and set_epoch(epoch), or define index(position)"
+            )
+
+    def __len__(self) -> int:
+        return self._epoch_length
+
+    def epoch(self, position: int) -> int:
+        """The epoch a position belongs to."""
+        return position // self._epoch_length
+
+    def start(self, epoch: int) -> int:
+        """The first position of an epoch."""
+        return epoch * self._epoch_length
+
+    def index(self, position: int) -> int:
+        """The row at a position."""
+        if self._positional:
+            row = self._sampler.index(position)
+        else:
+            epoch, offset = divmod(position, self._epoch_length)
+            if epoch not in self._epochs:
+                self._epochs = {epoch: self._iterate(epoch)}
+            row = self._epochs[epoch][offset]
+        if not 0 <= int(row) < self._rows:
+            raise ConfigError(
+                f"data.sampler: {self.name} gives row {row} at position {position}; rows are 0 to {self._rows - 1}"
+            )
+        return int(row)
+
+    def _iterate(self, epoch: int) -> list[int]:
+        if hasattr(self._sampler, "set_epoch"):
+            self._sampler.set_epoch(epoch)
+        rows = list(itertools.islice(iter(self._sampler), self._epoch_length))
+        if len(rows) < self._epoch_length:
+            raise ConfigError(
+                f"data.sampler: {self.name} has the length {self._epoch_length} but gives {len(rows)} rows per epoch"
+            )
+        return rows

@@ -23,9 +23,9 @@ import numpy as np
 
 from burnish.config.rm import RMDataConfig
 from burnish.data.chat import Message
+from burnish.data.examples import Examples
 from burnish.data.files import Row, lookup
 from burnish.data.sft import messages_of, tools_of
-from burnish.data.supervised import Examples
 from burnish.errors import DataError
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ class PreferenceDataset(Examples[PreferencePair]):
 
     emptied = "pairs have the same tokens on both sides"
 
+    config: RMDataConfig
+
     def __init__(
         self,
         files: Sequence[str],
@@ -63,7 +65,7 @@ class PreferenceDataset(Examples[PreferencePair]):
         *,
         max_samples: int = -1,
     ):
-        self.config, self._cut = config, 0
+        self._cut = 0
         super().__init__(files, tokenizer, config, max_samples=max_samples)
         if self._cut:
             self.say(
@@ -72,31 +74,25 @@ class PreferenceDataset(Examples[PreferencePair]):
             )
 
     def example(self, row: Row) -> PreferencePair | None:
-        chosen, rejected = (self._ids(row, key) for key in (self.config.chosen_key, self.config.rejected_key))
-        if chosen == rejected:
-            raise DataError(
-                f"fields '{self.config.chosen_key}' and '{self.config.rejected_key}' are equal, so neither is better; "
-                "drop the row"
-            )
+        keys, tools = (self.config.chosen_key, self.config.rejected_key), tools_of(row)
+        sides = []
+        for key in keys:
+            messages = self._conversation(row, key)
+            try:
+                sides.append(self.renderer.whole(messages, tools))
+            except DataError as exc:
+                raise DataError(f"field '{key}': {exc}") from exc
+        if sides[0] == sides[1]:
+            raise DataError(f"fields '{keys[0]}' and '{keys[1]}' are equal, so neither is better; drop the row")
         margin = self._margin(row)
-        chosen, rejected = self._short(chosen, self.config.chosen_key), self._short(rejected, self.config.rejected_key)
+        short = [self.shorten(f"field '{key}': the conversation", ids)[0] for key, ids in zip(keys, sides, strict=True)]
+        self._cut += sum(len(cut) < len(ids) for cut, ids in zip(short, sides, strict=True))
+        chosen, rejected = short
         if chosen == rejected:
             return None
         return PreferencePair(np.array(chosen, dtype=np.int32), np.array(rejected, dtype=np.int32), margin)
 
-    def _short(self, ids: list[int], key: str) -> list[int]:
-        (short,) = self.shorten(f"field '{key}': the conversation", ids)
-        self._cut += len(short) < len(ids)
-        return short
-
-    def _ids(self, row: Row, key: str) -> list[int]:
-        messages, tools = self._messages(row, key), tools_of(row)
-        try:
-            return self.renderer.whole(messages, tools)
-        except DataError as exc:
-            raise DataError(f"field '{key}': {exc}") from exc
-
-    def _messages(self, row: Row, key: str) -> list[Message]:
+    def _conversation(self, row: Row, key: str) -> list[Message]:
         """The conversation that a side of a row stands for."""
         answer = lookup(row, key)
         _refuse_dialogue(answer, key)
@@ -106,20 +102,20 @@ class PreferenceDataset(Examples[PreferencePair]):
             raise DataError(f"field '{key}': the last message is from {last['role']}; it has to be the assistant's")
         if not last["content"].strip() and not last.get("tool_calls"):
             raise DataError(f"field '{key}': the answer is empty")
-        return messages if messages[0]["role"] != "assistant" else [*self._prompt(row, key), *messages]
-
-    def _prompt(self, row: Row, key: str) -> list[Message]:
-        value = lookup(row, self.config.prompt_key)
+        if messages[0]["role"] != "assistant":
+            return messages
+        prompt_key = self.config.prompt_key
+        value = lookup(row, prompt_key)
         if value is None:
             raise DataError(
-                f"field '{key}' is an answer alone, and field '{self.config.prompt_key}' (data.prompt_key), which it "
-                "would answer, is missing or null"
+                f"field '{key}' is an answer alone, and field '{prompt_key}' (data.prompt_key), which it would answer, "
+                "is missing or null"
             )
-        _refuse_dialogue(value, self.config.prompt_key)
-        prompt = messages_of(row, self.config.prompt_key)
+        _refuse_dialogue(value, prompt_key)
+        prompt = messages_of(row, prompt_key)
         if not any(message["content"].strip() for message in prompt):
-            raise DataError(f"field '{self.config.prompt_key}': the prompt is empty")
-        return prompt
+            raise DataError(f"field '{prompt_key}': the prompt is empty")
+        return [*prompt, *messages]
 
     def _margin(self, row: Row) -> float:
         if self.config.margin_key is None:

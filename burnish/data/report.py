@@ -1,40 +1,45 @@
-"""What was found in a data file: what `burnish data check` prints, and writes as JSON.
+"""What was found in data files: what `burnish data check` prints, and writes as JSON.
 
-`data/check.py` fills a `FileReport` for each file; a `Report` compares them. `KINDS` says what rows can be, `FINDINGS`
-what can be found in them and whether that is a problem or a warning. What is kept of a row is its length and a digest
-of its prompt, so the report on a million rows takes some hundred megabytes.
+`data/check.py` fills a `FileReport` for each file; a `CheckReport` compares them. `KINDS` lists what rows can be,
+`FINDINGS` what can be found in them and whether that is a problem or a warning. What is kept of a row is its length and
+a digest of its prompt, so the report on a million rows takes some hundred megabytes.
+
+The text names a few rows of each finding and their number; the JSON has them all. Texts of the files are printed as
+they are: nothing in them is markup, commands the terminal or begins a new line.
 """
 
 from array import array
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from rich.console import Console
+from rich.text import Text
 
 from burnish.data.column_types import Columns
+from burnish.data.row import NO_SOURCE
+from burnish.literal import one_line
 
 BINS = 8
+SHOWN, ROWS = 5, 3  # of a finding: texts (or values, or pairs of rows), and rows for each
+BAR = 32
 
+Line = tuple[str, str]  # text and style
 
-class Kind(NamedTuple):
-    """What the rows of a file are for, and what is looked at in them."""
-
-    title: str
-    checks: str
-
-
+#: What the rows of a file are for, and what is checked in them.
 KINDS = {
-    "prompts": Kind("RL prompts", "fields as training reads them, what the scorer needs, reference answers"),
-    "responses": Kind("responses of burnish generate", "as RL prompts, and the responses with what belongs to them"),
-    "conversations": Kind("SFT conversations", "messages as burnish sft reads them, empty answers"),
-    "pairs": Kind("preference pairs", "types of prompt, chosen and rejected, empty answers, equal sides"),
+    "prompts": ("RL prompts", "fields as training reads them, what the scorer needs, reference answers"),
+    "responses": ("responses of burnish generate", "as RL prompts, and the responses with what belongs to them"),
+    "conversations": ("SFT conversations", "messages as burnish sft reads them, empty answers"),
+    "pairs": ("preference pairs", "types of prompt, chosen and rejected, empty answers, equal sides"),
 }
 
 
 class Finding(NamedTuple):
-    """A sort of finding. A problem makes the check fail, anything else is a warning."""
+    """A kind of finding. A problem makes the check fail, anything else is a warning."""
 
     title: str
     problem: bool
@@ -54,11 +59,10 @@ FINDINGS = {
     "mixed_types": Finding("columns of mixed types", False),
 }
 
-
 OVERLAP = "prompts in two files"
 
-#: Columns with one value per response, and how each is called beside it.
-BESIDE_RESPONSES = {
+#: Columns with one value per response, and what each value is called when the response is shown.
+PER_RESPONSE = {
     "scores": "score",
     "response_log_probs": "log-prob",
     "finish_reasons": "finished by",
@@ -70,7 +74,7 @@ BESIDE_RESPONSES = {
 
 @dataclass
 class Lengths:
-    """The lengths of one thing (the prompts, say), one or more per row."""
+    """The lengths of the prompts, say: one or more per row."""
 
     unit: str
     values: "array[int]" = field(default_factory=lambda: array("q"))
@@ -80,7 +84,7 @@ class Lengths:
         self.rows.append(row)
         self.values.append(value)
 
-    def figures(self) -> dict[str, float]:
+    def summary(self) -> dict[str, float]:
         """min, median, p95, max, and the first row that has the longest. There is at least one value."""
         values = np.frombuffer(self.values, dtype=np.int64)
         median, p95 = np.percentile(values, [50, 95])
@@ -104,7 +108,7 @@ class Lengths:
 
 @dataclass
 class FileReport:
-    """One file. `found` has, for each sort of finding, its texts and the rows of each text."""
+    """One file. `found` has, for each kind of finding, its texts and the rows of each text."""
 
     path: str
     kind: str
@@ -132,6 +136,10 @@ class FileReport:
     def to_dict(self) -> dict[str, Any]:
         """Everything, in JSON's types."""
         columns = self.columns
+        found = {
+            name: {"count": self.count(name), "what": [{"text": t, "rows": rows} for t, rows in texts.items()]}
+            for name, texts in self.found.items()
+        }
         return {
             "file": self.path,
             "kind": self.kind,
@@ -143,19 +151,12 @@ class FileReport:
             "responses_per_row": self.responses,
             "finish_reasons": self.finish_reasons,
             "lengths": {
-                name: {"unit": lengths.unit, **lengths.figures(), "histogram": lengths.histogram()}
+                name: {"unit": lengths.unit, **lengths.summary(), "histogram": lengths.histogram()}
                 for name, lengths in self.lengths.items()
             },
             "reference_answers_scored": self.scored,
-            "problems": self._listed(problem=True),
-            "warnings": self._listed(problem=False),
-        }
-
-    def _listed(self, problem: bool) -> dict[str, Any]:
-        return {
-            name: {"count": self.count(name), "what": [{"text": t, "rows": rows} for t, rows in texts.items()]}
-            for name, texts in self.found.items()
-            if FINDINGS[name].problem is problem
+            "problems": {name: each for name, each in found.items() if FINDINGS[name].problem},
+            "warnings": {name: each for name, each in found.items() if not FINDINGS[name].problem},
         }
 
 
@@ -168,7 +169,7 @@ class Overlap:
 
 
 @dataclass
-class Report:
+class CheckReport:
     """All files that were checked together."""
 
     files: list[FileReport] = field(default_factory=list)
@@ -202,3 +203,109 @@ class Report:
         names = [name for name, finding in FINDINGS.items() if finding.problem is problem]
         totals = {FINDINGS[name].title: sum(file.count(name) for file in self.files) for name in names}
         return {title: count for title, count in totals.items() if count}
+
+
+def print_report(report: CheckReport) -> None:
+    """What is in each file, what is wrong, and a last line that sums it up."""
+    console = Console()
+    for text, style in lines(report):
+        console.print(Text(one_line(text), style=style), soft_wrap=True)
+
+
+def lines(report: CheckReport) -> Iterator[Line]:
+    """The whole report."""
+    for file in report.files:
+        yield from _file(file)
+    for overlap in report.overlaps:
+        one, other = overlap.files
+        yield f"problem: prompts that are both in {one} and in {other} ({len(overlap.rows):,})", "red"
+        rows = ", ".join(f"row {a} = row {b}" for a, b in overlap.rows[:SHOWN])
+        yield f"  {rows}{_and_more(len(overlap.rows) - SHOWN)}", ""
+    if len(report.files) > 1 and not report.overlaps:
+        yield f"no prompt is in two of the {len(report.files)} files", ""
+    yield summary(report), "bold red" if report.problems() else "bold green"
+
+
+def summary(report: CheckReport) -> str:
+    """The last line."""
+    problems, warnings = (
+        ", ".join(f"{title} ({count:,})" for title, count in found.items())
+        for found in (report.problems(), report.warnings())
+    )
+    rows = sum(file.rows for file in report.files)
+    size = f"{how_many(len(report.files), 'file')}, {how_many(rows, 'row')}"
+    wrong = f"problems: {problems}" if problems else "no problems"
+    return f"{size}: {wrong}" + (f"; warnings: {warnings}" if warnings else "")
+
+
+def _file(report: FileReport) -> Iterator[Line]:
+    """The lines about one file: what is in it, then what is wrong."""
+    title, checks = KINDS[report.kind]
+    yield f"{report.path}: {how_many(report.rows, 'row')}, {title}", "bold"
+    yield f"  checked: {checks}", ""
+    columns = report.columns
+    names = columns.names()
+    width = max(map(len, names))
+    for name in names:
+        nulls = columns.nulls(name)
+        types = " or ".join(columns.facts[name].types) or "no values"
+        where = f", null in {nulls:,} of {report.rows:,}" if nulls else ""
+        more = " (more fields than are listed)" if name in columns.cut else ""
+        yield f"    {name:<{width}}  {types}{where}{more}", ""
+    if report.kind in ("prompts", "responses") or set(report.sources) != {NO_SOURCE}:
+        yield f"  data sources: {_counted(report.sources)}", ""
+    if report.roles:
+        yield f"  messages: {_counted(report.roles)}; in a row: {_counted(report.turns)}", ""
+    if report.responses:
+        yield f"  responses in a row: {_counted(report.responses)}; finished by: {_counted(report.finish_reasons)}", ""
+    yield from _lengths(report)
+    if report.scored:
+        fail = report.count("failing_reference")
+        yield f"  reference answers: {report.scored:,} scored, {f'{fail:,} fail' if fail else 'none fails'}", ""
+    for name, finding in FINDINGS.items():
+        if name in report.found:
+            yield from _finding(report, name, finding)
+    yield "", ""
+
+
+def _lengths(report: FileReport) -> Iterator[Line]:
+    for name, lengths in report.lengths.items():
+        values = lengths.summary()
+        shown = " · ".join(f"{key} {values[key]:,.0f}" for key in ("min", "median", "p95", "max"))
+        yield f"  {name} length in {lengths.unit}: {shown} (row {values['longest_row']})", ""
+        bins = lengths.histogram()
+        width, most = len(f"{bins[-1][1]:,}"), max(count for _, _, count in bins)
+        for low, high, count in bins:
+            bar = "█" * round(BAR * count / most) or "▏" * bool(count)
+            yield f"    {low:>{width},} – {high:>{width},}  {bar} {count:,}".rstrip(), ""
+
+
+def _finding(report: FileReport, name: str, finding: Finding) -> Iterator[Line]:
+    texts = report.found[name]
+    longest = ""
+    if name == "over_long":
+        lengths = report.lengths.get("prompt") or report.lengths["conversation"]
+        values = lengths.summary()
+        longest = f"; the longest has {values['max']:,} {lengths.unit} (row {values['longest_row']})"
+    word, style = ("problem", "red") if finding.problem else ("warning", "yellow")
+    yield f"  {word}: {finding.title} ({report.count(name):,}){longest}", style
+    for text, rows in list(texts.items())[:SHOWN]:
+        numbers = ", ".join(map(str, rows[:ROWS])) + _and_more(len(rows) - ROWS)
+        yield f"    row{'s' * (len(rows) > 1)} {numbers}: {text}", ""
+    left = sum(len(rows) for rows in list(texts.values())[SHOWN:])
+    if left:
+        yield f"    and {how_many(left, 'more row')}", ""
+
+
+def how_many(number: int, thing: str) -> str:
+    """`1 row`, `1,300 rows`."""
+    return f"{number:,} {thing}{'s' * (number != 1)}"
+
+
+def _counted(counts: Counter[Any]) -> str:
+    listed = ", ".join(f"{value} ({count:,})" for value, count in counts.most_common(2 * SHOWN))
+    return (listed or "not recorded") + _and_more(len(counts) - 2 * SHOWN)
+
+
+def _and_more(count: int) -> str:
+    return f" and {count:,} more" if count > 0 else ""

@@ -1,15 +1,18 @@
-"""One row of a file to one row of the prompt stream: the fields every later part relies on, whatever the file had.
+"""One row of a file to one row of the prompt stream: the fields every later part relies on, whatever the file has.
 
 Consumes a row as read; hands on a dict with `raw_prompt` (messages), `data_source`, `reward_model`, `extra_info`,
 `ability`, `agent_name`, `interaction_kwargs`, `tools_kwargs` and `index`, and every other column as it was. A field of
 the wrong type is a `DataError` that names the field; the caller adds file and row.
 """
 
-from typing import Any
+from collections.abc import Callable
 
+from burnish.config.data import DataConfig
 from burnish.data.chat import to_messages, without_nulls
 from burnish.data.files import Row, lookup
 from burnish.errors import DataError, NotAvailable
+
+Check = Callable[[Row], str | None]  # what is wrong with a completed row, or None
 
 # What a run itself adds to a batch, stage by stage, and the arguments of an agent loop's `run` besides the row.
 _ADDED = {
@@ -44,19 +47,38 @@ def complete_row(row: Row, *, prompt_key: str, reward_fn_key: str, position: int
         messages = to_messages(row[key])
     except DataError as exc:
         raise DataError(f"field '{key}': {exc}") from exc
+    source = lookup(row, reward_fn_key)
+    if source is None and reward_fn_key != "data_source":
+        raise DataError(f"field '{reward_fn_key}' (data.reward_fn_key) is missing or null")
+    for name, value in ((reward_fn_key, source), ("agent_name", row.get("agent_name"))):
+        if value is not None and not isinstance(value, str):
+            raise DataError(f"field '{name}' is a {type(value).__name__} ({value!r:.60}), expected text")
     extra_info = _object(row, "extra_info")
     others = {kept_name(name): value for name, value in row.items() if name != key}
     return others | {
         "raw_prompt": messages,
-        "data_source": _source(row, reward_fn_key),
+        "data_source": NO_SOURCE if source is None else source,
         "reward_model": DEFAULT_REWARD | _object(row, "reward_model"),
         "extra_info": extra_info,
         "ability": row.get("ability"),
-        "agent_name": _text(row, "agent_name"),
+        "agent_name": row.get("agent_name"),
         "interaction_kwargs": without_nulls(_object(row, "interaction_kwargs", extra_info)),
         "tools_kwargs": without_nulls(_object(row, "tools_kwargs", extra_info)),
         "index": next((i for i in (extra_info.get("index"), row.get("index")) if i is not None), position),
     }
+
+
+def checked_row(row: Row, config: DataConfig, where: str, position: int, check: Check | None) -> Row:
+    """The completed row of a dataset; `where` names it in the DataError about what is wrong with it."""
+    refuse_media(row, (config.image_key, config.video_key), where)
+    keys = {"prompt_key": config.prompt_key, "reward_fn_key": config.reward_fn_key}
+    try:
+        full = complete_row(row, position=position, **keys)
+    except DataError as exc:
+        raise DataError(f"{where}: {exc}") from exc
+    if check and (problem := check(full)):
+        raise DataError(f"{where}: {problem}")
+    return full
 
 
 def kept_name(column: str) -> str:
@@ -81,22 +103,4 @@ def _object(row: Row, name: str, fallback: Row | None = None) -> Row:
         return {}
     if not isinstance(value, dict):
         raise DataError(f"field '{name}' is a {type(value).__name__} ({value!r:.60}), expected an object")
-    return value
-
-
-def _source(row: Row, key: str) -> str:
-    value: Any = lookup(row, key)
-    if value is None:
-        if key != "data_source":
-            raise DataError(f"field '{key}' (data.reward_fn_key) is missing or null")
-        return NO_SOURCE
-    if not isinstance(value, str):
-        raise DataError(f"field '{key}' is a {type(value).__name__} ({value!r:.60}), expected text")
-    return value
-
-
-def _text(row: Row, name: str) -> str | None:
-    value = row.get(name)
-    if value is not None and not isinstance(value, str):
-        raise DataError(f"field '{name}' is a {type(value).__name__} ({value!r:.60}), expected text")
     return value

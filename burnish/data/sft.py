@@ -1,24 +1,20 @@
-"""Supervised examples: rows to token ids with a loss mask.
+"""SFT examples: rows to token ids with a loss mask.
 
 Consumes rows with a `messages` column, or with a prompt and a response column, and optionally a `tools` column; hands
 on `SFTExample`s. Loss is on the assistant's tokens only, each turn's end included (`chat.py`).
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from burnish.config.sft import SFTDataConfig
 from burnish.data.chat import Message, to_messages, without_nulls
+from burnish.data.examples import Examples
 from burnish.data.files import Row, lookup
-from burnish.data.supervised import Examples
 from burnish.errors import DataError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -37,32 +33,21 @@ class SFTDataset(Examples[SFTExample]):
 
     emptied = "examples have no assistant token left"
 
-    def __init__(
-        self,
-        files: Sequence[str],
-        tokenizer: "PreTrainedTokenizerBase",
-        config: SFTDataConfig,
-        *,
-        max_samples: int = -1,
-    ):
-        self.config = config
-        super().__init__(files, tokenizer, config, max_samples=max_samples)
+    config: SFTDataConfig
 
     def example(self, row: Row) -> SFTExample | None:
-        ids, mask = self.renderer.conversation(self._messages(row), tools_of(row))
+        if self.config.prompt_key:
+            response = lookup(row, str(self.config.response_key))
+            if not isinstance(response, str):
+                kind = "missing or null" if response is None else f"a {type(response).__name__}"
+                raise DataError(f"field '{self.config.response_key}' is {kind}, expected text")
+            messages = [*messages_of(row, self.config.prompt_key), {"role": "assistant", "content": response}]
+        else:
+            messages = messages_of(row, self.config.messages_key)
+        ids, mask = self.renderer.conversation(messages, tools_of(row))
         ids, mask = self.shorten("the example", ids, mask)
-        mask[0] = 0  # nothing stands before the first token to predict it from
+        mask[0] = 0  # there is nothing to predict the first token from
         return SFTExample(np.array(ids, dtype=np.int32), np.array(mask, dtype=np.int8)) if any(mask) else None
-
-    def _messages(self, row: Row) -> list[Message]:
-        if not self.config.prompt_key:
-            return messages_of(row, self.config.messages_key)
-        response = lookup(row, str(self.config.response_key))
-        if not isinstance(response, str):
-            kind = "missing or null" if response is None else f"a {type(response).__name__}"
-            raise DataError(f"field '{self.config.response_key}' is {kind}, expected text")
-        prompt = messages_of(row, self.config.prompt_key)
-        return [*prompt, {"role": "assistant", "content": response}]
 
 
 def messages_of(row: Row, key: str) -> list[Message]:

@@ -1,15 +1,19 @@
-"""A row as a person reads it: who said what, what is compared with, what was answered.
+"""Rows as a person reads them: which rows are meant, and for each who said what and what the answer is compared with.
 
-Consumes a row of a file, in whatever state it is, and hands on `Block`s of text, which `print_blocks` prints: wrapped
-on a terminal, line by line elsewhere. With a `ChatRenderer` the messages are the exact text that a model is prompted
-with or, of a conversation, taught. Texts of a file are shown as they are: nothing in them is markup, and control
-characters are shown by their codes, so that a row can neither restyle the output nor command the terminal. Only bytes
-are summed up.
+`Selection` takes a `DataFile` and what a user typed (`0:3`, `data_source=openai/gsm8k`) and hands on rows with their
+numbers, which are those of the file and start at 0, as in every message of burnish.
+
+`row_blocks` takes a row, however broken, and hands on `TextBlock`s, which `print_blocks` prints: wrapped on a terminal,
+line by line elsewhere. With a `ChatRenderer` the messages are the exact text that a model is prompted with or, for a
+conversation, trained on. Texts of a file are shown as they are: nothing in them is markup, and control characters are
+shown by their codes, so that a row can neither restyle the output nor command the terminal. Only bytes are summarised.
 """
 
 import json
+import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,23 +22,122 @@ from rich.padding import Padding
 from rich.text import Text
 
 from burnish.data.chat import ChatRenderer, to_messages
-from burnish.data.files import Row
-from burnish.data.report import BESIDE_RESPONSES
+from burnish.data.files import DataFile, Row, lookup
+from burnish.data.report import PER_RESPONSE
 from burnish.data.row import find_prompt_key
 from burnish.data.sft import tools_of
-from burnish.errors import UserError
+from burnish.errors import ConfigError, DataError, UserError
 from burnish.literal import literal, one_line
 
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/=]{64,})")
 _IMAGES = {b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG", b"GIF8": "GIF"}
 
-#: Columns that are said first, and how.
+#: Columns shown first, and their titles.
 _FIRST = {"data_source": "data source", "ability": "ability", "agent_name": "agent"}
+
+FEW = 3  # rows by default, and values in a message
+
+Span = tuple[int, int | None]  # the first row, and the one after the last; None: to the end of the file
 
 
 @dataclass(frozen=True)
-class Block:
-    """A heading and a text, below it, or behind it where it is one line that may stand there."""
+class Condition:
+    """A column, also a dotted one, and the value it must have, as a person types it."""
+
+    column: str
+    value: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Condition":
+        column, equals, value = text.partition("=")
+        if not equals or not column:
+            raise ConfigError(f"--where {text}: expected COLUMN=VALUE, for example --where data_source=openai/gsm8k")
+        return cls(column, value)
+
+    def is_met(self, row: Row) -> bool:
+        value: Any = lookup(row, self.column)
+        return self.value in ((value,) if isinstance(value, str) else (str(value), json.dumps(value, default=str)))
+
+    def __str__(self) -> str:
+        return f"{self.column}={self.value}"
+
+
+def parse_rows(text: str) -> list[Span]:
+    """`5`, `0:3`, `7:` or several of them with commas."""
+    spans: list[Span] = []
+    for part in text.split(","):
+        first, colon, end = (piece.strip() for piece in part.partition(":"))
+        if not all(number.isdecimal() for number in (first, end) if number) or not (first or colon):
+            raise ConfigError(f"--rows {text}: expected a row number, a range such as 0:3, or several: 0,7,9")
+        start = int(first or 0)
+        stop = start + 1 if not colon else int(end) if end else None
+        if stop is not None and stop <= start:
+            raise ConfigError(f"--rows {text}: {part.strip()} holds no row; the end comes after the start")
+        spans.append((start, stop))
+    return spans
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The rows of `spans`, or `draw` rows drawn with `seed`, or the first few; only those that meet all conditions."""
+
+    spans: Sequence[Span] = ()
+    draw: int | None = None
+    seed: int = 0
+    conditions: Sequence[Condition] = ()
+
+    def rows(self, file: DataFile) -> list[tuple[int, Row]]:
+        """The rows with their numbers, in the order asked for; no more of the file is read than needed."""
+        for condition in self.conditions:
+            file.require_column(condition.column, "Name one of them in --where")
+        numbers = self._numbers(file)
+        wanted, last, found = set(numbers), max(numbers), dict[int, Row]()
+        for number, row in enumerate(file):
+            if number in wanted:
+                found[number] = row
+            if number == last:
+                break
+        return [(number, found[number]) for number in numbers]
+
+    def _numbers(self, file: DataFile) -> list[int]:
+        if self.draw is not None:
+            population: Sequence[int] = self._meeting(file) if self.conditions else range(file.rows)
+            return sorted(random.Random(self.seed).sample(population, min(self.draw, len(population))))
+        if not self.spans:
+            return self._meeting(file, most=FEW)
+        for start, _ in self.spans:
+            if start >= file.rows:
+                raise DataError(f"--rows: {file.path} has no row {start}; its rows are 0 to {file.rows - 1}")
+        asked = [n for start, stop in self.spans for n in range(start, min(stop or file.rows, file.rows))]
+        if not self.conditions:
+            return asked
+        meeting = set(self._meeting(file, among=set(asked)))
+        return [n for n in asked if n in meeting]
+
+    def _meeting(self, file: DataFile, among: Container[int] | None = None, most: int | None = None) -> list[int]:
+        """The rows that meet all conditions, at most `most`; DataError with the values there are, where none does."""
+        found: list[int] = []
+        values: Counter[str] = Counter()
+        for number, row in enumerate(file):
+            if among is not None and number not in among:
+                continue
+            if all(condition.is_met(row) for condition in self.conditions):
+                found.append(number)
+                if len(found) == most:
+                    break
+            elif not found:
+                values[f"{lookup(row, self.conditions[0].column)!s:.60}"] += 1
+        if not found:
+            there = ", ".join(f"{value} ({count:,})" for value, count in values.most_common(FEW))
+            asked = " and ".join(map(str, self.conditions))
+            column = self.conditions[0].column
+            raise DataError(f"--where {asked}: {file.path} has no such row; {column} is mostly {there}")
+        return found
+
+
+@dataclass(frozen=True)
+class TextBlock:
+    """A heading and a text, which is below it unless it is one line and need not be."""
 
     heading: str
     text: str
@@ -42,7 +145,7 @@ class Block:
     below: bool = True
 
 
-def row_blocks(row: Row, renderer: ChatRenderer | None = None, prompt_key: str = "prompt") -> list[Block]:
+def row_blocks(row: Row, renderer: ChatRenderer | None = None, prompt_key: str = "prompt") -> list[TextBlock]:
     """All that a row holds, in the order of reading."""
     left = {name: value for name, value in row.items() if value is not None}
     blocks = [_fact(title, left.pop(name)) for name, title in _FIRST.items() if name in left]
@@ -51,8 +154,10 @@ def row_blocks(row: Row, renderer: ChatRenderer | None = None, prompt_key: str =
         if name in left:
             blocks += _messages(left.pop(name), row, renderer, is_prompt=name == key)
     for name in ("chosen", "rejected"):
-        if name in left:
-            blocks += _side(name, left.pop(name))
+        if isinstance(side := left.pop(name, None), list):
+            blocks += [TextBlock(f"{name}, {block.heading}", block.text, "bold yellow") for block in _by_role(side)]
+        elif side is not None:
+            blocks.append(TextBlock(name, _compact(side), "bold yellow"))
     if "responses" in left:
         blocks += _responses(left)
     if "tools" in left:
@@ -65,7 +170,7 @@ def row_blocks(row: Row, renderer: ChatRenderer | None = None, prompt_key: str =
     return blocks + [_fact(name, value) for name, value in left.items()]
 
 
-def print_blocks(console: Console, blocks: Iterable[Block], special_tokens: Sequence[str] = ()) -> None:
+def print_blocks(console: Console, blocks: Iterable[TextBlock], special_tokens: Sequence[str] = ()) -> None:
     """Print the blocks below each other; `special_tokens` stand out where there are colours."""
     for block in blocks:
         empty = "" if block.text.strip() else " (white space)" if block.text else " (empty)"
@@ -89,24 +194,24 @@ def _print(console: Console, text: Text, indent: int) -> None:
         console.file.write(f"{' ' * indent}{line}\n" if line else "\n")
 
 
-def _messages(value: Any, row: Row, renderer: ChatRenderer | None, is_prompt: bool) -> list[Block]:
+def _messages(value: Any, row: Row, renderer: ChatRenderer | None, is_prompt: bool) -> list[TextBlock]:
     if renderer is None:
         return _by_role(value)
     try:
         tools = None if is_prompt else tools_of(row)
         text = renderer.text(to_messages(value), tools, generation_prompt=is_prompt)
     except UserError as error:
-        return [*_by_role(value), Block("cannot be rendered", str(error), "bold red", below=False)]
+        return [*_by_role(value), TextBlock("cannot be rendered", str(error), "bold red", below=False)]
     (count,) = renderer.token_counts([text])
     what = "prompt" if is_prompt else "conversation"
     end = json.dumps(text[-16:], ensure_ascii=False)  # white space there matters, and cannot be seen
-    return [Block(f"{what}, {count} tokens, ends with {end}", text, "bold green")]
+    return [TextBlock(f"{what}, {count} tokens, ends with {end}", text, "bold green")]
 
 
-def _by_role(value: Any) -> list[Block]:
+def _by_role(value: Any) -> list[TextBlock]:
     """Messages as they are in the file, also where they are not what training takes."""
     if isinstance(value, str):
-        return [Block("user (plain text)", value, "bold green")]
+        return [TextBlock("user (plain text)", value, "bold green")]
     if not isinstance(value, list) or not all(isinstance(message, Mapping) for message in value):
         return [_fact("prompt", value)]
     blocks = []
@@ -115,38 +220,29 @@ def _by_role(value: Any) -> list[Block]:
         fields = {name: inner for name, inner in message.items() if inner is not None and name != "role"}
         content = fields.pop("content", None)
         if content is not None or not fields:
-            blocks.append(Block(role, _content(content), "bold green"))
-        blocks += [Block(f"{role}, {name}", _compact(inner), "bold green") for name, inner in fields.items()]
+            if isinstance(content, list):  # parts: the texts, and JSON for the others
+                parts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
+                pairs = zip(content, parts, strict=True)
+                content = "".join(_compact(part if text is None else text) for part, text in pairs)
+            blocks.append(TextBlock(role, _compact(content), "bold green"))
+        blocks += [TextBlock(f"{role}, {name}", _compact(inner), "bold green") for name, inner in fields.items()]
     return blocks
 
 
-def _content(content: Any) -> str:
-    """The text of a message; of content in parts, the texts and what stands for the other parts."""
-    if not isinstance(content, list):
-        return _compact(content)
-    parts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
-    return "".join(_compact(part if text is None else text) for part, text in zip(content, parts, strict=True))
-
-
-def _side(name: str, value: Any) -> list[Block]:
-    if isinstance(value, list):
-        return [Block(f"{name}, {block.heading}", block.text, "bold yellow") for block in _by_role(value)]
-    return [Block(name, _compact(value), "bold yellow")]
-
-
-def _responses(left: Row) -> list[Block]:
+def _responses(left: Row) -> list[TextBlock]:
     """The responses with what belongs to each; takes the columns it shows out of `left`."""
     given = left.pop("responses")
     responses = given if isinstance(given, list) else [given]
-    beside = {
+    per_response = {
         title: left.pop(name)
-        for name, title in BESIDE_RESPONSES.items()
+        for name, title in PER_RESPONSE.items()
         if isinstance(left.get(name), list) and len(left[name]) == len(responses)
     }
     blocks = []
     for i, response in enumerate(responses):
-        facts = [f"{title} {_number(values[i])}" for title, values in beside.items()]
-        blocks.append(Block(" · ".join([f"response {i}", *facts]), _compact(response), "bold yellow"))
+        values = {title: column[i] for title, column in per_response.items()}
+        facts = [f"{title} {v:.4g}" if isinstance(v, float) else f"{title} {v}" for title, v in values.items()]
+        blocks.append(TextBlock(" · ".join([f"response {i}", *facts]), _compact(response), "bold yellow"))
     return blocks
 
 
@@ -161,28 +257,24 @@ def _tool_names(tools: Any) -> str:
     return ", ".join(str(f.get("name")) if isinstance(f, Mapping) else str(f) for f in functions)
 
 
-def _fact(title: str, value: Any) -> Block:
-    return Block(title, _compact(value), below=False)
+def _fact(title: str, value: Any) -> TextBlock:
+    return TextBlock(title, _compact(value), below=False)
 
 
 def _compact(value: Any) -> str:
-    """A text as it is, anything else as JSON; bytes and pictures are summed up."""
-    summed = _summed(value)
-    return summed if isinstance(summed, str) else json.dumps(summed, ensure_ascii=False, default=str)
+    """A text as it is, anything else as JSON; bytes and pictures are summarised."""
+    short = _summarised(value)
+    return short if isinstance(short, str) else json.dumps(short, ensure_ascii=False, default=str)
 
 
-def _summed(value: Any) -> Any:
+def _summarised(value: Any) -> Any:
     if isinstance(value, bytes):
         kind = next((name for start, name in _IMAGES.items() if value.startswith(start)), None)
         return f"<{kind + ' image, ' if kind else ''}{len(value):,} bytes>"
     if isinstance(value, str):
         return _DATA_URL.sub(lambda found: f"<{found[1]}, {len(found[2]) * 3 // 4:,} bytes>", value)
     if isinstance(value, Mapping):
-        return {str(name): _summed(inner) for name, inner in value.items() if inner is not None}
+        return {str(name): _summarised(inner) for name, inner in value.items() if inner is not None}
     if isinstance(value, list | tuple):
-        return [_summed(inner) for inner in value]
+        return [_summarised(inner) for inner in value]
     return value
-
-
-def _number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,6 +1,6 @@
 """Where the records of a dataset are: files that were named, a folder with its splits, or the Hugging Face hub.
 
-`Origin` is what a user said about it; its `files` are the paths of each split, and `read` hands on what they hold. The
+`Origin` is what a user typed; its `files` are the paths of each split, and `read` hands on what they hold. The
 hub keeps every dataset converted to parquet on the branch refs/convert/parquet, as <config>/<split>/0000.parquet: what
 is downloaded is a folder like any other. Imports no torch.
 """
@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from burnish.data.files import FORMATS, Row, columns, no_column, read_rows
 from burnish.errors import ConfigError, DataError
@@ -43,7 +44,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where records come from: named files, or a folder, or a hub id, or (nothing given) the task's own dataset.
+    """Where records come from: named files, a folder, a hub id, or (by default) the task's own dataset.
 
     With `test_size` that many questions of the train records become the test split; test records are not read.
     """
@@ -87,21 +88,42 @@ class Origin:
         return {split: files_in(folder, theirs[split]) for split in wanted}
 
 
-def read(files: Iterable[str | Path], rename: Mapping[str, str] | None = None) -> list[Part]:
+def read(files: Iterable[str | Path], rename: Mapping[str, str] = MappingProxyType({})) -> list[Part]:
     """The records of some files, with columns renamed."""
-    return [Part(Path(file), _renamed(file, read_rows(file), rename or {})) for file in files]
+    parts = []
+    for file in files:
+        rows = read_rows(file)
+        there = columns(rows)
+        for theirs, ours in rename.items():
+            if theirs not in there:
+                raise no_column(file, theirs, there, f"Name one of them in --rename THEIRS={ours}")
+            if ours in there and ours not in rename:
+                log.warning("%s: the column '%s' is left out: --rename gives its name to '%s'", file, ours, theirs)
+        if rename:
+            taken = set(rename.values()) - set(rename)
+            rows = [{rename.get(name, name): value for name, value in row.items() if name not in taken} for row in rows]
+        parts.append(Part(Path(file), rows))
+    return parts
 
 
 def files_in(folder: str | Path, split: str, other: str | None = None) -> list[Path]:
     """The files of a split in a folder: train.jsonl, or train-00000-of-00002.parquet and so on, or train/*.parquet.
 
-    `other` is a further name the split may have. Two sets of files for one split are refused: which is meant?
+    `other` is a further name the split may have. Two sets of files for one split are refused as ambiguous.
     """
     root = Path(folder).expanduser()
     if not root.is_dir():
         problem = f"is a file; name it with --train {folder}" if root.exists() else f"not found from {Path.cwd()}"
         raise DataError(f"--source {folder}: {problem}; a folder with train.* and test.* is wanted")
-    found = [files for name in dict.fromkeys((split, other or split)) for files in _candidates(root, name)]
+
+    def data_files(paths: Iterable[Path]) -> list[Path]:
+        return sorted(path for path in paths if path.is_file() and path.name.lower().endswith(FORMATS))
+
+    found = []  # the sets of files that could be the split
+    for name in dict.fromkeys((split, other or split)):
+        found += [data_files([root / f"{name}{suffix}"]) for suffix in FORMATS]
+        found += [data_files(root.glob(f"{name}-*")), data_files((root / name).glob("*"))]
+    found = [files for files in found if files]
     if not found:
         apart = ", or keep a part of the train records apart with --test-size N" if split == "test" else ""
         raise DataError(
@@ -145,27 +167,3 @@ def renaming(words: Iterable[str]) -> dict[str, str]:
                 raise ConfigError(f"--rename {before}={name} and --rename {word} contradict each other: give one")
         table[theirs] = ours
     return table
-
-
-def _renamed(file: str | Path, rows: list[Row], rename: Mapping[str, str]) -> list[Row]:
-    there = columns(rows) if rename else []
-    for theirs, ours in rename.items():
-        if theirs not in there:
-            raise no_column(file, theirs, there, f"Name one of them in --rename THEIRS={ours}")
-        if ours in there and ours not in rename:
-            log.warning("%s: the column '%s' is left out: --rename gives its name to '%s'", file, ours, theirs)
-    if not rename:
-        return rows
-    taken = set(rename.values()) - set(rename)
-    return [{rename.get(name, name): value for name, value in row.items() if name not in taken} for row in rows]
-
-
-def _candidates(root: Path, name: str) -> list[list[Path]]:
-    """The sets of files that could be a split of that name."""
-    single = [[root / f"{name}{suffix}"] for suffix in FORMATS if (root / f"{name}{suffix}").is_file()]
-    sets = [*single, _data_files(root.glob(f"{name}-*")), _data_files((root / name).glob("*"))]
-    return [files for files in sets if files]
-
-
-def _data_files(paths: Iterable[Path]) -> list[Path]:
-    return sorted(path for path in paths if path.is_file() and path.name.lower().endswith(FORMATS))

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any, NoReturn
 
 from burnish.entry.guard import DEBUG
-from burnish.errors import ConfigError
+from burnish.errors import ConfigError, install_command
 
 
 class FlagParser(argparse.ArgumentParser):
@@ -58,4 +58,5 @@ def need_packages(command: str, extra: str) -> None:
     """ConfigError if what HTTP servers need is not installed."""
     missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
     if missing:
-        raise ConfigError(f"{command} needs the package {' and '.join(missing)}; install it with pip install '{extra}'")
+        needed = " and ".join(missing)
+        raise ConfigError(f"{command} needs the package {needed}; install it with {install_command(extra)}")

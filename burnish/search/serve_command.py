@@ -13,7 +13,7 @@ def main(argv: list[str]) -> int:
     check_address(flags)
     if flags.topk > MAX_TOPK:
         raise ConfigError(f"--topk {flags.topk}: at most {MAX_TOPK}")
-    need_packages("burnish retriever serve", "burnish[search]")
+    need_packages("burnish retriever serve", "search")
     from burnish.search.server import RetrieverServeOptions, serve
 
     return serve(

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from burnish.errors import ConfigError
+from burnish.errors import ConfigError, install_command
 
 
 @contextmanager
@@ -28,7 +28,7 @@ try:
         import bm25s
     import Stemmer
 except ImportError as error:
-    raise ConfigError(f"BM25 needs the package {error.name}; pip install 'burnish[search]'") from error
+    raise ConfigError(f"BM25 needs the package {error.name}; {install_command('search')}") from error
 
 _stemmer = Stemmer.Stemmer("english")
 

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from burnish.algorithms.validation import Statistics, process_validation_metrics, tracked_names
-from burnish.data.report_text import how_many
+from burnish.data.report import how_many
 from burnish.literal import one_line
 from burnish.rewards.contract import FunctionSpec, ScoreResult
 from burnish.tracking.disk import write_atomically

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from burnish.algorithms.tally import Metrics
 from burnish.config.supervised import SupervisedConfig
-from burnish.data.supervised import Example, Examples
+from burnish.data.examples import Example, Examples
 from burnish.engine.batching import MicroBatch
 from burnish.engine.forward import Forward
 from burnish.engine.trainable import Loss

@@ -94,7 +94,6 @@ class PPOTrainer:
         self.bad_steps = dict.fromkeys(("actor", "critic", "process_reward"), 0)  # updates in a row not applied
         self.told_of_no_signal = False
         self.groups: dict[str, WorkerGroup] = {}
-        self.early: Passes | None = None  # over the batch that is being scored
         self.saved: int | None = None  # the last step whose checkpoint this run wrote, or started from
         self.read_rows()
         folder = RunFolder.of(config.trainer)
@@ -183,7 +182,7 @@ class PPOTrainer:
             last_step=self.total_steps,
             augmentation=Augmentation(self.new_prompts, self.tracker.event),
             reward_model=RewardModel(self.config.reward_model, judge) if judge else None,
-            meanwhile=self.begin_early if judge and self.has_own_devices(Role.RewardModel) else None,
+            scores_apart=bool(judge) and manager.mapping[Role.RewardModel] != manager.mapping[Role.ActorRolloutRef],
         )
         self.validator: Validator | None = None
         if self.val_rows is not None:
@@ -207,8 +206,12 @@ class PPOTrainer:
                 metrics = {"training/global_step": self.step, "training/epoch": self.experience.epoch}
                 metrics |= saving  # the time of the checkpoint before this step
                 with timed(metrics, "step"):
-                    batch = self.draw(metrics)  # prompts, new weights out, generate, score
-                    batch = self.begun_passes(batch, metrics).join(batch)  # old and reference log-probs, values
+                    before = self.experience.state_dict()
+                    try:  # prompts, new weights out, generate, score; old and reference log-probs, values
+                        batch, passes = self.experience.draw(self.step, metrics, self.begin_passes)
+                    except NothingToLearn as error:
+                        raise self.saved_before_end(error, before) from error
+                    batch = passes.join(batch)
                     if self.process_reward:
                         with timed(metrics, "process_reward"):
                             when = self.config.process_reward.update
@@ -260,22 +263,16 @@ class PPOTrainer:
             self.tracker.log(metrics, self.step)
         return metrics
 
-    def draw(self, metrics: dict[str, float]) -> DataProto:
-        """The step's experience. Where there is nothing left to learn from, what was learned is saved before the run
-        ends: it may be that all prompts are solved.
-        """
-        before = self.experience.state_dict()
-        try:
-            return self.experience.draw(self.step, metrics)
-        except NothingToLearn as error:
-            self.experience.load_state_dict(before)
-            self.step -= 1
+    def saved_before_end(self, error: NothingToLearn, before: Mapping[str, Any]) -> NothingToLearn:
+        """Nothing is left to learn from in this step, perhaps because all prompts are solved: save what was learned."""
+        self.experience.load_state_dict(before)
+        self.step -= 1
+        self.note_saved(wait=True)
+        if self.step and self.saved != self.step:
+            self.save()
             self.note_saved(wait=True)
-            if self.step and self.saved != self.step:
-                self.save()
-                self.note_saved(wait=True)
-            kept = f". What was learned is in {self.store.folder(self.step)}" if self.step else ""
-            raise NothingToLearn(f"{error}{kept}") from error
+        kept = f". What was learned is in {self.store.folder(self.step)}" if self.step else ""
+        return NothingToLearn(f"{error}{kept}")
 
     def reads_old_log_probs(self) -> bool:
         """Whether anything asks for log-probs before the update. With one update a step, it computes them itself."""
@@ -283,11 +280,6 @@ class PPOTrainer:
         several = actor.ppo_epochs > 1 or self.config.data.train_batch_size > actor.ppo_mini_batch_size
         chooses = token_choice(actor.policy_loss.loss_mode) is not None  # tokens, by their ratio over the whole batch
         return several or chooses or self.config.algorithm.pf_ppo.enable or self.credit.reads_old_log_probs
-
-    def begun_passes(self, batch: DataProto, metrics: dict[str, float]) -> Passes:
-        """The passes over a batch, begun: those that experience began while the reward model scored, or else now."""
-        early, self.early = self.early, None
-        return early or self.begin_passes(batch, metrics)
 
     def begin_passes(self, batch: DataProto, metrics: dict[str, float]) -> Passes:
         """Begin what anything reads of: `old_log_probs` and what else the estimator asked of that pass (the rollout's
@@ -302,15 +294,6 @@ class PPOTrainer:
         if self.critic:
             passes.begin("values", self.critic.compute_values.start)
         return passes
-
-    def begin_early(self, batch: DataProto, metrics: dict[str, float]) -> None:
-        """While the reward model scores a batch on devices of its own, the policy's and the critic's need not wait."""
-        self.early = self.begin_passes(batch, metrics)
-
-    def has_own_devices(self, role: str) -> bool:
-        """Whether a role's models can compute while the policy's do."""
-        mapping = self.resource_pool_manager.mapping
-        return mapping[role] != mapping[Role.ActorRolloutRef]
 
     def resampled(self, batch: DataProto, metrics: dict[str, float]) -> DataProto:
         """What is trained on: the batch, or rows of it drawn by their score."""

@@ -23,9 +23,8 @@ from burnish.config import GenerationConfig
 from burnish.config.data import DataConfig
 from burnish.config.key import keys_of, read
 from burnish.config.values import show
-from burnish.data.files import Row, at, is_parquet, locate, no_column, to_table
+from burnish.data.files import Row, at, describe, is_parquet, locate, no_column, to_table
 from burnish.data.row import complete_row, find_prompt_key, kept_name, refuse_media
-from burnish.data.table import open_table
 from burnish.errors import ConfigError, DataError
 from burnish.models.fingerprint import fingerprint
 from burnish.models.folder import resolve_path
@@ -63,7 +62,7 @@ class PromptFile:
     """
 
     def __init__(self, path: str, keys: DataConfig):
-        self.path, self.keys, self._table = path, keys, open_table(path)
+        self.path, self.keys, self._table = path, keys, describe(path)
         self._objects = None if is_parquet(Path(path)) else list(self._table)
         names = self._table.columns
         prompt = find_prompt_key(dict.fromkeys(names, True), keys.prompt_key)

@@ -22,8 +22,7 @@ import numpy as np
 import torch
 
 from burnish.config.reward import RewardModelConfig
-from burnish.data.custom import CustomDataset
-from burnish.data.dataset import RLDataset
+from burnish.data.dataset import CustomDataset, RLDataset
 from burnish.errors import ConfigError, DataError
 from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import ScoreResult

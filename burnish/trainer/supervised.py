@@ -22,8 +22,8 @@ from burnish.config.checks import check_files
 from burnish.config.plan import plan_activations
 from burnish.config.rules.offload import without_gpu
 from burnish.config.supervised import SupervisedConfig
+from burnish.data.examples import Batches, Example
 from burnish.data.files import describe
-from burnish.data.supervised import Batches, Example
 from burnish.engine.dump import BadSteps, Update, dump_folder
 from burnish.engine.seeding import seed_torch
 from burnish.engine.trainable import Trainable

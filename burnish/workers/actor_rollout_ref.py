@@ -8,8 +8,10 @@ where a KL term reads it; with LoRA it is the actor's own module with the adapte
 """
 
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +39,7 @@ from burnish.workers.model_worker import TrainedModelWorker
 from burnish.workers.objectives import PolicyObjective
 from burnish.workers.replica import Replica
 from burnish.workers.rollouts import Rollouts
-from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS, ROLLOUT_ROWS
+from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS, ROLLOUTS
 from burnish.workers.updates import lengths, loss_mask, rows_with_gradient, update_metrics, update_rows
 
 
@@ -102,23 +104,33 @@ class ActorRolloutRefWorker(TrainedModelWorker):
         with self.weights.on_device():
             self.replica.publish(version)
 
-    @register(dispatch_mode=ROLLOUT_ROWS)
-    def generate_sequences(self, prompts: DataProto, sampling: Sampling, namespace: str, score: bool) -> DataProto:
-        """Run one trajectory per row over the engine of this process; see `Rollouts.generate`."""
-        self.engine.wake()
-        return self.rollouts.generate(prompts, sampling, namespace, score)
-
     @register(dispatch_mode=GROUPED_ROLLOUTS)
     def begin_sequences(
-        self, prompts: DataProto, number: int, sampling: Sampling, namespace: str, score: bool, total: int | None = None
+        self,
+        rows: Sequence[dict[str, Any]],
+        number: int,
+        sampling: Sampling,
+        namespace: str,
+        score: bool,
+        total: int | None = None,
     ) -> None:
-        """Begin what `generate_sequences` does, which goes on while this process trains."""
-        self.rollouts.begin(number, prompts, sampling, namespace, score, total)
+        """Begin one trajectory per row over the engine of this process; see `Rollouts.begin`."""
+        self.rollouts.begin(rows, number, sampling, namespace, score, total)
 
     @register(dispatch_mode=BEGUN_ROLLOUTS)
     def finish_sequences(self, number: int) -> DataProto | None:
-        """Wait for what was begun under this number."""
+        """Wait for what was begun under this number; without running ahead, this is when it is generated."""
+        if not self.config.staleness:
+            self.engine.wake()
         return self.rollouts.finish(number)
+
+    @register(dispatch_mode=ROLLOUTS)
+    def generate_sequences(
+        self, rows: Sequence[dict[str, Any]], sampling: Sampling, namespace: str, score: bool, total: int | None = None
+    ) -> DataProto | None:
+        """`begin_sequences` and `finish_sequences` in one call."""
+        self.begin_sequences(rows, 0, sampling, namespace, score, total)
+        return self.finish_sequences(0)
 
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
     async def generate(self, request: Request) -> Answer:

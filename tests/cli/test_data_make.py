@@ -195,7 +195,7 @@ def test_what_is_wrong_with_a_file_is_one_line(capsys):
     assert "'extra_info.type' holds text (1, first in row 0), integer (1, first in row 1)" in said
     write_jsonl(Path("half.jsonl"), [{"question": "half \ud83d of it", "answer": "#### 1"}])
     said = refused(capsys, "gsm8k", "--train", "half.jsonl", "--out", "a")
-    assert "a/train.parquet: the text 'half \\ud83d of it" in said and "has a lone surrogate; mend it" in said
+    assert "a/train.parquet: the text 'half \\ud83d of it" in said and "has a lone surrogate; fix it" in said
     Path("broken.jsonl.gz").write_bytes(Path("gsm8k/train.jsonl.gz").read_bytes()[:-20])
     said = refused(capsys, "gsm8k", "--train", "broken.jsonl.gz", "--out", "a")
     assert "broken.jsonl.gz: cannot be read: " in said and "download or write it again" in said
@@ -211,7 +211,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_any_work(capsys, monkeyp
 def test_help_lists_every_task(capsys):
     assert make("--help") == 0
     text = capsys.readouterr().out
-    assert all(f"  {name} " in text and listed.summary in text for name, listed in TASKS.items())
+    assert all(f"  {name} " in text and listed in text for name, listed in TASKS.items())
     assert "burnish data make gsm8k --source ~/downloads/gsm8k --out data/gsm8k" in text
     assert make() == 0
     assert capsys.readouterr().out == text
@@ -223,7 +223,7 @@ def test_the_help_of_a_task_has_an_example_that_can_be_typed(name, capsys):
         make(name, "--help")
     assert caught.value.code == 0
     text = capsys.readouterr().out
-    assert text.startswith(f"usage: burnish data make {name} ") and TASKS[name].summary in text
+    assert text.startswith(f"usage: burnish data make {name} ") and TASKS[name] in text
     example = text.splitlines()[-1].split()
     assert example[:4] == ["burnish", "data", "make", name]
     data_make.parse(name, example[4:])

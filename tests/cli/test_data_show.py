@@ -78,7 +78,7 @@ def test_without_a_tokenizer_no_torch_is_loaded(train):
         (["--rows", "x"], "--rows x: expected a row number, a range such as 0:3, or several: 0,7,9"),
         (["--where", "data_source"], "--where data_source: expected COLUMN=VALUE, for example --where data_source="),
         (["--where", "data_sauce=x"], "no column 'data_sauce'; the columns are data_source, prompt, ability, "),
-        (["--where", "data_source=x"], "no such row there; data_source is mostly burnish/arithmetic (20)"),
+        (["--where", "data_source=x"], "no such row; data_source is mostly burnish/arithmetic (20)"),
         (["--random", "0"], "--random 0: ask for at least 1 row"),
         (["--rows", "1", "--random", "2"], "argument --random: not allowed with argument --rows"),
         (["--prompt-key", "question"], "Name the one with the prompts in --prompt-key"),

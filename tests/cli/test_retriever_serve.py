@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from burnish.cli.main import main
+from burnish.errors import install_command
 from burnish.search import serve_command as command
 from burnish.search import server
 
@@ -81,8 +82,7 @@ def test_without_its_packages_the_extra_is_named(monkeypatch, capsys):
     monkeypatch.setattr("burnish.entry.arguments.find_spec", lambda name: None)
     assert main([*SERVE, "--index", "x"]) == 2
     assert (
-        "needs the package fastapi and uvicorn; install it with pip install 'burnish[search]'"
-        in capsys.readouterr().err
+        f"needs the package fastapi and uvicorn; install it with {install_command('search')}" in capsys.readouterr().err
     )
 
 

@@ -1,13 +1,14 @@
 """The keys of LoRA adapters: what they need, and what is said of those that are not read."""
 
 import importlib.util
+import re
 
 import pytest
 
 from burnish.config.finalise import finalise_generation, finalise_sft
 from burnish.config.load import GENERATION, load, load_sft
 from burnish.config.needs import Needs
-from burnish.errors import ConfigError
+from burnish.errors import ConfigError, install_command
 
 MODEL = "actor_rollout_ref.model"
 
@@ -39,7 +40,9 @@ def test_a_run_without_peft_ends_before_it_begins(finish, monkeypatch, key):
     finish({key: 8}, needs)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     finish({}, needs)
-    with pytest.raises(ConfigError, match=r"needs the package peft; install it with `pip install 'burnish\[lora\]'`"):
+    with pytest.raises(
+        ConfigError, match=re.escape(f"needs the package peft; install it with `{install_command('lora')}`")
+    ):
         finish({key: 8}, needs)
 
 

@@ -65,7 +65,7 @@ def test_rows_are_completed_and_carry_their_origin(make):
     assert row["reward_model"] == {"style": "rule", "ground_truth": None} and "uid" not in row
 
 
-def test_an_index_of_its_own_is_kept(make):
+def test_the_index_of_a_row_is_kept(make):
     buffer = make()
     buffer.add(proposal({"prompt": "a", "index": 5}, {"prompt": "b", "extra_info": {"index": "x"}}))
     assert [row["index"] for row in buffer.take(4)] == [5, "x"]
@@ -97,18 +97,15 @@ def test_a_prompt_waits_once(make):
     assert buffer.add(proposal({"prompt": "a"})).added == 1, "what was drawn may come again"
 
 
-def test_full_the_oldest_gives_way(make):
-    buffer = make(buffer_size=2)
-    intake = buffer.add(proposal({"prompt": "a"}, {"prompt": "b"}, {"prompt": "c"}))
-    assert (intake.added, intake.dropped) == (3, 1)
-    assert asked(buffer.take(4)) == ["b", "c"]
-
-
-def test_full_new_ones_are_dropped_where_that_is_asked_for(make):
-    buffer = make(buffer_size=2, on_full="drop_new")
+@pytest.mark.parametrize(
+    ("keys", "counts", "left"),
+    [({}, (4, 2, 0), ["c", "a"]), ({"on_full": "drop_new"}, (2, 1, 1), ["a", "b"])],
+)
+def test_a_full_buffer_drops_the_oldest_or_the_new_rows(make, keys, counts, left):
+    buffer = make(buffer_size=2, **keys)
     intake = buffer.add(proposal({"prompt": "a"}, {"prompt": "b"}, {"prompt": "c"}, {"prompt": "a"}))
-    assert (intake.added, intake.dropped, intake.duplicates) == (2, 1, 1)
-    assert asked(buffer.take(4)) == ["a", "b"]
+    assert (intake.added, intake.dropped, intake.duplicates) == counts
+    assert asked(buffer.take(4)) == left
 
 
 @pytest.mark.parametrize(
@@ -138,7 +135,7 @@ def test_full_new_ones_are_dropped_where_that_is_asked_for(make):
         ({"prompt": "bad"}, "the checker says no"),
     ],
 )
-def test_what_a_file_may_not_have_is_refused_and_the_rest_enters(make, row, reason):
+def test_bad_rows_are_refused_and_the_rest_enters(make, row, reason):
     buffer = make(lambda row: "the checker says no" if row["raw_prompt"][0]["content"] == "bad" else None)
     intake = buffer.add(proposal({"prompt": "first"}, row, row, {"prompt": "last"}))
     assert (intake.added, intake.refused) == (2, 2)
@@ -150,7 +147,7 @@ def test_what_a_file_may_not_have_is_refused_and_the_rest_enters(make, row, reas
 @pytest.mark.parametrize(
     ("rows", "shown"), [({"prompt": "a"}, "dict ({'prompt': 'a'})"), ("a", "str ('a')"), (3, "int (3)")]
 )
-def test_what_is_no_list_is_refused(make, rows, shown):
+def test_proposals_other_than_a_list_are_refused(make, rows, shown):
     intake = make().add([Proposal(rows, ORIGIN)])
     assert intake.refused == 1
     assert list(intake.reasons) == [f"new_prompts is a {shown}, expected a list of rows"]
@@ -167,7 +164,7 @@ def test_values_become_those_that_json_has(make):
     assert json.loads(json.dumps(row)) == row
 
 
-def test_of_a_trajectory_so_many_rows_are_looked_at_and_the_others_dropped(make):
+def test_rows_over_the_limit_of_a_trajectory_are_dropped(make):
     seen = []
     buffer = make(lambda row: seen.append(row))
     intake = buffer.add([Proposal([{"prompt": f"{t}.{i}"} for i in range(100)], ORIGIN) for t in range(2)])
@@ -175,7 +172,7 @@ def test_of_a_trajectory_so_many_rows_are_looked_at_and_the_others_dropped(make)
     assert asked(buffer.take(4)) == ["0.0", "0.1"]
 
 
-def test_full_what_would_be_dropped_is_not_rendered(make):
+def test_rows_that_would_be_dropped_are_not_rendered(make):
     seen = []
     buffer = make(lambda row: seen.append(row), buffer_size=2, on_full="drop_new")
     intake = buffer.add(proposal(*({"prompt": str(i)} for i in range(50))))

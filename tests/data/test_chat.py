@@ -122,7 +122,7 @@ class TestPrompt:
         renderer = ChatRenderer(tokenizer)
         half = {"role": "user", "content": "half \ud83d of it"}
         for render in (renderer.text, renderer.prompt_ids):
-            with pytest.raises(DataError, match=r"the text has a lone surrogate \(\\ud83d\); mend or drop the row"):
+            with pytest.raises(DataError, match=r"the text has a lone surrogate \(\\ud83d\); fix or drop the row"):
                 render([half])
         with pytest.raises(DataError, match="lone surrogate"):
             renderer.conversation([USER, {"role": "assistant", "content": "\ud83d"}])

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from burnish.data.chat import ChatRenderer
-from burnish.data.dataset import RLDataset, train_dataset, val_dataset
+from burnish.data.dataset import RLDataset, collate, train_dataset, val_dataset
 from burnish.data.files import write_parquet
 from burnish.errors import ConfigError, DataError, NotAvailable
 
@@ -89,10 +89,6 @@ class TestRows:
         dataset[0]["extra_info"]["split"] = "changed"
         assert dataset[0]["raw_prompt"] == ROW["prompt"] and dataset[0]["extra_info"]["split"] == "train"
 
-    def test_iteration_ends(self, write_jsonl, tokenizer, data_config):
-        dataset = load(write_jsonl([{"prompt": "q"}] * 3), tokenizer, data_config)
-        assert len(list(dataset)) == len(dataset) == 3
-
 
 class TestBadRows:
     @pytest.mark.parametrize(
@@ -106,7 +102,7 @@ class TestBadRows:
             ({"data_source": 3}, r"field 'data_source' is a int \(3\), expected text"),
             ({"agent_name": {}}, "field 'agent_name' is a dict .*expected text"),
             ({"tools_kwargs": "x"}, "field 'tools_kwargs' is a str"),
-            ({"prompt": "half \ud83d"}, r"the text has a lone surrogate \(\\ud83d\); mend or drop the row"),
+            ({"prompt": "half \ud83d"}, r"the text has a lone surrogate \(\\ud83d\); fix or drop the row"),
             (
                 {"prompt": [{"role": "assistant", "tool_calls": 5}]},
                 r"field 'prompt': message 0 \(assistant\) has the tool_",
@@ -143,10 +139,6 @@ class TestBadRows:
         with pytest.raises(NotAvailable, match=rf"{key} in prompts \(.*row 1 .*Drop the column '{key}'"):
             load(path, tokenizer, data_config)
 
-    def test_no_files(self, tokenizer, data_config):
-        with pytest.raises(DataError, match=r"no data files are given; set data\.train_files"):
-            load([], tokenizer, data_config)
-
 
 class TestLengths:
     ROWS = [{"prompt": "x" * n} for n in (5, 50, 6, 70)]  # noqa: RUF012
@@ -166,11 +158,7 @@ class TestLengths:
         assert f"2 of 4 prompts are, the longest has {limit + 60}" in message
         assert "data.filter_overlong_prompts=true" in message and "data.truncation=left|right|middle" in message
 
-    def test_the_limit_itself_is_allowed(self, write_jsonl, tokenizer, data_config):
-        self.limit(data_config, tokenizer, 70)
-        assert len(load(write_jsonl(self.ROWS), tokenizer, data_config)) == 4
-
-    def test_filter_drops_and_tells(self, write_jsonl, tokenizer, data_config):
+    def test_filter_drops_and_reports(self, write_jsonl, tokenizer, data_config):
         self.limit(data_config, tokenizer, 10)
         data_config.filter_overlong_prompts = True
         files = [write_jsonl(self.ROWS, "a.jsonl"), write_jsonl(self.ROWS[:2], "b.jsonl")]
@@ -187,14 +175,12 @@ class TestLengths:
         with pytest.raises(DataError, match="all 4 prompts are over data.max_prompt_length=3 .*Raise the limit"):
             load(write_jsonl(self.ROWS), tokenizer, data_config)
 
-    @pytest.mark.parametrize("mode", ["left", "right", "middle"])
-    def test_other_truncations_keep_the_row(self, write_jsonl, tokenizer, data_config, mode):
+    @pytest.mark.parametrize("mode", ["left", "right", "middle", "error"])
+    def test_truncation_and_fitting_prompts_keep_the_row(self, write_jsonl, tokenizer, data_config, mode):
         data_config.max_prompt_length, data_config.truncation = 3, mode
+        assert len(load(write_jsonl(self.ROWS), tokenizer if mode != "error" else None, data_config)) == 4
+        self.limit(data_config, tokenizer, 70)
         assert len(load(write_jsonl(self.ROWS), tokenizer, data_config)) == 4
-
-    def test_without_tokenizer_lengths_are_not_checked(self, write_jsonl, data_config):
-        data_config.max_prompt_length = 3
-        assert len(load(write_jsonl(self.ROWS), None, data_config)) == 4
 
     def test_a_template_that_cannot_render_names_the_row(self, write_jsonl, tokenizer, data_config):
         data_config.apply_chat_template_kwargs = {
@@ -206,18 +192,16 @@ class TestLengths:
 
 
 class TestMaxSamples:
-    def test_first_rows_of_one_file(self, write_jsonl, tokenizer, data_config):
-        path = write_jsonl([{"prompt": str(i)} for i in range(10)])
-        dataset = load(path, tokenizer, data_config, max_samples=3)
-        assert [row["raw_prompt"][0]["content"] for row in dataset] == ["0", "1", "2"]
-
-    def test_files_give_in_proportion(self, write_jsonl, tokenizer, data_config):
-        files = [write_jsonl([{"prompt": "q"}] * n, f"{n}.jsonl") for n in (30, 10)]
-        assert load(files, tokenizer, data_config, max_samples=8).source_sizes == [6, 2]
-
-    @pytest.mark.parametrize("limit", [-1, 10, 99])
-    def test_no_limit(self, write_jsonl, tokenizer, data_config, limit):
-        assert len(load(write_jsonl([{"prompt": "q"}] * 10), tokenizer, data_config, max_samples=limit)) == 10
+    @pytest.mark.parametrize(
+        ("sizes", "limit", "taken"),
+        [([10], 3, [3]), ([30, 10], 8, [6, 2]), ([10], -1, [10]), ([10], 10, [10]), ([10], 99, [10])],
+    )
+    def test_files_give_their_first_rows_in_proportion(self, write_jsonl, tokenizer, data_config, sizes, limit, taken):
+        files = [write_jsonl([{"prompt": str(i)} for i in range(n)], f"{n}.jsonl") for n in sizes]
+        dataset = load(files, tokenizer, data_config, max_samples=limit)
+        assert dataset.source_sizes == taken
+        contents = [row["raw_prompt"][0]["content"] for row in dataset]
+        assert contents == [str(i) for size in taken for i in range(size)]
 
     def test_none_left(self, write_jsonl, tokenizer, data_config):
         with pytest.raises(DataError, match="no rows are left of .* with a limit of 0 rows"):
@@ -241,16 +225,18 @@ class TestCustomClass:
 
     def test_rows_are_completed(self, write_python, data_config):
         path = write_python(
-            "class Mine:\n"
+            "import numpy as np\nclass Mine:\n"
             "    def __init__(self, data_files, tokenizer, config):\n        self.files = data_files\n"
             "    def __len__(self):\n        return 2\n"
-            "    def __getitem__(self, i):\n        return {'prompt': f'{self.files[0]} {i}', 'score': i}\n"
+            "    def __getitem__(self, i):\n"
+            "        messages = np.array([{'role': 'user', 'content': f'{self.files[0]} {i}'}], dtype=object)\n"
+            "        return {'prompt': messages, 'score': i, 'v': np.ones(2)}\n"
         )
         dataset = self.make(data_config, path)
         assert len(dataset) == 2 and dataset.source_sizes == [2] and dataset.known_rows() == []
         assert dataset[1]["raw_prompt"] == [{"role": "user", "content": "one.txt 1"}]
         assert (dataset[1]["score"], dataset[1]["index"], dataset[1]["extra_info"]) == (1, 1, {})
-        assert dataset.value(1, "score") == 1
+        assert dataset.value(1, "score") == 1 and np.array_equal(dataset[0]["v"], np.ones(2))
 
     def test_a_subclass_of_ours_gets_limit_and_check(self, write_python, write_jsonl, tokenizer, data_config):
         path = write_python(
@@ -266,13 +252,10 @@ class TestCustomClass:
         with pytest.raises(DataError, match="row 0 .*: wrong"):
             train_dataset(data_config, tokenizer, check=lambda row: "wrong")
 
-    def test_missing_file(self, data_config):
-        with pytest.raises(ConfigError, match=r"data\.custom_cls\.path=nowhere\.py: no such file \(looked for"):
-            self.make(data_config, "nowhere.py")
-
     @pytest.mark.parametrize(
         ("text", "message"),
         [
+            (None, r"data\.custom_cls\.path=nowhere\.py: no such file \(looked for"),
             ("class Other: pass\n", r"data\.custom_cls\.name=Mine: .* has no such name; it defines Other"),
             ("class Other: pass\nMine = 3\n", "it is of type int and cannot be called"),
             ("def Mine(*a): pass\n", "it is a function, and a class is needed"),
@@ -288,7 +271,7 @@ class TestCustomClass:
     )
     def test_bad_classes(self, write_python, data_config, text, message):
         with pytest.raises(ConfigError, match=message):
-            self.make(data_config, write_python(text))
+            self.make(data_config, write_python(text) if text else "nowhere.py")
 
     @pytest.mark.parametrize(
         ("row", "message"),
@@ -309,7 +292,7 @@ class TestCustomClass:
         with pytest.raises(ConfigError, match="Mine takes no max_samples"):
             self.make(data_config, path)
 
-    def test_filtering_is_left_to_a_class_of_its_own(self, write_python, data_config):
+    def test_filtering_is_left_to_a_custom_class(self, write_python, data_config):
         body = "    def __init__(self, *a): pass\n    def __len__(self): return 1\n"
         path = write_python(f"class Mine:\n{body}    def __getitem__(self, i): return {{'prompt': 'q'}}\n")
         assert self.make(data_config, path).notices == []
@@ -317,22 +300,23 @@ class TestCustomClass:
         (notice,) = self.make(data_config, path).notices
         assert notice.startswith("data.filter_overlong_prompts is left to the custom dataset class")
 
-    def test_the_name_is_needed(self, write_python, data_config):
-        data_config.train_files, data_config.custom_cls.path = ["x"], write_python("class Mine: pass\n")
-        with pytest.raises(ConfigError, match="data.custom_cls.name is not set: .* which defines Mine"):
-            train_dataset(data_config, None)
+
+def test_rows_become_object_columns():
+    rows = [{"uid": 3, "raw_prompt": [{"role": "user"}], "extra": "x"}, {"uid": 4, "raw_prompt": [{"role": "user"}]}]
+    batch = collate(rows)
+    assert len(batch) == 2 and batch.batch is None
+    assert set(batch.non_tensor_batch) == {"uid", "raw_prompt", "extra"}
+    assert all(column.dtype == object and column.shape == (2,) for column in batch.non_tensor_batch.values())
+    assert batch.non_tensor_batch["extra"].tolist() == ["x", None]
+    assert batch.non_tensor_batch["raw_prompt"][1] == [{"role": "user"}]
 
 
-def test_numpy_prompts_of_a_custom_dataset(write_python, data_config):
-    path = write_python(
-        "import numpy as np\n"
-        "class Mine:\n"
-        "    def __init__(self, *a): pass\n"
-        "    def __len__(self): return 1\n"
-        "    def __getitem__(self, i):\n"
-        "        return {'prompt': np.array([{'role': 'user', 'content': 'q'}], dtype=object), 'v': np.ones(2)}\n"
-    )
-    data_config.train_files, data_config.custom_cls.path, data_config.custom_cls.name = ["x"], path, "Mine"
-    row = train_dataset(data_config, None)[0]
-    assert row["raw_prompt"] == [{"role": "user", "content": "q"}]
-    assert np.array_equal(row["v"], np.ones(2))
+def test_equally_long_lists_and_arrays_stay_values():
+    batch = collate([{"a": [1, 2], "b": np.zeros(2)}, {"a": [3, 4], "b": np.ones(2)}])
+    assert batch.non_tensor_batch["a"].tolist() == [[1, 2], [3, 4]]
+    assert batch.non_tensor_batch["b"][1].tolist() == [1.0, 1.0]
+
+
+def test_a_batch_needs_a_row():
+    with pytest.raises(ValueError, match="at least one row"):
+        collate([])

@@ -2,14 +2,14 @@ import gzip
 import importlib.util
 import json
 import os
-import subprocess
-import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from burnish.data.files import describe, lookup, read_rows, write_parquet
+from burnish.data.files import describe, largest_remainder, lookup, read_rows, write_parquet
 from burnish.errors import DataError, NotAvailable
 
 ROWS = [
@@ -26,17 +26,39 @@ def test_parquet_round_trip(tmp_path):
     assert os.listdir(path.parent) == ["rows.parquet"]
 
 
-def test_structs_of_different_fields_come_back_as_plain_python(tmp_path):
-    rows = [{"kwargs": {"a": {"x": 1}}}, {"kwargs": {"b": [{"y": "z"}]}}]
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (
+            [{"kwargs": {"a": {"x": 1}}}, {"kwargs": {"b": [{"y": "z"}]}}],
+            [{"kwargs": {"a": {"x": 1}, "b": None}}, {"kwargs": {"a": None, "b": [{"y": "z"}]}}],
+        ),
+        ([{"a": 1}, {"a": 2.5, "b": "x"}], [{"a": 1.0, "b": None}, {"a": 2.5, "b": "x"}]),
+    ],
+)
+def test_fields_that_only_some_rows_have_are_null_in_the_others(tmp_path, rows, expected):
     got = read_rows(write_parquet(rows, tmp_path / "rows.parquet"))
-    assert got == [{"kwargs": {"a": {"x": 1}, "b": None}}, {"kwargs": {"a": None, "b": [{"y": "z"}]}}]
-    assert type(got[1]["kwargs"]["b"]) is list and type(got[0]["kwargs"]) is dict
+    assert got == expected and all(
+        type(value) in (dict, list, int, float, str, type(None)) for value in got[0].values()
+    )
 
 
-def test_parquet_maps_become_dicts(tmp_path):
+def test_parquet_maps_and_line_separators_in_json(tmp_path):
     column = pa.array([[("k", 1)]], type=pa.map_(pa.string(), pa.int64()))
     pq.write_table(pa.table({"m": column}), tmp_path / "m.parquet")
     assert read_rows(tmp_path / "m.parquet") == [{"m": {"k": 1}}]
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a\u2028b"}\n', encoding="utf-8")
+    assert read_rows(tmp_path / "rows.jsonl") == [{"prompt": "a\u2028b"}]
+
+
+@given(st.lists(st.floats(0.001, 1000), min_size=1, max_size=8), st.integers(0, 1000))
+@settings(deadline=None)
+def test_largest_remainder_is_exact_and_within_one_of_the_share(weights, total):
+    shares = largest_remainder(weights, total)
+    assert sum(shares) == total
+    assert all(
+        abs(share - total * weight / sum(weights)) < 1.001 for share, weight in zip(shares, weights, strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", ["rows.json", "rows.jsonl", "rows.json.gz", "rows.jsonl.gz", "ROWS.JSONL"])
@@ -46,12 +68,6 @@ def test_json_formats(tmp_path, name, as_array):
     content = text.encode()
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     assert read_rows(tmp_path / name) == ROWS
-
-
-def test_line_separators_inside_strings_do_not_cut_lines(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"prompt": "a\u2028b"}\n', encoding="utf-8")
-    assert read_rows(path) == [{"prompt": "a\u2028b"}]
 
 
 def test_home_is_expanded(tmp_path, monkeypatch):
@@ -92,19 +108,26 @@ def test_unreadable_files(tmp_path, name, content, message):
         read_rows(tmp_path / name)
 
 
-def test_truncated_parquet(tmp_path):
-    path = write_parquet(ROWS * 100, tmp_path / "rows.parquet")
-    path.write_bytes(path.read_bytes()[:-20])
-    for reader in (read_rows, describe):
-        with pytest.raises(DataError, match="not a readable parquet file"):
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: content[:-20], "not a readable parquet file"),
+        (
+            lambda content: content[:4] + b"\xff" * 396 + content[400:],
+            "not a readable parquet file .*download it again",
+        ),
+        (None, "rows.parquet: the file has no rows"),
+    ],
+)
+def test_broken_and_empty_parquet(tmp_path, damage, message):
+    path = write_parquet(ROWS * 500, tmp_path / "rows.parquet")
+    if damage:
+        path.write_bytes(damage(path.read_bytes()))
+    else:
+        pq.write_table(pa.table({"prompt": pa.array([], type=pa.string())}), path)
+    for reader in (read_rows, lambda path: list(describe(path))):
+        with pytest.raises(DataError, match=message):
             reader(path)
-
-
-def test_parquet_without_rows(tmp_path):
-    pq.write_table(pa.table({"prompt": pa.array([], type=pa.string())}), tmp_path / "empty.parquet")
-    for reader in (read_rows, describe):
-        with pytest.raises(DataError, match="empty.parquet: the file has no rows"):
-            reader(tmp_path / "empty.parquet")
 
 
 @pytest.mark.parametrize(
@@ -133,14 +156,22 @@ def test_folder_and_remote_paths(tmp_path):
         read_rows("hdfs://host/x.parquet")
 
 
-def test_write_parquet_refuses_mixed_types_and_leaves_nothing(tmp_path):
-    with pytest.raises(DataError, match="a column of a parquet file has one type"):
-        write_parquet([{"a": 1}, {"a": "x"}], tmp_path / "rows.parquet")
-    with pytest.raises(DataError, match="parquet cannot hold these rows: .*struct type 'a' with no child"):
-        write_parquet([{"a": {}}], tmp_path / "rows.parquet")
-    with pytest.raises(DataError, match="no rows to write"):
-        write_parquet([], tmp_path / "rows.parquet")
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"a": 1}, {"a": "x"}], "a column of a parquet file has one type"),
+        ([{"a": {}}], "parquet cannot hold these rows: .*struct type 'a' with no child"),
+        ([{"a": 2**70}], "rows.parquet: column 'a': .*too large"),
+        ([], "no rows to write"),
+    ],
+)
+def test_rows_that_cannot_be_written_leave_nothing(tmp_path, rows, message):
+    with pytest.raises(DataError, match=message):
+        write_parquet(rows, tmp_path / "rows.parquet")
     assert not os.listdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="file/rows.parquet: cannot be written: "):
+        write_parquet(ROWS, tmp_path / "file" / "rows.parquet")
 
 
 @pytest.mark.parametrize(
@@ -172,33 +203,17 @@ def test_mixed_types_are_one_line_with_the_column_and_both_types(tmp_path, rows,
     assert not os.listdir(tmp_path)
 
 
-def test_bytes_beside_text_are_written_where_they_do_not_mix(tmp_path):
+def test_bytes_and_text_are_written_where_they_do_not_mix(tmp_path):
     rows = [{"images": [{"bytes": b"x", "path": "a"}], "tags": ["a", None]}, {"images": None, "tags": []}]
     assert read_rows(write_parquet(rows, tmp_path / "rows.parquet")) == rows
 
 
 @pytest.mark.parametrize("row", [{"a": "so \ud83d it is"}, {"a": [{"b": "so \ud83d it is"}]}, {"so \ud83d it is": 1}])
-def test_half_a_pair_of_escapes_is_told_with_its_text(tmp_path, row):
+def test_a_lone_surrogate_is_reported_with_its_text(tmp_path, row):
     with pytest.raises(DataError) as caught:
         write_parquet([row], tmp_path / "rows.parquet")
-    said = f"{tmp_path / 'rows.parquet'}: the text 'so \\ud83d it is' has a lone surrogate; mend it or drop its row"
+    said = f"{tmp_path / 'rows.parquet'}: the text 'so \\ud83d it is' has a lone surrogate; fix it or drop its row"
     assert str(caught.value) == said and not os.listdir(tmp_path)
-
-
-def test_a_number_that_parquet_cannot_hold(tmp_path):
-    with pytest.raises(DataError, match="rows.parquet: column 'a': .*too large"):
-        write_parquet([{"a": 2**70}], tmp_path / "rows.parquet")
-
-
-def test_columns_that_only_later_rows_have_are_written(tmp_path):
-    path = write_parquet([{"a": 1}, {"a": 2.5, "b": "x"}], tmp_path / "rows.parquet")
-    assert read_rows(path) == [{"a": 1.0, "b": None}, {"a": 2.5, "b": "x"}]
-
-
-def test_a_place_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="file/rows.parquet: cannot be written: "):
-        write_parquet(ROWS, tmp_path / "file" / "rows.parquet")
 
 
 def test_describe_counts_without_reading(tmp_path):
@@ -215,9 +230,3 @@ def test_lookup_takes_the_literal_name_before_the_path():
     assert lookup(row, "a.b") == 1
     assert lookup(row, "extra_info.nothing.more") is None
     assert lookup(row, "text.length") is None
-
-
-def test_files_order_and_tasks_import_no_torch():
-    modules = ["files", "sources", "order", "dataset", "sft", "tasks.arithmetic", "tasks.make"]
-    code = "import sys\n" + "".join(f"import burnish.data.{m}\n" for m in modules) + "assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burnish.data.dataset import RLDataset
+from burnish.data.files import largest_remainder
 from burnish.data.order import Order, Stage, make_order
-from burnish.data.shares import largest_remainder
 from burnish.errors import ConfigError, DataError
 
 SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=4)
@@ -80,31 +80,19 @@ def test_a_source_repeats_no_row_before_all_were_drawn(a, b, seed, shuffle):
             assert sorted(rows[start : start + size]) == list(range(size))
 
 
-@given(st.lists(st.floats(0.001, 1000), min_size=1, max_size=6), st.integers(0, 1000))
-@settings(deadline=None)
-def test_largest_remainder(weights, total):
-    shares = largest_remainder(weights, total)
-    assert sum(shares) == total
-    assert all(abs(share - total * weight / sum(weights)) < 1 for share, weight in zip(shares, weights, strict=True))
-
-
 def test_the_order_of_a_seed_does_not_change_between_versions():
-    """A run resumed with a newer version goes on in the same order."""
+    """A run resumed with a newer version continues in the same order."""
     assert epoch_rows(Order([8], 1, True), 0) == [0, 3, 5, 1, 7, 4, 2, 6]
     assert epoch_rows(Order([4, 2], 1, True, [1, 1]), 1) == [2, 4, 5, 1, 4, 2]
 
 
-def test_epochs_and_seeds_differ():
-    one, two = Order([50], 1, True), Order([50], 2, True)
-    assert epoch_rows(one, 0) != epoch_rows(one, 1)
-    assert epoch_rows(one, 0) != epoch_rows(two, 0)
-
-
-def test_a_shuffle_spreads_rows_evenly():
+def test_a_shuffle_spreads_rows_evenly_and_differs_by_epoch_and_seed():
     """Over many epochs each row is as often in the first half as in the second."""
     order = Order([10], 0, True)
     first_half = Counter(row for epoch in range(400) for row in epoch_rows(order, epoch)[:5])
     assert all(150 < first_half[row] < 250 for row in range(10))
+    one, two = Order([50], 1, True), Order([50], 2, True)
+    assert epoch_rows(one, 0) != epoch_rows(one, 1) and epoch_rows(one, 0) != epoch_rows(two, 0)
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
@@ -115,13 +103,13 @@ def test_sources_are_spread_within_an_epoch(shuffle):
         assert abs(sum(row < 500 for row in rows[start : start + 100]) - 70) <= 4
 
 
-def test_a_small_source_with_a_large_weight_is_gone_through_many_times():
+def test_weights_repeat_a_small_source_and_leave_out_one_of_weight_zero():
     drawn = Counter(epoch_rows(Order([2, 200], 0, True, [0.9, 0.1]), 0))
     assert abs(drawn[0] - drawn[1]) <= 1 and drawn[0] + drawn[1] == 182
-
-
-def test_weight_zero_is_never_drawn():
     assert max(epoch_rows(Order([5, 5], 0, True, [1, 0]), 0)) < 5
+    rows = epoch_rows(Order([6, 3], 0, False, [2, 1]), 0)
+    assert [row for row in rows if row < 6] == [0, 1, 2, 3, 4, 5]
+    assert [b - a for a, b in pairwise(i for i, row in enumerate(rows) if row >= 6)] == [3, 3]
 
 
 @pytest.mark.parametrize(
@@ -138,9 +126,6 @@ def test_weight_zero_is_never_drawn():
 def test_bad_weights(sizes, weights, error, message):
     with pytest.raises(error, match=message):
         Order(sizes, 0, True, weights)
-
-
-def test_negative_positions():
     with pytest.raises(ValueError, match="position -1 is negative"):
         Order([3], 0, True).index(-1)
 
@@ -227,22 +212,22 @@ class TestSampler:
 
     LEN = "    def __len__(self): return self.n\n"
 
-    def test_by_position(self, make):
-        order = make(self.LEN + "    def index(self, position): return (3 * position) % self.n\n")
-        assert [order.index(p) for p in range(6)] == [0, 3, 2, 1, 0, 3]
+    @pytest.mark.parametrize(
+        ("body", "rows"),
+        [
+            ("    def index(self, position): return (3 * position) % self.n\n", [0, 3, 2, 1, 0, 3, 2, 1]),
+            ("    def __iter__(self): return iter([3, 1, 0, 2])\n", [3, 1, 0, 2, 3, 1, 0, 2]),
+            (
+                "    def set_epoch(self, epoch): self.epoch = epoch\n"
+                "    def __iter__(self): return iter([(i + self.epoch) % self.n for i in range(self.n)])\n",
+                [0, 1, 2, 3, 1, 2, 3, 0],
+            ),
+        ],
+    )
+    def test_by_position_or_by_iteration(self, make, body, rows):
+        order = make(self.LEN + body)
+        assert [order.index(p) for p in range(8)] == rows and order.index(1) == rows[1]
         assert (order.epoch(5), order.start(2), len(order)) == (1, 8, 4)
-
-    def test_by_iteration(self, make):
-        order = make(self.LEN + "    def __iter__(self): return iter([3, 1, 0, 2])\n")
-        assert [order.index(p) for p in (7, 0, 1, 4)] == [2, 3, 1, 3]
-
-    def test_by_iteration_with_epochs(self, make):
-        order = make(
-            self.LEN + "    def set_epoch(self, epoch): self.epoch = epoch\n"
-            "    def __iter__(self): return iter([(i + self.epoch) % self.n for i in range(self.n)])\n"
-        )
-        assert [order.index(p) for p in range(12)] == [0, 1, 2, 3, 1, 2, 3, 0, 2, 3, 0, 1]
-        assert order.index(1) == 1
 
     @pytest.mark.parametrize(
         ("body", "message"),
@@ -266,10 +251,3 @@ class TestSampler:
         order = make(self.LEN + "    def index(self, position): return position\n")
         with pytest.raises(ConfigError, match=r"Mine gives row 4 at position 4; rows are 0 to 3"):
             order.index(4)
-
-
-def test_interleaving_without_shuffle_is_regular():
-    rows = epoch_rows(Order([6, 3], 0, False, [2, 1]), 0)
-    assert [row for row in rows if row < 6] == [0, 1, 2, 3, 4, 5]
-    gaps = [b - a for a, b in pairwise(i for i, row in enumerate(rows) if row >= 6)]
-    assert gaps == [3, 3]

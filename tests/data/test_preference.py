@@ -1,11 +1,10 @@
 """Rows to pairs: the forms of answers and prompts, truncation, and rows that are refused."""
 
-import numpy as np
 import pytest
 
 from burnish.config.rm import RMDataConfig
 from burnish.data.chat import ChatRenderer
-from burnish.data.files import read_rows, write_parquet
+from burnish.data.files import write_parquet
 from burnish.data.preference import PreferenceDataset
 from burnish.data.tasks.preference import TASK
 from burnish.errors import DataError
@@ -58,11 +57,6 @@ class TestForms:
         assert tokenizer.decode(pair.chosen) == rendered(tokenizer, *EARLIER, BAD)
         assert tokenizer.decode(pair.rejected) == rendered(tokenizer, *ASKED, BAD)
 
-    def test_what_the_template_writes_after_the_answer_is_there(self, write_jsonl, merging_tokenizer, config):
-        path = write_jsonl([{"prompt": "2+2?", "chosen": "4", "rejected": "5"}])
-        pair = PreferenceDataset([path], merging_tokenizer, config)[0]
-        assert merging_tokenizer.decode(pair.chosen).endswith("4<|end|>\n")
-
     def test_rows_of_data_make(self, tmp_path, tokenizer, config):
         record = {"chosen": "\n\nHuman: 2+2?\n\nAssistant: 4", "rejected": "\n\nHuman: 2+2?\n\nAssistant: five"}
         row = TASK.row(record, {"data_source": "x"})
@@ -84,9 +78,6 @@ class TestForms:
         config.margin_key = "extra.gap"
         dataset = pairs(RIGHT | {"extra": {"gap": 1}}, RIGHT | {"extra": {"gap": 0.5}})
         assert [dataset[i].margin for i in range(2)] == [1.0, 0.5]
-
-    def test_max_samples(self, pairs):
-        assert len(pairs(RIGHT, RIGHT, RIGHT, max_samples=2)) == 2
 
 
 class TestTruncation:
@@ -111,7 +102,7 @@ class TestTruncation:
         assert "rows.jsonl, row 1 (the first is 0): field 'chosen': the conversation has" in str(caught.value)
         assert "over data.max_length=60. Raise the limit, or set data.truncation=left|right|middle" in str(caught.value)
 
-    def test_pairs_that_become_equal_are_left_out_and_told(self, pairs, config):
+    def test_pairs_that_become_equal_are_left_out_and_reported(self, pairs, config):
         config.max_length, config.truncation = 50, "right"
         dataset = pairs(LONG, {"prompt": "2+2?", "chosen": "4", "rejected": "5"})
         assert len(dataset) == 1
@@ -177,12 +168,3 @@ class TestBadRows:
         config.margin_key = "gap"
         with pytest.raises(DataError, match=rf"row 1 .*field 'gap' \(data.margin_key\) {message}"):
             pairs(RIGHT | {"gap": 1}, RIGHT | {"gap": margin})
-
-
-def test_parquet_fills_fields_with_nulls(tmp_path, tokenizer, config):
-    rows = [{"chosen": [*ASKED, {**GOOD, "name": "x"}], "rejected": [*ASKED, BAD]}]
-    path = write_parquet(rows, tmp_path / "pairs.parquet")
-    assert "name" in read_rows(path)[0]["chosen"][0]
-    assert np.array_equal(
-        PreferenceDataset([str(path)], tokenizer, config)[0].rejected, ChatRenderer(tokenizer).whole([*ASKED, BAD])
-    )

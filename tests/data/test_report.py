@@ -1,25 +1,22 @@
 """What `data check` finds in the rows of a file: kinds, columns, lengths, repetitions, and everything that is wrong."""
 
+import copy
 import itertools
 import json
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from burnish.data.chat import ChatRenderer
 from burnish.data.check import CheckOptions, Measure, check_file
 from burnish.data.column_types import MOST_FIELDS, Columns
-from burnish.data.files import write_parquet
-from burnish.data.report import FINDINGS, KINDS, Lengths, Report
-from burnish.data.report_text import lines, print_report, summary
-from burnish.data.table import open_table
+from burnish.data.files import describe, write_parquet
+from burnish.data.report import FINDINGS, KINDS, CheckReport, Lengths, lines, print_report, summary
 from burnish.errors import DataError
 
 
 class NoJudge:
-    """Has nothing to say, and remembers what it was asked."""
+    """Finds nothing, and remembers what it was asked."""
 
     def __init__(self):
         self.scored = []
@@ -50,7 +47,7 @@ def row(question="1+1?", truth="2", **fields):
 def check(write_jsonl):
     def run(rows, judge=None, tokenizer=None, name="rows.jsonl", **asked):
         measure = Measure(ChatRenderer(tokenizer) if tokenizer else None)
-        return check_file(open_table(write_jsonl(rows, name)), CheckOptions(**asked), judge or NoJudge(), measure)
+        return check_file(describe(write_jsonl(rows, name)), CheckOptions(**asked), judge or NoJudge(), measure)
 
     return run
 
@@ -67,29 +64,27 @@ def test_good_rows_are_described_and_nothing_is_found(check):
     assert [each["raw_prompt"][0]["content"] for each in judge.scored] == ["1+1?", "2+2?"]
 
 
-def test_every_bad_row_is_told_with_its_field(check):
+def test_every_bad_row_is_reported_with_its_field(check, tokenizer):
     rows = [
         row([{"content": "x"}]),
-        row(7),
         row(),
         row("a", extra_info="text"),
         row("b", images=[{"path": "x.png"}]),
         row([{"role": "user", "content": [{"type": "image"}]}]),
-        {"data_source": 3, "prompt": "c"},
         row("half \ud83d of it"),
-        row([{"role": "assistant", "tool_calls": 5}]),
+        row([{"role": "system", "content": "x"}]),
     ]
-    report = check(rows)
-    texts = {rows[0]: text for text, rows in report.found["refused"].items()}
-    assert sorted(texts) == [0, 1, 3, 4, 5, 6, 7, 8]
+    refusing = copy.deepcopy(tokenizer)
+    refusing.chat_template = "{{ raise_exception('only users') if messages[0].role != 'user' else 'u' }}"
+    texts = {rows[0]: text for text, rows in check(rows, tokenizer=refusing).found["refused"].items()}
+    assert sorted(texts) == [0, 2, 3, 4, 6]
     assert texts[0] == "field 'prompt': message 0 has no role (its fields: content)"
-    assert texts[1].startswith("field 'prompt': expected a string or a list of messages, got a int")
-    assert texts[3].startswith("field 'extra_info' is a str")
-    assert "images in prompts" in texts[4] and "Drop the column 'images'" in texts[4]
-    assert "image parts in messages" in texts[5]
-    assert texts[6].startswith("field 'data_source' is a int")
-    assert texts[7] == "the text has a lone surrogate (\\ud83d); mend or drop the row"
-    assert texts[8] == "field 'prompt': message 0 (assistant) has the tool_calls a int (5), expected a list of objects"
+    assert texts[2].startswith("field 'extra_info' is a str")
+    assert "images in prompts" in texts[3] and "Drop the column 'images'" in texts[3]
+    assert "image parts in messages" in texts[4]
+    assert "cannot render messages with the roles system: only users" in texts[6]
+    surrogate = "the text has a lone surrogate (\\ud83d); fix or drop the row"
+    assert check(rows).found["refused"][surrogate] == [5]
 
 
 def test_the_judge_decides_what_is_refused_and_what_fails(check):
@@ -117,7 +112,7 @@ def test_overlap_of_all_pairs_of_files(check):
     b = check([row("new"), row("z\n z"), row(" y ")], name="b.jsonl")
     c = check([row("z")], name="c.jsonl")
     d = check([row("other")], name="d.jsonl")
-    report = Report([a, b, c, d])
+    report = CheckReport([a, b, c, d])
     shared = {tuple(path.rpartition("/")[2] for path in o.files): o.rows for o in report.overlaps}
     assert shared == {("a.jsonl", "b.jsonl"): [(1, 2)], ("a.jsonl", "c.jsonl"): [(2, 0)]}
     assert report.problems() == {"prompts in two files": 2}
@@ -132,23 +127,15 @@ def test_lengths_in_characters_and_in_tokens_as_training_renders_them(check, tok
     report = check(rows, tokenizer=tokenizer, max_length=len(ids[0]))
     assert list(report.lengths["prompt"].values) == [len(each) for each in ids]
     assert report.found == {"over_long": {f"{len(ids[1])} tokens": [1], f"{len(ids[2])} tokens": [2]}}
-    text = "\n".join(line for line, _ in lines(Report([report])))
+    text = "\n".join(line for line, _ in lines(CheckReport([report])))
     assert f"problem: rows over the length limit (2); the longest has {len(ids[1])} tokens (row 1)" in text
 
 
-def test_a_row_that_the_chat_template_refuses(check, merging_tokenizer):
-    merging_tokenizer = type(merging_tokenizer)(tokenizer_object=merging_tokenizer.backend_tokenizer)
-    merging_tokenizer.chat_template = "{{ raise_exception('only users') if messages[0].role != 'user' else 'u' }}"
-    report = check([row(), row([{"role": "system", "content": "x"}])], tokenizer=merging_tokenizer)
-    ((text, rows),) = report.found["refused"].items()
-    assert rows == [1] and "cannot render messages with the roles system: only users" in text
-
-
-def test_figures_and_histogram_of_lengths():
+def test_summary_and_histogram_of_lengths():
     lengths = Lengths("tokens")
     for number, value in enumerate([4, 10, 6, 100, 8]):
         lengths.add(number, value)
-    assert lengths.figures() == pytest.approx({"min": 4, "median": 8, "p95": 82, "max": 100, "longest_row": 3})
+    assert lengths.summary() == pytest.approx({"min": 4, "median": 8, "p95": 82, "max": 100, "longest_row": 3})
     bins = lengths.histogram()
     assert bins[0] == (4, 16, 4) and bins[-1] == (95, 100, 1) and sum(count for *_, count in bins) == 5
     assert all(high + 1 == low for (_, high, _), (low, _, _) in itertools.pairwise(bins))
@@ -175,7 +162,7 @@ def test_every_length_falls_into_the_histogram(values):
         ({"prompt": "a", "responses": ["b"]}, "responses"),
     ],
 )
-def test_the_kind_of_rows_is_told_by_their_columns(check, columns, kind):
+def test_the_kind_of_rows_follows_from_their_columns(check, columns, kind):
     assert check([columns]).kind == kind and kind in KINDS
 
 
@@ -190,7 +177,7 @@ def test_the_kind_of_rows_is_told_by_their_columns(check, columns, kind):
         ),
     ],
 )
-def test_a_column_that_is_not_there(check, asked, said):
+def test_a_missing_column(check, asked, said):
     with pytest.raises(DataError) as error:
         check([{"question": "x"}], **asked)
     assert said in str(error.value)
@@ -268,26 +255,21 @@ def test_responses(check):
 
 
 def test_columns_with_types_nulls_and_mixtures(check):
-    rows = [row("a", "1", n=1), row("b", 2, n=0.5, tags=[]), row("c", "3", n=None, tags=["x"], only=True)]
+    rows = [
+        row("a", "1", n=1, target=["a", "b"]),
+        row("b", 2, n=0.5, tags=[], target=["a", None]),
+        row("c", "3", n=None, tags=["x"], only=True, target=["a", 7]),
+    ]
     report = check(rows)
     columns = report.columns
-    assert columns.names() == [
-        *("data_source", "prompt", "reward_model", "reward_model.ground_truth", "n", "tags", "only")
-    ]
+    names = ("data_source", "prompt", "reward_model", "reward_model.ground_truth", "n", "target", "tags", "only")
+    assert columns.names() == list(names), "what is in lists is not listed"
     assert columns.facts["n"].types == {"integer": 1, "number": 1} and columns.nulls("n") == 1
     assert columns.nulls("only") == 2 and columns.facts["tags"].types == {"list": 1, "list<text>": 1}
-    (text,) = report.found["mixed_types"]
-    assert text.startswith("'reward_model.ground_truth' holds text (2, first in row 0), integer (1, first in row 1);")
-    assert report.found["mixed_types"][text] == [1]
-
-
-def test_mixtures_inside_lists_and_objects_are_found_and_not_listed(check):
-    rows = [row(f"{i}", {"target": ["a", target]}, tags=[i]) for i, target in enumerate(["b", None, 7])]
-    report = check(rows)
-    ((text, numbers),) = report.found["mixed_types"].items()
-    assert text.startswith("'reward_model.ground_truth.target[]' holds text (4, first in row 0), integer (1, first in")
-    assert numbers == [2]
-    assert report.columns.names() == ["data_source", "prompt", "reward_model", "reward_model.ground_truth", "tags"]
+    (first, second), numbers = report.found["mixed_types"], list(report.found["mixed_types"].values())
+    assert first.startswith("'reward_model.ground_truth' holds text (2, first in row 0), integer (1, first in row 1);")
+    assert second.startswith("'target[]' holds text (4, first in row 0), integer (1, first in row 2)")
+    assert numbers == [[1], [2]]
 
 
 def test_objects_whose_keys_are_data_do_not_fill_the_report():
@@ -301,33 +283,15 @@ def test_parquet_is_read_in_batches_with_the_same_result(check, tmp_path):
     rows = [row(f"{i % 2000}?", str(i), extra_info={"index": i}) for i in range(2500)]
     path = write_parquet(rows, tmp_path / "rows.parquet")
     seen = []
-    report = check_file(open_table(str(path)), CheckOptions(), NoJudge(), Measure(), seen.append)
+    report = check_file(describe(str(path)), CheckOptions(), NoJudge(), Measure(), seen.append)
     assert seen == [1024, 1024, 452] and report.rows == report.scored == 2500
     assert report.count("duplicate") == 500 and report.found["duplicate"]["the prompt of row 7"] == [2007]
     as_json = check(rows).to_dict()
     assert {**report.to_dict(), "file": ""} == {**as_json, "file": ""}
 
 
-def test_a_parquet_column_that_python_has_no_type_for(tmp_path):
-    when = pa.array([10**7], type=pa.date32())  # after the year 9999
-    pq.write_table(pa.table({"prompt": ["a"], "when": when}), tmp_path / "rows.parquet")
-    with pytest.raises(
-        DataError, match=r"rows.parquet: column 'when' \(date32\[day\]\) has a value that Python has no"
-    ):
-        check_file(open_table(str(tmp_path / "rows.parquet")), CheckOptions(), NoJudge(), Measure())
-
-
-def test_a_parquet_file_that_breaks_off_inside(tmp_path):
-    path = write_parquet([row(str(i)) for i in range(500)], tmp_path / "rows.parquet")
-    content = bytearray(path.read_bytes())
-    content[4:400] = b"\xff" * 396  # the footer stays
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=r"not a readable parquet file .*Write or download it again"):
-        check_file(open_table(str(path)), CheckOptions(), NoJudge(), Measure())
-
-
 def test_the_text_names_a_handful_of_rows_and_the_count(check):
-    report = Report([check([row("same", "") for _ in range(50)], Strict())])
+    report = CheckReport([check([row("same", "") for _ in range(50)], Strict())])
     text = [line for line, _ in lines(report)]
     assert "  problem: rows that would be refused (25)" in text
     assert "    rows 0, 2, 4 and 22 more: it is even" in text
@@ -343,7 +307,7 @@ def test_the_text_names_a_handful_of_rows_and_the_count(check):
 
 
 def test_everything_is_in_the_json(check):
-    report = Report([check([row("same", "") for _ in range(50)], Strict()), check([row("same")], name="b.jsonl")])
+    report = CheckReport([check([row("same", "") for _ in range(50)], Strict()), check([row("same")], name="b.jsonl")])
     found = json.loads(json.dumps(report.to_dict()))
     first = found["files"][0]
     assert first["problems"]["refused"] == {
@@ -355,21 +319,15 @@ def test_everything_is_in_the_json(check):
     assert found["overlap"][0]["rows"] == [[0, 0]] and found["problems"]["prompts in two files"] == 1
 
 
-def test_texts_of_a_file_cannot_command_the_terminal(check, capsys):
-    print_report(Report([check([{"prompt": "x", "data_source": "\x1b[2J[red]evil"}])]))
+def test_texts_of_a_file_cannot_command_the_terminal_or_begin_a_line(check, capsys):
+    forged = "\x1b[2J[red]evil\n1 file, 1 row: no problems"
+    print_report(CheckReport([check([row(data_source=forged, **{f"y\n{forged}": 1})], Strict())]))
     out = capsys.readouterr().out
-    assert "data sources: \\x1b[2J[red]evil (1)" in out and "\x1b" not in out
-
-
-def test_texts_of_a_file_do_not_begin_a_line(check, capsys):
-    forged = "x\n1 file, 1 row: no problems"
-    print_report(Report([check([row(data_source=forged, **{f"y\n{forged}": 1})], Strict())]))
-    out = capsys.readouterr().out
-    assert "data sources: x\\n1 file, 1 row: no problems (1)" in out
+    assert "data sources: \\x1b[2J[red]evil\\n1 file, 1 row: no problems (1)" in out and "\x1b" not in out
     assert [line for line in out.splitlines() if line.startswith("1 file")] == [out.splitlines()[-1]]
 
 
 def test_every_finding_is_documented():
     page = (Path(__file__).parents[2] / "docs" / "data-check.md").read_text()
     assert all(finding.title in page for finding in FINDINGS.values())
-    assert all(kind.title in page for kind in KINDS.values())
+    assert all(title in page for title, _ in KINDS.values())

@@ -5,9 +5,8 @@ import pytest
 
 from burnish.config.sft import SFTDataConfig
 from burnish.data.chat import ChatRenderer
-from burnish.data.files import write_parquet
+from burnish.data.examples import Batches
 from burnish.data.sft import SFTDataset
-from burnish.data.supervised import Batches
 from burnish.errors import DataError
 
 TALK = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
@@ -38,10 +37,6 @@ class TestExamples:
         parts = SFTDataset([write_jsonl(rows, "b.jsonl")], tokenizer, config)[0]
         assert np.array_equal(whole.ids, parts.ids) and np.array_equal(whole.loss_mask, parts.loss_mask)
 
-    def test_parquet(self, tmp_path, tokenizer, config):
-        path = write_parquet([{"messages": TALK}, {"messages": LONGER}], tmp_path / "a.parquet")
-        assert len(SFTDataset([str(path)], tokenizer, config)) == 2
-
     @pytest.mark.parametrize("as_text", [True, False])
     def test_tools_reach_the_template(self, write_jsonl, tokenizer, config, as_text):
         config.apply_chat_template_kwargs = {"chat_template": "{{ tools[0]['name'] }}" + tokenizer.chat_template}
@@ -49,10 +44,6 @@ class TestExamples:
         row = {"messages": TALK, "tools": json.dumps(tools) if as_text else tools}
         dataset = SFTDataset([write_jsonl([row])], tokenizer, config)
         assert tokenizer.decode(dataset[0].ids).startswith("add<|start|>user")
-
-    def test_max_samples(self, write_jsonl, tokenizer, config):
-        files = [write_jsonl([{"messages": TALK}] * n, f"{n}.jsonl") for n in (6, 3)]
-        assert len(SFTDataset(files, tokenizer, config, max_samples=3)) == 3
 
 
 class TestTruncation:
@@ -77,7 +68,7 @@ class TestTruncation:
         assert tokenizer.decode(example.ids) == "!<|end|>"
         assert example.loss_mask.tolist() == [0, 1]
 
-    def test_examples_without_a_target_are_left_out_and_told(self, write_jsonl, tokenizer, config):
+    def test_examples_without_a_target_are_left_out_and_reported(self, write_jsonl, tokenizer, config):
         config.max_length, config.truncation = 40, "right"
         long = [{"role": "user", "content": "x" * 60}, TALK[1]]
         path = write_jsonl([{"messages": TALK}, {"messages": long}])
@@ -110,10 +101,6 @@ class TestBadRows:
         config.prompt_key, config.response_key = "q", "a"
         with pytest.raises(DataError, match=rf"row 0 .*field 'a' {message}"):
             SFTDataset([write_jsonl([{"q": "x", "a": answer}])], tokenizer, config)
-
-    def test_no_files(self, tokenizer, config):
-        with pytest.raises(DataError, match=r"set data\.train_files"):
-            SFTDataset([], tokenizer, config)
 
 
 class TestBatches:

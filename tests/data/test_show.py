@@ -6,9 +6,8 @@ import pytest
 from rich.console import Console
 
 from burnish.data.chat import ChatRenderer
-from burnish.data.select import Condition, Selection, parse_rows
-from burnish.data.show import print_blocks, row_blocks
-from burnish.data.table import open_table
+from burnish.data.files import describe
+from burnish.data.show import Condition, Selection, parse_rows, print_blocks, row_blocks
 from burnish.errors import ConfigError, DataError
 
 PNG = b"\x89PNG\r\n" + bytes(2000)
@@ -46,20 +45,18 @@ def test_a_prompt_with_all_its_fields():
 
 
 def test_the_exact_text_of_the_chat_template(tokenizer):
-    text = shown({"prompt": "1+1?"}, ChatRenderer(tokenizer))
-    count = len(ChatRenderer(tokenizer).prompt_ids([{"role": "user", "content": "1+1?"}]))
-    assert text == (
+    renderer = ChatRenderer(tokenizer)
+    count = len(renderer.prompt_ids([{"role": "user", "content": "1+1?"}]))
+    assert shown({"prompt": "1+1?"}, renderer) == (
         f'  prompt, {count} tokens, ends with "tart|>assistant\\n":\n'
         "    <|start|>user\n    1+1?<|end|><|start|>assistant\n\n"
     )
-
-
-def test_a_conversation_is_rendered_without_a_generation_prompt(tokenizer):
     row = {"messages": [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]}
-    text = shown(row, ChatRenderer(tokenizer))
-    ids, _ = ChatRenderer(tokenizer).conversation(row["messages"])
+    text, (ids, _) = shown(row, renderer), renderer.conversation(row["messages"])
     assert text.startswith(f"  conversation, {len(ids)} tokens, ")
     assert text.endswith(":\n    <|start|>user\n    1+1?<|end|><|start|>assistant\n    2<|end|>\n")
+    coloured = shown({"prompt": "hi"}, renderer, terminal=True, tokens=["<|start|>"])
+    assert "\x1b[36m<|start|>\x1b[0m" in coloured
 
 
 def test_a_row_that_cannot_be_rendered_is_shown_as_it_is_and_says_so(tokenizer):
@@ -121,9 +118,6 @@ def test_markup_and_escapes_are_shown_literally(terminal):
     assert text.count("[bold red]x[/] :smile: \\x1b[2J\\x1b]0;title\\x07 \\x0d\\x08 \\u202egnp \\x9b31m") == 3
     unsafe = {"\x1b[2J", "\x1b]", "\x07", "\r", "\x08", "\u202e", "\x9b"}
     assert not [code for code in unsafe if code in text]
-
-
-def test_the_name_of_a_column_does_not_pose_as_another():
     assert shown({"x\n  ground truth": "2"}) == "  x\\n  ground truth: 2\n"
 
 
@@ -133,11 +127,6 @@ def test_long_texts_are_wrapped_on_a_terminal_and_never_cut():
     assert all(f"word{i}" in on_terminal for i in range(100)) and on_terminal.count("ö") == 300
     piped = shown({"prompt": words}, width=40)
     assert f"    {words}\n" in piped
-
-
-def test_special_tokens_stand_out_on_a_terminal(tokenizer):
-    text = shown({"prompt": "hi"}, ChatRenderer(tokenizer), terminal=True, tokens=["<|start|>"])
-    assert "\x1b[36m<|start|>\x1b[0m" in text
 
 
 @pytest.mark.parametrize(
@@ -154,21 +143,22 @@ def test_row_numbers_as_typed(typed, spans):
     assert parse_rows(typed) == spans
 
 
-@pytest.mark.parametrize("typed", ["", "x", "1,,2", "-1", "1:2:3", "1.5"])
-def test_what_is_no_row_number(typed):
-    with pytest.raises(ConfigError, match=f"--rows {typed}: expected a row number, a range such as 0:3"):
-        parse_rows(typed)
-
-
-def test_a_range_without_rows():
-    with pytest.raises(ConfigError, match="--rows 3:3: 3:3 holds no row"):
-        parse_rows("3:3")
+@pytest.mark.parametrize(
+    ("parse", "typed", "message"),
+    [(parse_rows, typed, f"--rows {typed}: expected a row number, a range such as 0:3")
+     for typed in ("", "x", "1,,2", "-1", "1:2:3", "1.5")]
+    + [(parse_rows, "3:3", "--rows 3:3: 3:3 holds no row")]
+    + [(Condition.parse, typed, f"--where {typed}: expected COLUMN=VALUE") for typed in ("data_source", "=x", "")],
+)  # fmt: skip
+def test_rows_and_conditions_that_cannot_be_read(parse, typed, message):
+    with pytest.raises(ConfigError, match=message):
+        parse(typed)
 
 
 @pytest.fixture
 def table(write_jsonl):
     rows = [{"n": i, "even": i % 2 == 0, "extra_info": {"name": f"row{i % 3}"}} for i in range(10)]
-    return open_table(write_jsonl(rows))
+    return describe(write_jsonl(rows))
 
 
 def numbers(table, **asked):
@@ -198,9 +188,3 @@ def test_rows_that_are_not_there(table):
         numbers(table, where=["extra_info.name=x"])
     with pytest.raises(DataError, match="no column 'nmae'; the columns are n, even, extra_info. Name one of them"):
         numbers(table, where=["nmae=x"])
-
-
-@pytest.mark.parametrize("text", ["data_source", "=x", ""])
-def test_a_condition_needs_an_equals_sign(text):
-    with pytest.raises(ConfigError, match=f"--where {text}: expected COLUMN=VALUE"):
-        Condition.parse(text)

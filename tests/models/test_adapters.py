@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import shutil
 
 import pytest
@@ -11,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from burnish.config.model import ModelConfig
-from burnish.errors import ConfigError, ModelError
+from burnish.errors import ConfigError, ModelError, install_command
 from burnish.models.adapters import adapter_to_go_on_from, apply_adapter, is_adapter, merge, read_adapter
 from burnish.models.folder import resolve_path
 from burnish.models.loading import load_unchanged
@@ -159,7 +160,9 @@ def test_modules_that_are_not_there(folder, tiny_model):
 
 def test_without_peft_the_extra_is_named(written, tiny_model, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"needs the package peft; install it with `pip install 'burnish\[lora\]'`"):
+    with pytest.raises(
+        ConfigError, match=re.escape(f"needs the package peft; install it with `{install_command('lora')}`")
+    ):
         apply_adapter(base(tiny_model), read_adapter(written))
 
 

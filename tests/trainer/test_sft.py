@@ -11,13 +11,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from burnish.config import SFTConfig, load_sft
 from burnish.config.finalise import finalise_sft
 from burnish.data.chat import ChatRenderer
+from burnish.data.examples import Batches
 from burnish.data.files import write_parquet
 from burnish.data.sft import SFTDataset
-from burnish.data.supervised import Batches
 from burnish.engine.forward import Forward
 from burnish.errors import BadStepError, CheckpointError, ConfigError, ModelError
 from burnish.models.tiny import write_tiny_model
-from burnish.trainer.background import Background
+from burnish.tracking.background import Background
 from burnish.trainer.checkpoint import CheckpointStore
 from burnish.trainer.sft import NextTokens, collate
 from burnish.trainer.sft_trainer import main
@@ -177,7 +177,7 @@ def test_a_checkpoint_that_is_being_written_is_completed_first(sft, tmp_path, mo
     outcome, is_stopped = Background.outcome, []
 
     def stop_once(self, *, wait):
-        if self._job is not None and not is_stopped:
+        if self._jobs.running and self.kind == "checkpoint" and not is_stopped:
             is_stopped.append(True)
             raise KeyboardInterrupt
         return outcome(self, wait=wait)

@@ -17,7 +17,6 @@ from burnish.controller.decorator import registered_methods
 from burnish.controller.dispatch import find_dispatch
 from burnish.errors import AgentError, DeadlineError, RewardError, RolloutError, WorkerError
 from burnish.models.loading import load_causal_lm, load_tokenizer
-from burnish.protocol import DataProto
 from burnish.rollout.base import Request, Sampling
 from burnish.rollout.engine_loop import EngineLoop
 from burnish.rollout.native.engine import NativeEngine
@@ -25,7 +24,7 @@ from burnish.rollout.replicas import Answer, Limits
 from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
 from burnish.workers.agent_loop import AgentLoopWorker, share_of
 from burnish.workers.rollouts import Rollouts
-from burnish.workers.trajectories import GROUPED_ROLLOUTS
+from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS
 
 SAMPLING = Sampling(max_tokens=12)
 
@@ -130,22 +129,24 @@ def held(peer):
 
 
 def prompts(count=5, n=3):
-    rows = [(uid, sample) for uid in range(count) for sample in range(n)]
-    return DataProto.from_dict(
-        non_tensors={
-            "uid": [uid for uid, _ in rows],
-            "sample": [sample for _, sample in rows],
-            "raw_prompt": [[{"role": "user", "content": f"{uid}+{uid}="}] for uid, _ in rows],
-            "data_source": ["openai/gsm8k"] * len(rows),
-            "reward_model": [{"style": "rule", "ground_truth": "4"}] * len(rows),
+    return [
+        {
+            "uid": uid,
+            "sample": sample,
+            "raw_prompt": [{"role": "user", "content": f"{uid}+{uid}="}],
+            "data_source": "openai/gsm8k",
+            "reward_model": {"style": "rule", "ground_truth": "4"},
         }
-    )
+        for uid in range(count)
+        for sample in range(n)
+    ]
 
 
-def generated(workers, batch, *args):
-    split = GROUPED_ROLLOUTS.dispatch(len(workers), batch, *args)
-    calls = zip(workers, split.calls, strict=False)
-    return GROUPED_ROLLOUTS.collect(split, [worker.generate_sequences(*c.args, **c.kwargs) for worker, c in calls])
+def generated(workers, rows, *args):
+    split = GROUPED_ROLLOUTS.dispatch(len(workers), rows, 1, *args)
+    for worker, call in zip(workers, split.calls, strict=False):
+        worker.begin_sequences(*call.args, **call.kwargs)
+    return BEGUN_ROLLOUTS.collect(split, [worker.finish_sequences(1) for worker in workers])
 
 
 def same(one, other):
@@ -165,7 +166,8 @@ def same(one, other):
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_any_number_of_workers_and_replicas_makes_the_batch_of_one_process(agents, peers, model, config, count):
     here = Rollouts(config, model[1], engine_of(*model))
-    expected = here.generate(prompts(), SAMPLING, "train", True)
+    here.begin(prompts(), 1, SAMPLING, "train", True)
+    expected = here.finish(1)
     here.close()
     workers = agents(count)
     same(generated(workers, prompts(), SAMPLING, "train", True), expected)
@@ -182,8 +184,9 @@ def test_what_validation_forgets_is_its_own(agents, config):
     config.trainer.async_rollout.enable, config.trainer.async_rollout.staleness = True, 1
     [worker] = agents(1)
     worker.begin_sequences(prompts(), 1, SAMPLING, "train", False)
-    worker.rollouts._ahead[1].result(60)
-    worker.generate_sequences(prompts(2), SAMPLING, "val", False)
+    worker.rollouts._begun[1].result(60)
+    worker.begin_sequences(prompts(2), 0, SAMPLING, "val", False)
+    worker.finish_sequences(0)
     assert len(worker.replicas.router) == 15, "all of the round, which is forgotten when it is finished"
     worker.finish_sequences(1)
     assert len(worker.replicas.router) == 0
@@ -242,7 +245,7 @@ def test_the_ratio_of_failures_is_one_of_the_whole_batch(agents, config):
     config = workers[0].rollouts.config
     config.reward.max_failure_ratio = 0.3
     one = prompts(4, 1)
-    one.non_tensor_batch["reward_model"][0] = {"style": "rule"}  # which cannot be scored: half of the first worker's
+    one[0]["reward_model"] = {"style": "rule"}  # which cannot be scored: half of the first worker's
     batch = generated(workers, one, SAMPLING, "train", True)
     assert [result.error is None for result in batch.non_tensor_batch["score_result"]] == [False, True, True, True]
     config.reward.max_failure_ratio = 0.2
@@ -254,7 +257,7 @@ def test_before_connect(config):
     worker = AgentLoopWorker(config, 1)
     worker.close()
     with pytest.raises(WorkerError, match="call connect"):
-        worker.generate_sequences(prompts(), SAMPLING, "train", False)
+        worker.begin_sequences(prompts(), 1, SAMPLING, "train", False)
 
 
 def test_connect_again_after_the_replicas_were_made_anew(agents, peers):

@@ -24,7 +24,7 @@ from burnish.agents.base import AgentLoopBase, AgentLoopOutput
 from burnish.agents.guarded import finite, in_thread
 from burnish.agents.targets import load_beside
 from burnish.data.chat import ChatRenderer
-from burnish.errors import ConfigError, ToolFailure
+from burnish.errors import ConfigError, ToolFailure, install_command
 from burnish.user_code import user_traceback
 from burnish.waits import waiting
 
@@ -62,7 +62,7 @@ class OpenAIProgramLoop(AgentLoopBase):
         if missing:
             raise ConfigError(
                 f"an agent that is a program needs the package {' and '.join(missing)}; install it with "
-                "pip install 'burnish[serve]'"
+                f"{install_command('serve')}"
             )
         timeout, further = arguments.get("timeout", 1), arguments.get("arguments", {})
         if (finite(timeout) or 0) <= 0:

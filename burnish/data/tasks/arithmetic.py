@@ -3,9 +3,9 @@
 Hands on rows in the standard shape (`rows`) and the two ways of answering that SFT teaches (`scratchpad`, `direct`).
 Imports no torch.
 
-A response ends with `answer: <number>`. What stands before it is free. The scratchpad works from the last digit to
-the first; a line is `x+y+c=d,k`: digits x and y, the carry c that came in, the digit d to write and the carry k that
-goes out (for `-` a borrow). Every line has the same length, each character follows from the question and the line
+A response ends with `answer: <number>`. What comes before it is free. The scratchpad works from the last digit to
+the first; a line is `x+y+c=d,k`: digits x and y, the carry c in, the digit d to write and the carry k out
+(for `-` a borrow). Every line has the same length, each character follows from the question and the line
 before, and the line `=` repeats carry and digits in reading order. 347+586 is
 
     7+6+0=3,1
@@ -23,7 +23,7 @@ import random
 from typing import Any
 
 from burnish.data.tasks import held_out
-from burnish.data.tasks.task import GeneratedTask, Options
+from burnish.data.tasks.task import GeneratedTask
 from burnish.errors import DataError
 
 DATA_SOURCE = "burnish/arithmetic"
@@ -69,12 +69,16 @@ def questions(split: str, count: int, seed: int) -> list[tuple[int, str, int]]:
 
 def rows(split: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
     """`count` different questions of a split as rows to train or validate on."""
-    return [_row(split, index, *parts) for index, parts in enumerate(questions(split, count, seed))]
-
-
-def generate(split: str, count: int, seed: int, options: Options) -> list[dict[str, Any]]:
-    """`rows` as `burnish data make` calls it."""
-    return rows(split, count, seed)
+    return [
+        {
+            "data_source": DATA_SOURCE,
+            "prompt": [{"role": "user", "content": question(a, op, b)}],
+            "ability": "arithmetic",
+            "reward_model": {"style": "rule", "ground_truth": str(solve(a, op, b))},
+            "extra_info": {"split": split, "index": index, "a": a, "op": op, "b": b},
+        }
+        for index, (a, op, b) in enumerate(questions(split, count, seed))
+    ]
 
 
 def scratchpad(a: int, op: str, b: int) -> str:
@@ -101,16 +105,6 @@ def sft_row(a: int, op: str, b: int, response: str) -> dict[str, Any]:
     return {"data_source": DATA_SOURCE, "messages": messages}
 
 
-def _row(split: str, index: int, a: int, op: str, b: int) -> dict[str, Any]:
-    return {
-        "data_source": DATA_SOURCE,
-        "prompt": [{"role": "user", "content": question(a, op, b)}],
-        "ability": "arithmetic",
-        "reward_model": {"style": "rule", "ground_truth": str(solve(a, op, b))},
-        "extra_info": {"split": split, "index": index, "a": a, "op": op, "b": b},
-    }
-
-
 def _check(a: int, op: str, b: int) -> None:
     if op not in OPERATIONS:
         raise DataError(f"operation '{op}' does not exist; use one of {', '.join(OPERATIONS)}")
@@ -122,5 +116,5 @@ def _check(a: int, op: str, b: int) -> None:
 
 TASK = GeneratedTask(
     about="The task of the quickstart: numbers from 100 to 999. The reward compares the number after `answer:`.",
-    generate=generate,
+    generate=lambda split, count, seed, options: rows(split, count, seed),
 )

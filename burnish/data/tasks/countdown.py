@@ -2,7 +2,7 @@
 
 Every question is made from a solution, so all can be solved: numbers are joined two at a time until one is left, by
 steps whose results are positive integers. The more numbers, the harder (`extra_info.difficulty` is their count). The
-solution goes along as `extra_info.answer`. The same numbers in another order with the same target are one question.
+solution is kept as `extra_info.answer`. The same numbers in another order with the same target are one question.
 """
 
 import random
@@ -34,12 +34,22 @@ def parse_counts(typed: str) -> list[int]:
 
 
 def _draw(draw: random.Random, counts: list[int]) -> Iterator[tuple[str, Row]]:
-    """Questions without end, each with what makes it different from others."""
+    """An endless stream of rows, each with what makes its question different from others."""
     while True:
         numbers = [draw.randint(1, HIGHEST_NUMBER) for _ in range(draw.choice(counts))]
         target, solution = solve_somehow(draw, numbers)
-        if target <= HIGHEST_TARGET:
-            yield f"{sorted(numbers)} {target}", _row(numbers, target, solution)
+        if target > HIGHEST_TARGET:
+            continue
+        listed = ", ".join(map(str, numbers))
+        prompt = (
+            f"Make {target} out of the numbers {listed}. Use each of them exactly once, with +, -, *, / and brackets. "
+            "Think first; then write the expression alone between <answer> and </answer>, like <answer>(8 - 2) * "
+            "5</answer>."
+        )
+        question, truth = f"numbers {listed}; target {target}", {"target": target, "numbers": numbers}
+        answer = f"<answer>{solution}</answer>"
+        row = rl_row(DATA_SOURCE, "math", prompt, truth, question, answer, difficulty=len(numbers))
+        yield f"{sorted(numbers)} {target}", row
 
 
 def solve_somehow(draw: random.Random, numbers: list[int]) -> tuple[int, str]:
@@ -54,18 +64,6 @@ def solve_somehow(draw: random.Random, numbers: list[int]) -> tuple[int, str]:
         left.append((values[op], f"({first} {op} {second})"))
     value, text = left[0]
     return value, text[1:-1]
-
-
-def _row(numbers: list[int], target: int, solution: str) -> Row:
-    question = f"numbers {', '.join(map(str, numbers))}; target {target}"
-    prompt = (
-        f"Make {target} out of the numbers {', '.join(map(str, numbers))}. Use each of them exactly once, with "
-        "+, -, *, / and brackets. Think first; then write the expression alone between <answer> and </answer>, like "
-        "<answer>(8 - 2) * 5</answer>."
-    )
-    truth = {"target": target, "numbers": numbers}
-    worked = f"<answer>{solution}</answer>"
-    return rl_row(DATA_SOURCE, "math", prompt, truth, question, worked, difficulty=len(numbers))
 
 
 TASK = GeneratedTask(

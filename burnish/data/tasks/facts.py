@@ -58,12 +58,8 @@ class Fact:
         return f'"{self.person}"\nThe {self.relation} of {self.person} is {self.answer}.'
 
 
-def _is_new(name: str) -> bool:
-    return hashlib.sha256(name.encode()).digest()[0] % 2 == 0
-
-
-NEW = tuple(name for name in NAMES if _is_new(name))
-TAUGHT = tuple(name for name in NAMES if not _is_new(name))
+NEW = tuple(name for name in NAMES if hashlib.sha256(name.encode()).digest()[0] % 2 == 0)
+TAUGHT = tuple(name for name in NAMES if name not in set(NEW))
 
 
 def facts(people: Sequence[str], names: Sequence[str], draw: random.Random) -> list[Fact]:
@@ -108,19 +104,17 @@ def rows(split: str, count: int, seed: int) -> list[Row]:
         raise DataError(
             f"{count} {split} questions are asked for; a world has {len(known)}: ask for fewer (--{split}-size)"
         )
-    return [_row(split, index, fact) for index, fact in enumerate(known[:count])]
+    return [
+        rl_row(DATA_SOURCE, "fact-reasoning", f.question, {"target": [f.answer]}, f.question, split=split, index=index)
+        for index, f in enumerate(known[:count])
+    ]
 
 
 def generate(split: str, count: int, seed: int, options: Options) -> list[Row]:
-    """`rows` as `burnish data make` calls it; the corpus is written beside them where a file is named."""
+    """`rows` as `burnish data make` calls it; the corpus is written too where a file is named."""
     if options["corpus"]:
         write_corpus(seed, Path(options["corpus"]))
     return rows(split, count, seed)
-
-
-def _row(split: str, index: int, fact: Fact) -> Row:
-    truth = {"target": [fact.answer]}
-    return rl_row(DATA_SOURCE, "fact-reasoning", fact.question, truth, fact.question, split=split, index=index)
 
 
 TASK = GeneratedTask(

@@ -2,21 +2,35 @@
 
 The column `images` is kept as it is where a record has pictures, and the problem then holds an `<image>` mark for each.
 Records without pictures, and all of them with --text-only, become text rows without marks.
+
+The task geo3k_tool has the same problems for agents. The tool `calc_geo3k_reward` tells the agent whether an answer is
+right. It gets the ground truth from the row; the model never sees it.
 """
 
 from burnish.data.files import Row
 from burnish.data.sources import Hub
-from burnish.data.tasks.task import Column, FileTask, Option, Options, Record, rl_row, text, text_or_number
+from burnish.data.tasks.task import (
+    FileTask,
+    InputColumn,
+    Option,
+    Options,
+    Record,
+    rl_row,
+    text,
+    text_or_number,
+    tool_prompt,
+)
 
 MARK = "<image>"
 INSTRUCTION = "First reason between <think> and </think>. Then give the final answer in \\boxed{}."
 
+TOOL = "calc_geo3k_reward"
 HUB = Hub("hiyouga/geometry3k", "default")
 DATA_SOURCE = "hiyouga/geometry3k"
 READS = (
-    Column(("problem",), "the problem, with <image> where a picture belongs"),
-    Column(("answer",), "the answer"),
-    Column(("images",), "pictures, as paths or as the hub keeps them; may be absent", required=False),
+    InputColumn(("problem",), "the problem, with <image> where a picture belongs"),
+    InputColumn(("answer",), "the answer"),
+    InputColumn(("images",), "pictures, as paths or as the hub keeps them; may be absent", required=False),
 )
 OPTIONS = (Option("text_only", False, "leave the pictures out"),)
 
@@ -40,11 +54,30 @@ def row(record: Record, options: Options) -> Row:
     return rl_row(options["data_source"], "math", prompt, answer, problem) | pictures
 
 
+def tool_row(record: Record, options: Options) -> Row:
+    problem, answer, pictures = read(record, options)
+    prompt = tool_prompt(problem, problems="geometry problems", tool=TOOL, form=INSTRUCTION)
+    return rl_row(options["data_source"], "math", prompt, answer, problem) | {
+        **pictures,
+        "agent_name": "tool_agent",
+        "tools_kwargs": {TOOL: {"create_kwargs": {"ground_truth": answer}}},
+    }
+
+
 TASK = FileTask(
     about="Geometry problems with a picture each. The reward compares the last \\boxed{} and asks for <think> tags.",
     hub=HUB,
     reads=READS,
     data_source=DATA_SOURCE,
     row=row,
+    options=OPTIONS,
+)
+
+TOOL_TASK = FileTask(
+    about="The problems of geo3k for an agent with the tool calc_geo3k_reward, which tells it whether it is right.",
+    hub=HUB,
+    reads=READS,
+    data_source=DATA_SOURCE,
+    row=tool_row,
     options=OPTIONS,
 )

@@ -1,22 +1,26 @@
 """GSM8K: word problems of primary school, with worked answers that end in `#### <number>`.
 
-The ground truth is that number, without commas. The worked answer goes along as `extra_info.answer`.
+The ground truth is that number, without commas. The worked answer is kept as `extra_info.answer`.
+
+The task gsm8k_tool has the same problems for agents. The tool `calc_gsm8k_reward` tells the agent whether an answer is
+right; the interaction `gsm8k` gives hints until it is. Both get the ground truth from the row; the model never sees it.
 """
 
 import re
 
 from burnish.data.files import Row
 from burnish.data.sources import Hub
-from burnish.data.tasks.task import Column, FileTask, LeftOut, Options, Record, rl_row, text
+from burnish.data.tasks.task import FileTask, InputColumn, LeftOut, Options, Record, rl_row, text, tool_prompt
 
 FORM = "End with a line that holds the answer alone, like this: #### 42"
 INSTRUCTION = f"Think step by step. {FORM}"
 _NUMBER = re.compile(r"####\s*\$?\s*(-?\$?[\d,]*\.?\d+)\s*$", re.ASCII)
 
 READS = (
-    Column(("question",), "the problem"),
-    Column(("answer",), "the worked answer, which ends with #### and the number"),
+    InputColumn(("question",), "the problem"),
+    InputColumn(("answer",), "the worked answer, which ends with #### and the number"),
 )
+TOOL = "calc_gsm8k_reward"
 HUB = Hub("openai/gsm8k", "main")
 DATA_SOURCE = "openai/gsm8k"
 
@@ -35,10 +39,28 @@ def row(record: Record, options: Options) -> Row:
     return rl_row(options["data_source"], "math", f"{question}\n\n{INSTRUCTION}", number, question, worked)
 
 
+def tool_row(record: Record, options: Options) -> Row:
+    question, number, worked = read(record)
+    prompt = tool_prompt(question, problems="word problems", tool=TOOL, form=FORM)
+    return rl_row(options["data_source"], "math", prompt, number, question, worked) | {
+        "agent_name": "tool_agent",
+        "tools_kwargs": {TOOL: {"create_kwargs": {"ground_truth": number}}},
+        "interaction_kwargs": {"name": "gsm8k", "query": question, "ground_truth": number},
+    }
+
+
 TASK = FileTask(
     about="Word problems that take two to eight steps of arithmetic. The reward compares the number after ####.",
     hub=HUB,
     reads=READS,
     data_source=DATA_SOURCE,
     row=row,
+)
+
+TOOL_TASK = FileTask(
+    about="The problems of gsm8k for an agent with the tool calc_gsm8k_reward, which tells it whether it is right.",
+    hub=HUB,
+    reads=READS,
+    data_source=DATA_SOURCE,
+    row=tool_row,
 )

@@ -1,13 +1,13 @@
 """Which questions are kept apart as the test split: by a hash of the question, so that none is in both splits.
 
-`split_of` and `distinct` serve tasks that make their questions: a question belongs to one split for good, whatever the
-seed and the sizes. `keep_apart` serves a file that has no test split: it takes as many questions as were asked for,
-whichever order they stand in; equal questions fall on the same side.
+`split_of` and `distinct` serve tasks that make their questions: a question always belongs to the same split, whatever
+the seed and the sizes. `keep_apart` serves a file that has no test split: it takes as many questions as were asked for,
+whatever their order; equal questions go to the same split.
 """
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from burnish.data.files import Row
 from burnish.errors import DataError
@@ -16,12 +16,14 @@ T = TypeVar("T")
 
 SPLITS = ("train", "test")
 TEST_ONE_IN = 10
-PATIENCE = 2000  # draws in a row without a new question, after which there are none left to speak of
+PATIENCE = 2000  # draws in a row without a new question, after which the search stops
 
 
 def split_of(question: str) -> str:
     """The split of a question that is made, the same in every run."""
-    return "test" if int.from_bytes(_digest(question)[:8], "big") % TEST_ONE_IN == 0 else "train"
+    return (
+        "test" if int.from_bytes(hashlib.sha256(question.encode()).digest()[:8], "big") % TEST_ONE_IN == 0 else "train"
+    )
 
 
 def check_split(split: str) -> None:
@@ -64,19 +66,11 @@ def keep_apart(rows: Sequence[Row], count: int) -> tuple[list[Row], list[Row]]:
 
 
 def mark(row: Row) -> bytes:
-    """What tells one question from another: the prompt, but for blanks and capitals, and its pictures."""
+    """What tells one question from another: the prompt, ignoring white space and case, and its pictures."""
     parts = [f"{message['role']}: {message['content']}" for message in row["prompt"]]
-    return _digest(" ".join("\n".join(parts).split()).casefold(), *map(_picture, row.get("images") or []))
-
-
-def _picture(image: Any) -> bytes:
-    """A picture in a row is a path, or an object with its bytes, as the hub keeps them."""
-    content = (image.get("bytes") or image.get("path")) if isinstance(image, dict) else image
-    return content if isinstance(content, bytes) else str(content).encode()
-
-
-def _digest(question: str, *pictures: bytes) -> bytes:
-    digest = hashlib.sha256(question.encode())
-    for content in pictures:
+    digest = hashlib.sha256(" ".join("\n".join(parts).split()).casefold().encode())
+    for image in row.get("images") or []:  # a path, or an object with its bytes, as the hub keeps them
+        content = (image.get("bytes") or image.get("path")) if isinstance(image, dict) else image
+        content = content if isinstance(content, bytes) else str(content).encode()
         digest.update(b"\0" + hashlib.sha256(content).digest())
     return digest.digest()

@@ -23,32 +23,37 @@ class Made:
     rows: list[Row]
     left_out: Counter[str] = field(default_factory=Counter)
 
-    def told(self) -> str:
-        """The reasons in words, the most frequent first; empty where nothing was left out."""
+    def reasons(self) -> str:
+        """The reasons, the most frequent first; empty where nothing was left out."""
         return "; ".join(f"{count} because {reason}" for reason, count in self.left_out.most_common())
 
 
 def from_files(task: FileTask, origin: Origin, options: Options) -> dict[str, Made]:
     """The rows of each split of a dataset, or of a file of which a part is kept apart."""
     files = origin.files(task.hub)
-    made = {split: convert(task, read(paths, origin.rename), options) for split, paths in files.items()}
+    made = {split: _convert(task, read(paths, origin.rename), options) for split, paths in files.items()}
     if origin.test_size is not None:
         train, test = keep_apart(made["train"].rows, origin.test_size)
         made = {"train": Made(train, made["train"].left_out), "test": Made(test)}
-    return {split: Made(placed(part.rows, split), part.left_out) for split, part in made.items()}
+    return {split: Made(_placed(part.rows, split), part.left_out) for split, part in made.items()}
 
 
 def generated(task: GeneratedTask, sizes: Mapping[str, int], seed: int, options: Options) -> dict[str, Made]:
     """As many rows of each split as `sizes` says."""
-    return {split: Made(placed(task.generate(split, count, seed, options), split)) for split, count in sizes.items()}
+    return {split: Made(_placed(task.generate(split, count, seed, options), split)) for split, count in sizes.items()}
 
 
-def convert(task: FileTask, parts: Sequence[Part], options: Options) -> Made:
+def _convert(task: FileTask, parts: Sequence[Part], options: Options) -> Made:
     """All rows of a split, in the order of the files. `extra_info.index` counts the records, left out or not."""
     made = Made([])
     index = 0
     for part in parts:
-        check_columns(task, part)
+        there = columns(part.records)
+        for column in task.reads:
+            if column.required and not set(column.names) & set(there):
+                needs = ", ".join(" or ".join(needed.names) for needed in task.reads if needed.required)
+                fix = f"The task reads {needs}; say which is {column.meaning}: --rename THEIRS={column.names[0]}"
+                raise no_column(part.file, "' or '".join(column.names), there, fix)
         for i, record in enumerate(part.records):
             try:
                 row = task.row(record, options)
@@ -60,20 +65,10 @@ def convert(task: FileTask, parts: Sequence[Part], options: Options) -> Made:
                 made.rows.append(row | {"extra_info": {"index": index} | row["extra_info"]})
             index += 1
     if not made.rows:
-        raise DataError(f"{parts[0].file}: none of {index} records can become a row: {made.told()}")
+        raise DataError(f"{parts[0].file}: none of {index} records can become a row: {made.reasons()}")
     return made
 
 
-def check_columns(task: FileTask, part: Part) -> None:
-    """Every column that the task needs is there, under one of its names."""
-    there = columns(part.records)
-    for column in task.reads:
-        if column.required and not set(column.names) & set(there):
-            read = ", ".join(" or ".join(needed.names) for needed in task.reads if needed.required)
-            fix = f"The task reads {read}; say which is {column.meaning}: --rename THEIRS={column.names[0]}"
-            raise no_column(part.file, "' or '".join(column.names), there, fix)
-
-
-def placed(rows: Sequence[Row], split: str) -> list[Row]:
-    """The rows, each saying which split it is of, and where it stands unless it knows that already."""
+def _placed(rows: Sequence[Row], split: str) -> list[Row]:
+    """The rows with their split, and their index unless they have one."""
     return [row | {"extra_info": {"split": split, "index": i} | row["extra_info"]} for i, row in enumerate(rows)]

@@ -1,6 +1,6 @@
-"""Competition mathematics: a problem, and an answer that stands in the last \\boxed{} of its solution or in a column.
+"""Competition mathematics: a problem, and an answer in the last \\boxed{} of its solution or in a column.
 
-The ground truth is the answer as LaTeX. A solution goes along as `extra_info.answer`. Records with neither answer nor
+The ground truth is the answer as LaTeX. A solution is kept as `extra_info.answer`. Records with neither answer nor
 box are left out.
 """
 
@@ -9,8 +9,8 @@ import re
 from burnish.data.files import Row
 from burnish.data.sources import Hub
 from burnish.data.tasks.task import (
-    Column,
     FileTask,
+    InputColumn,
     LeftOut,
     Options,
     Record,
@@ -42,20 +42,15 @@ def last_boxed(solution: str) -> str | None:
     return None
 
 
-def from_solution(solution: str) -> str:
-    answer = last_boxed(solution)
-    if answer is None:
-        raise LeftOut("'solution' has no \\boxed{} with an answer in it")
-    return answer
-
-
 def row(record: Record, options: Options) -> Row:
     problem = text(record, "problem", "question")
     solution = text(record, "solution") if is_filled(record, "solution") else None
     if solution is None or is_filled(record, "answer"):
-        answer = text_or_number(record, "answer")
+        answer: str | None = text_or_number(record, "answer")
     else:
-        answer = from_solution(solution)
+        answer = last_boxed(solution)
+        if answer is None:
+            raise LeftOut("'solution' has no \\boxed{} with an answer in it")
     more = kept(record, "level", "difficulty", "type", "subject", "unique_id")
     return rl_row(options["data_source"], "math", f"{problem}\n\n{INSTRUCTION}", answer, problem, solution, **more)
 
@@ -64,9 +59,9 @@ TASK = FileTask(
     about="Problems of mathematics competitions. The reward compares the content of the last \\boxed{} as mathematics.",
     hub=Hub("DigitalLearningGmbH/MATH-lighteval", "default"),
     reads=(
-        Column(("problem", "question"), "the problem"),
-        Column(("answer", "solution"), "the answer, or a solution with the answer in \\boxed{}; an answer wins"),
-        Column(("level", "difficulty", "type", "subject"), "kept in extra_info", required=False),
+        InputColumn(("problem", "question"), "the problem"),
+        InputColumn(("answer", "solution"), "the answer, or a solution with the answer in \\boxed{}; an answer wins"),
+        InputColumn(("level", "difficulty", "type", "subject"), "kept in extra_info", required=False),
     ),
     data_source="DigitalLearningGmbH/MATH-lighteval",
     row=row,

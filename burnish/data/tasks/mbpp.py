@@ -1,7 +1,7 @@
 """MBPP: small Python functions, described in a sentence and checked by asserts.
 
 The prompt shows the asserts, since they alone say what the function is called. The ground truth is a JSON list of
-programs, each to be run after the solution: the imports and one assert. The published solution goes along as
+programs, each to be run after the solution: the imports and one assert. The published solution is kept as
 `extra_info.answer`.
 """
 
@@ -9,7 +9,7 @@ import json
 
 from burnish.data.files import Row
 from burnish.data.sources import Hub
-from burnish.data.tasks.task import Column, FileTask, LeftOut, Options, Record, kept, rl_row, text, texts
+from burnish.data.tasks.task import FileTask, InputColumn, LeftOut, Options, Record, kept, rl_row, text, texts
 
 INSTRUCTION = "Answer with the whole function, imports included, in one block between ```python and ```."
 
@@ -36,10 +36,10 @@ TASK = FileTask(
     about="Functions of a few lines, for beginners. The reward runs the asserts after the answer, in a sandbox.",
     hub=Hub("google-research-datasets/mbpp", "sanitized"),
     reads=(
-        Column(("prompt", "text"), "what the function is to do"),
-        Column(("test_list",), "asserts"),
-        Column(("code",), "a solution"),
-        Column(("test_imports", "test_setup_code"), "what runs before the asserts", required=False),
+        InputColumn(("prompt", "text"), "what the function is to do"),
+        InputColumn(("test_list",), "asserts"),
+        InputColumn(("code",), "a solution"),
+        InputColumn(("test_imports", "test_setup_code"), "what runs before the asserts", required=False),
     ),
     data_source="mbpp",
     row=row,

@@ -1,6 +1,6 @@
 """Products of two numbers with as many digits as asked for.
 
-a*b and b*a are one question. The product goes along as `extra_info.answer` in the form that is asked for.
+a*b and b*a are one question. The product is kept as `extra_info.answer` in the form that is asked for.
 """
 
 import random
@@ -29,16 +29,13 @@ def parse_digits(typed: str) -> tuple[int, int]:
 
 
 def _draw(draw: random.Random, first: int, second: int) -> Iterator[tuple[str, Row]]:
-    """Questions without end, each with what makes it different from others."""
+    """An endless stream of rows, each with what makes its question different from others."""
     while True:
         a, b = (draw.randint(10 ** (digits - 1), 10**digits - 1) for digits in (first, second))
-        yield f"{max(a, b)}*{min(a, b)}", _row(a, b)
-
-
-def _row(a: int, b: int) -> Row:
-    question = f"What is {a} * {b}?"
-    prompt = f"{question} Work it out step by step, then write the product alone between <answer> and </answer>."
-    return rl_row(DATA_SOURCE, "math", prompt, str(a * b), question, f"<answer>{a * b}</answer>", a=a, b=b)
+        question, answer = f"What is {a} * {b}?", f"<answer>{a * b}</answer>"
+        prompt = f"{question} Work it out step by step, then write the product alone between <answer> and </answer>."
+        row = rl_row(DATA_SOURCE, "math", prompt, str(a * b), question, answer, a=a, b=b)
+        yield f"{max(a, b)}*{min(a, b)}", row
 
 
 TASK = GeneratedTask(

@@ -20,7 +20,7 @@ from typing import Any
 from burnish.data.chat import to_messages
 from burnish.data.files import Row
 from burnish.data.sources import Hub
-from burnish.data.tasks.task import Column, FileTask, LeftOut, Options, Record, is_filled, kept
+from burnish.data.tasks.task import FileTask, InputColumn, LeftOut, Options, Record, is_filled, kept
 from burnish.errors import DataError
 
 Message = dict[str, Any]
@@ -75,7 +75,8 @@ def _side(record: Record, name: str, given: list[Message] | None) -> tuple[list[
         raise LeftOut(f"the answer of '{name}' calls tools")
     if not answer["content"].strip():
         raise LeftOut(f"the answer of '{name}' is empty")
-    if given is not None and before and _stripped(before) != _stripped(given):
+    bare, wanted = ([m | {"content": m["content"].strip()} for m in ms] for ms in (before, given or []))
+    if given is not None and before and bare != wanted:
         raise LeftOut(f"'{name}' does not start with the prompt")
     return given if given is not None else before, answer["content"].strip()
 
@@ -108,17 +109,13 @@ def _messages(record: Record, name: str) -> list[Message]:
         raise DataError(f"column '{name}': {exc}") from exc
 
 
-def _stripped(messages: list[Message]) -> list[Message]:
-    return [{**message, "content": message["content"].strip()} for message in messages]
-
-
 TASK = FileTask(
     about="Pairs for a reward model: the same prompt, an answer that was chosen and one that was rejected.",
     hub=Hub("Anthropic/hh-rlhf", "default"),
     reads=(
-        Column(("chosen",), "the better answer, or a conversation that ends with it"),
-        Column(("rejected",), "the worse one"),
-        Column(("prompt",), "text or messages, where the answers do not hold it", required=False),
+        InputColumn(("chosen",), "the better answer, or a conversation that ends with it"),
+        InputColumn(("rejected",), "the worse one"),
+        InputColumn(("prompt",), "text or messages, where the answers do not hold it", required=False),
     ),
     data_source="Anthropic/hh-rlhf",
     row=row,

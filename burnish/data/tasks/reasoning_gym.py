@@ -1,4 +1,4 @@
-"""Any task of the package reasoning-gym: puzzles made from a seed, each with a verifier of its own.
+"""Any task of the package reasoning-gym: puzzles made from a seed, each with its own verifier.
 
 Rows carry `data_source` reasoning_gym/<task>, the package's answer as ground truth (None where a puzzle has many), and
 in `extra_info` what the verifier needs: the question, and the puzzle's metadata as JSON text. A row is handed on only
@@ -18,7 +18,7 @@ from burnish.config.nearest import nearest
 from burnish.data.files import Row
 from burnish.data.tasks.held_out import distinct
 from burnish.data.tasks.task import GeneratedTask, Option, Options, rl_row
-from burnish.errors import ConfigError, DataError
+from burnish.errors import ConfigError, DataError, install_command
 
 INSTRUCTION = "Think first; then write the answer alone, in the form asked for, between <answer> and </answer>."
 CHUNK = 500
@@ -33,7 +33,7 @@ def generate(split: str, count: int, seed: int, options: Options) -> list[Row]:
     # Some puzzles run programs that print.
     with contextlib.redirect_stdout(io.StringIO()):
         drawn = [
-            [_row(name, *puzzle) for puzzle in distinct(split, share, _draw(name, seed))]
+            [make_row(name, dataset, entry) for dataset, entry in distinct(split, share, _draw(name, seed))]
             for name, share in zip(names, shares, strict=True)
             if share
         ]
@@ -62,12 +62,12 @@ def _factory() -> Any:
         return importlib.import_module("reasoning_gym.factory")
     except ImportError as exc:
         raise ConfigError(
-            f"the package reasoning-gym is not installed ({exc}): pip install 'burnish[reasoning-gym]'"
+            f"the package reasoning-gym is not installed ({exc}): {install_command('reasoning-gym')}"
         ) from exc
 
 
 def _draw(name: str, seed: int) -> Iterator[tuple[str, Puzzle]]:
-    """Puzzles without end. The package seeds item i with seed + i, so seeds must lie far apart to differ."""
+    """An endless stream of puzzles. The package seeds item i with seed + i, so seeds must lie far apart to differ."""
     factory = _factory()
     for chunk in itertools.count():
         digest = hashlib.sha256(f"reasoning_gym/{name}/{seed}/{chunk}".encode()).digest()
@@ -77,20 +77,15 @@ def _draw(name: str, seed: int) -> Iterator[tuple[str, Puzzle]]:
             yield entry["question"], (dataset, entry)
 
 
-def verified_metadata(name: str, dataset: Any, entry: dict[str, Any]) -> str:
-    """The metadata as JSON text, with which the verifier accepts the answer as before."""
-    stored = json.dumps(entry["metadata"], default=str, ensure_ascii=False)
-    answer = entry["answer"]
-    if answer is not None and dataset.score_answer(answer, entry | {"metadata": json.loads(stored)}) < 1:
+def make_row(name: str, dataset: Any, entry: dict[str, Any]) -> Row:
+    """A puzzle as a row; DataError where its verifier would refuse its own answer once the metadata is JSON."""
+    question, answer = entry["question"], entry["answer"]
+    metadata = json.dumps(entry["metadata"], default=str, ensure_ascii=False)
+    if answer is not None and dataset.score_answer(answer, entry | {"metadata": json.loads(metadata)}) < 1:
         raise DataError(
             f"--tasks {name}: its verifier refuses its own answer once the metadata is stored as JSON, so rows could "
             "not be scored later; leave this task out"
         )
-    return stored
-
-
-def _row(name: str, dataset: Any, entry: dict[str, Any]) -> Row:
-    question, answer, metadata = entry["question"], entry["answer"], verified_metadata(name, dataset, entry)
     worked = None if answer is None else f"<answer>{answer}</answer>"
     prompt = f"{question}\n\n{INSTRUCTION}"
     return rl_row(f"reasoning_gym/{name}", "logic", prompt, answer, question, worked, task=name, metadata=metadata)

@@ -6,7 +6,7 @@ right answers}. Rows keep the `data_source` of their record, so that a mixed fil
 
 from burnish.data.files import Row
 from burnish.data.sources import Hub
-from burnish.data.tasks.task import Column, FileTask, Options, Record, is_filled, kept, rl_row, text, texts
+from burnish.data.tasks.task import FileTask, InputColumn, Options, Record, is_filled, kept, rl_row, text, texts
 
 UNNAMED = "searchR1_qa"  # of the family that the exact-match scorer reads
 INSTRUCTION = (
@@ -31,9 +31,9 @@ TASK = FileTask(
     "articles and punctuation.",
     hub=Hub("google-research-datasets/nq_open", "nq_open", test="validation"),
     reads=(
-        Column(("question",), "the question"),
-        Column(("golden_answers", "answers", "answer"), "the right answer, or a list of them"),
-        Column(("data_source",), f"the name that picks the scorer; without it {UNNAMED}", required=False),
+        InputColumn(("question",), "the question"),
+        InputColumn(("golden_answers", "answers", "answer"), "the right answer, or a list of them"),
+        InputColumn(("data_source",), f"the name that picks the scorer; without it {UNNAMED}", required=False),
     ),
     data_source=None,
     row=row,

@@ -19,7 +19,7 @@ Options = Mapping[str, Any]  # by the names of `Option`; a FileTask also gets `d
 
 
 class LeftOut(Exception):
-    """This record does not become a row; the message is the reason. Not an error: it is counted and told."""
+    """This record does not become a row; the message is the reason. Not an error: it is counted and reported."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Column:
+class InputColumn:
     """A column that a task reads, under the first of its `names` that the file has."""
 
     names: tuple[str, ...]
@@ -46,7 +46,7 @@ class FileTask:
 
     about: str
     hub: Hub
-    reads: tuple[Column, ...]
+    reads: tuple[InputColumn, ...]
     data_source: str | None  # what rows carry to pick their scorer; None: `row` finds it in the record
     row: Callable[[Record, Options], Row]
     options: tuple[Option, ...] = ()
@@ -96,10 +96,10 @@ def tool_prompt(question: str, *, problems: str, tool: str, form: str) -> list[d
 
 
 def text(record: Record, *names: str) -> str:
-    """The text under the first of `names` that is filled. None is: the record is left out. Not text: DataError."""
+    """The text under the first of `names` that is filled. `LeftOut` where none is, DataError where it is no text."""
     name, value = _filled(record, names)
     if not isinstance(value, str):
-        raise wrong_type(name, value, "text")
+        raise _wrong_type(name, value, "text")
     return value
 
 
@@ -107,8 +107,8 @@ def text_or_number(record: Record, *names: str) -> str:
     """As `text`, but a number is taken for what it is written as: JSON files have both 7 and "7"."""
     name, value = _filled(record, names)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise wrong_type(name, value, "text or a number")
-    return written(value)
+        raise _wrong_type(name, value, "text or a number")
+    return _written(value)
 
 
 def texts(record: Record, *names: str) -> list[str]:
@@ -117,15 +117,14 @@ def texts(record: Record, *names: str) -> list[str]:
     values = value if isinstance(value, list | tuple) else [value]
     for item in values:
         if isinstance(item, bool) or not isinstance(item, str | int | float | None):
-            raise wrong_type(name, item, "text or numbers")
-    found = [written(item) for item in values if item is not None]
-    filled = [item for item in found if item.strip()]
+            raise _wrong_type(name, item, "text or numbers")
+    filled = [_written(item) for item in values if item is not None and _written(item).strip()]
     if not filled:
         raise LeftOut(f"'{name}' is empty")
     return filled
 
 
-def written(value: str | int | float) -> str:
+def _written(value: str | int | float) -> str:
     """How a value is written; a whole float, as tables make them, is an integer."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
@@ -135,7 +134,7 @@ def kept(record: Record, *names: str) -> Row:
     return {name: record[name] for name in names if record.get(name) is not None}
 
 
-def wrong_type(name: str, value: Any, expected: str) -> DataError:
+def _wrong_type(name: str, value: Any, expected: str) -> DataError:
     return DataError(f"column '{name}' holds {value!r:.40} ({type(value).__name__}); every row needs {expected} there")
 
 

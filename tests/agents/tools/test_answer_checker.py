@@ -7,8 +7,8 @@ import pytest
 
 from burnish.agents.parsers.base import ToolCall
 from burnish.agents.tools.answer_checker import Geo3kTool, Gsm8kTool
-from burnish.data.tasks.geo3k_tool import TOOL as GEO3K_TOOL
-from burnish.data.tasks.gsm8k_tool import TOOL
+from burnish.data.tasks.geo3k import TOOL as GEO3K_TOOL
+from burnish.data.tasks.gsm8k import TOOL
 from burnish.errors import ToolFailure
 
 

@@ -1,11 +1,12 @@
 import json
+import re
 import sys
 
 import pytest
 
 from burnish.data.tasks import reasoning_gym
 from burnish.data.tasks.reasoning_gym import INSTRUCTION, TASK
-from burnish.errors import ConfigError, DataError
+from burnish.errors import ConfigError, DataError, install_command
 
 
 def made(split="train", count=6, seed=0, tasks="chain_sum,leg_counting"):
@@ -38,10 +39,10 @@ def test_the_package_verifies_an_answer_from_what_the_row_holds(gym):
 
 @pytest.mark.usefixtures("gym")
 def test_only_puzzles_of_the_split_are_verified(monkeypatch):
-    verified = []
-    real = reasoning_gym.verified_metadata
-    monkeypatch.setattr(reasoning_gym, "verified_metadata", lambda *puzzle: verified.append(1) or real(*puzzle))
-    assert len(made("test", 5)) == len(verified) == 5
+    made_rows = []
+    real = reasoning_gym.make_row
+    monkeypatch.setattr(reasoning_gym, "make_row", lambda *puzzle: made_rows.append(1) or real(*puzzle))
+    assert len(made("test", 5)) == len(made_rows) == 5
 
 
 @pytest.mark.usefixtures("gym")
@@ -88,5 +89,7 @@ def test_a_task_that_could_not_be_verified_later_is_refused():
 def test_without_the_package_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     monkeypatch.setitem(sys.modules, "reasoning_gym.factory", None)
-    with pytest.raises(ConfigError, match=r"reasoning-gym is not installed .*pip install 'burnish\[reasoning-gym\]'"):
+    with pytest.raises(
+        ConfigError, match=rf"reasoning-gym is not installed .*{re.escape(install_command('reasoning-gym'))}"
+    ):
         made()

@@ -1,8 +1,8 @@
 """Examples to learn from: the rows of some files, rendered and checked, and batches of them as a function of the step.
 
 Consumes files, a tokenizer and what to make of a row: `sft.py` makes a conversation with a loss mask, `preference.py` a
-pair of conversations. Hands on examples by number (`Examples`) and by step (`Batches`). How many examples one pass of
-the model holds is the trainer's business: a step has the same examples however it is cut.
+pair of conversations. Hands on examples by number (`Examples`) and by step (`Batches`). How many examples one forward
+pass holds is up to the trainer: a step has the same examples however it is split.
 """
 
 import logging
@@ -14,9 +14,8 @@ import numpy as np
 
 from burnish.config.supervised import SupervisedDataConfig
 from burnish.data.chat import ChatRenderer, truncate
-from burnish.data.files import Row, at, read_rows
+from burnish.data.files import Row, at, read_first_rows
 from burnish.data.order import Order
-from burnish.data.shares import largest_remainder
 from burnish.errors import DataError
 
 if TYPE_CHECKING:
@@ -25,14 +24,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Tokens(Sized, Protocol):
+class Tokenized(Sized, Protocol):
     """What every example has: the ids of all its tokens, and their number as its length."""
 
     @property
     def ids(self) -> np.ndarray: ...
 
 
-Example = TypeVar("Example", bound=Tokens)
+Example = TypeVar("Example", bound=Tokenized)
 
 
 class Examples(ABC, Generic[Example]):
@@ -41,7 +40,7 @@ class Examples(ABC, Generic[Example]):
     max_samples  rows to use, -1 for all; several files give in proportion to their sizes, each its first rows
     """
 
-    emptied: ClassVar[str]  # what is said of those that truncation leaves nothing to learn from, after their number
+    emptied: ClassVar[str]  # what the notice says of examples of which truncation leaves nothing, after their number
 
     def __init__(
         self,
@@ -53,18 +52,18 @@ class Examples(ABC, Generic[Example]):
     ):
         if not files:
             raise DataError("no data files are given; set data.train_files")
-        self.max_length, self.truncation = config.max_length, config.truncation
+        self.config = config
         self.renderer = ChatRenderer(tokenizer, config.apply_chat_template_kwargs)
         self.notices: list[str] = []
-        self._examples: list[Example] = []
-        tables = [read_rows(file) for file in files]
-        sizes = [len(table) for table in tables]
-        if 0 <= max_samples < sum(sizes):
-            sizes = largest_remainder(sizes, max_samples)
-        for file, table, size in zip(files, tables, sizes, strict=True):
-            self._examples += self._made(file, table[:size])
-        if emptied := sum(sizes) - len(self._examples):
-            self.say(f"{emptied} of {sum(sizes)} {self.emptied} after truncation; left out")
+        tables = read_first_rows(files, max_samples)
+        made = [
+            self._make(at(file, i), row)
+            for file, table in zip(files, tables, strict=True)
+            for i, row in enumerate(table)
+        ]
+        self._examples = [example for example in made if example is not None]
+        if emptied := len(made) - len(self._examples):
+            self.say(f"{emptied} of {len(made)} {self.emptied} after truncation; left out")
         if not self._examples:
             raise DataError(f"no example of {', '.join(map(str, files))} is left to learn from; raise data.max_length")
 
@@ -79,27 +78,24 @@ class Examples(ABC, Generic[Example]):
         """What a row teaches; None where truncation leaves nothing of it. A DataError need not name the row."""
 
     def shorten(self, what: str, *columns: list[int]) -> list[list[int]]:
-        """Columns of a figure per token, cut to `data.max_length` as `data.truncation` says; `what` is for messages."""
-        count = len(columns[0])
-        if count > self.max_length and self.truncation == "error":
+        """Columns with a value per token, cut to `data.max_length` by `data.truncation`; `what` is for messages."""
+        count, limit = len(columns[0]), self.config.max_length
+        if count > limit and self.config.truncation == "error":
             raise DataError(
-                f"{what} has {count} tokens, over data.max_length={self.max_length}. Raise the limit, or set "
+                f"{what} has {count} tokens, over data.max_length={limit}. Raise the limit, or set "
                 "data.truncation=left|right|middle to cut such examples"
             )
-        return [truncate(column, self.max_length, self.truncation) for column in columns]
+        return [truncate(column, limit, self.config.truncation) for column in columns]
 
     def say(self, notice: str) -> None:
         log.info(notice)
         self.notices.append(notice)
 
-    def _made(self, file: str, table: Sequence[Row]) -> Iterator[Example]:
-        for number, row in enumerate(table):
-            try:
-                example = self.example(row)
-            except DataError as exc:
-                raise DataError(f"{at(file, number)}: {exc}") from exc
-            if example is not None:
-                yield example
+    def _make(self, where: str, row: Row) -> Example | None:
+        try:
+            return self.example(row)
+        except DataError as exc:
+            raise DataError(f"{where}: {exc}") from exc
 
 
 class Batches(Generic[Example]):
