@@ -283,11 +283,10 @@ def test_short_form(shell):
 
 
 def test_grpo_with_a_group_size(train):
-    said = train(GRPO)
+    said = train(GRPO, "trainer.total_training_steps=2")
     assert "algorithm.group_size is read as actor_rollout_ref.rollout.n=4" in said
-    assert [line["step"] for line in metrics()] == list(range(1, 11))
+    assert [line["step"] for line in metrics()] == [1, 2]
     assert set(Counter(row["uid"] for row in rollouts()).values()) == {4}
-    assert_loads(RUN / "global_step_10")
 
 
 def test_gae(train):

@@ -118,7 +118,7 @@ def result_of(lesson, folder, *further):
     return learn(1, folder, with_more, parser().parse_args([]))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_search_is_learnt_and_only_because_what_was_found_is_masked(tmp_path, capsys):
     masked, unmasked = result_of(SEARCH, tmp_path / "masked"), result_of(SEARCH, tmp_path / "unmasked", UNMASKED)
     assert masked.before == unmasked.before <= 0.3 and masked.after >= 0.8
@@ -128,7 +128,7 @@ def test_search_is_learnt_and_only_because_what_was_found_is_masked(tmp_path, ca
     assert before <= 0.4 and after >= 0.9
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_calculator_is_learnt(tmp_path):
     result = result_of(CALCULATOR, tmp_path)
     assert result.before <= 0.3 and result.after >= 0.8
