@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 import ray
 import torch
+from burnish.data.collate import collate
 
 from burnish.config.cluster import RayInitConfig
 from burnish.config.placement import MOST_AGENT_WORKERS
@@ -44,7 +45,6 @@ from burnish.controller.group import BoundMethod
 from burnish.controller.process import Address
 from burnish.controller.ray import AT_ONCE, Hosts, Process, RayWorkerGroup, connect
 from burnish.controller.worker import Place
-from burnish.data.collate import collate
 from burnish.data.files import Row
 from burnish.errors import BurnishError
 from burnish.protocol import DataProto
