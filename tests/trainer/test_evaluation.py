@@ -63,7 +63,7 @@ def figures(run):
     def read(*words: str) -> dict:
         code, out, err = run(*words)
         assert code == 0, err
-        return json.loads(Path(out.rpartition("all figures are in ")[2].strip()).read_text())
+        return json.loads(Path(out.rpartition("all metrics are in ")[2].strip()).read_text())
 
     return read
 
@@ -306,7 +306,7 @@ def test_figures_that_are_not_finite_are_null_and_told(run, own):
     code, out, _ = run(write_lines(echoed([{"score": 1.0, "acc": float("nan")}])), own(), "--fail-under", "0")
     told = json.loads(Path("out.eval.json").read_text(), parse_constant=lambda name: pytest.fail(name))
     assert told["data_sources"]["mine"]["statistics"] == {"acc": {"mean@1": None}, "reward": {"mean@1": 1.0}}
-    assert "not finite, so null in the JSON file: 1 figure, the first is val-core/mine/acc/mean@1" in out
+    assert "not finite, so null in the JSON file: 1 metric, the first is val-core/mine/acc/mean@1" in out
     assert code == 1, "a mean that is not a number is not above the threshold"
 
 
