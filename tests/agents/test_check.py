@@ -115,7 +115,9 @@ def test_a_table_has_a_field_for_each_tool_and_a_row_is_not_taken_for_another(ch
 
 def test_rows_that_ask_for_the_same_are_looked_at_once(check, monkeypatch):
     asked = []
-    monkeypatch.setattr(AgentCheck, "_agent", lambda self, row, loop: asked.append(row["tools_kwargs"]["calculator"]))
+    monkeypatch.setattr(
+        AgentCheck, "_check_agent", lambda self, row, loop: asked.append(row["tools_kwargs"]["calculator"])
+    )
     check(*[tool(tools_kwargs={"calculator": {"create_kwargs": {"a": i}}}) for i in range(5)])
     assert asked == [{"create_kwargs": {"a": 0}}]
 
