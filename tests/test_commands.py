@@ -245,7 +245,7 @@ def test_ppo_with_a_critic(shell):
     assert (RUN / "global_step_3/critic/config.json").is_file()
 
 
-def test_grpo_takes_4_samples_and_says_so(train):
+def test_grpo_takes_4_samples_and_reports_it(train):
     """The same line with an engine that is there."""
     said = train(VLLM.replace("actor_rollout_ref.rollout.name=vllm", ""))
     assert "actor_rollout_ref.rollout.n=4: grpo compares the responses to one prompt" in said
@@ -266,7 +266,7 @@ def assert_tensorboard_shows(name: str, steps: list[int]) -> None:
     assert [event.step for event in events.Scalars(name)] == steps
 
 
-def test_the_engine_that_is_not_there(shell):
+def test_the_engine_that_is_missing(shell):
     done = shell(VLLM)
     assert done.returncode == 2
     assert done.stderr.startswith("burnish: error: actor_rollout_ref.rollout.name=vllm needs the package vllm")

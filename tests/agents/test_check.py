@@ -175,7 +175,7 @@ def test_the_tools_that_a_prompt_shows_count(check, config):
     ],
     ids=["the agent", "its other name", "the tool", "the tool set up"],
 )
-def test_a_retriever_that_is_not_there(check, config, row):
+def test_a_retriever_that_is_missing(check, config, row):
     config.retriever.url = "http://127.0.0.1:9/retrieve"
     with pytest.raises(ConfigError) as error:
         check({}, row)

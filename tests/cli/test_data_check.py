@@ -108,7 +108,7 @@ def test_lengths_in_tokens_and_the_limit(splits, tiny_model, capsys):
     assert "problem: rows over the length limit (10); the longest has 27 tokens (row 0)" in capsys.readouterr().out
 
 
-def test_a_reward_function_of_ones_own(jsonl, tmp_path, capsys):
+def test_a_reward_function_of_the_user(jsonl, tmp_path, capsys):
     reward = tmp_path / "my_reward.py"
     reward.write_text("def mine(solution_str, ground_truth): return 0.2 * (solution_str == ground_truth == 'x')\n")
     rows = jsonl({"prompt": "a", "reward_model": {"ground_truth": "x"}}, row("b", "y", extra_info={"answer": "z"}))
@@ -172,12 +172,12 @@ def test_mistakes_are_one_line_with_the_fix(line, said, tmp_path, monkeypatch, c
     assert said in error and error.startswith("burnish: error: ") and error.count("\n") == 1
 
 
-def test_a_column_that_is_not_there(jsonl, capsys):
+def test_a_column_that_is_missing(jsonl, capsys):
     assert guard(main, [jsonl({"question": "x"})]) == 2
     assert "no column 'prompt'; the columns are question. Name the one with the prompts in" in capsys.readouterr().err
 
 
-def test_a_reward_function_that_is_not_there_is_told_before_rows_are_read(jsonl, capsys):
+def test_a_reward_function_that_is_missing_is_reported_before_rows_are_read(jsonl, capsys):
     assert guard(main, [jsonl(row()), "--reward", "nowhere.py"]) == 2
     out, error = capsys.readouterr()
     assert "--reward nowhere.py: custom_reward_function.path=nowhere.py: no such file" in error

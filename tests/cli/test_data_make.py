@@ -142,7 +142,7 @@ def test_preference_rows():
     ]
 
 
-def test_files_that_are_there_are_kept_unless_told_otherwise(capsys):
+def test_files_that_are_there_are_kept_unless_asked_otherwise(capsys):
     words = ("multiply", "--train-size", "3", "--test-size", "3", "--out", "a")
     assert make(*words) == 0
     before = Path("a/train.parquet").read_bytes()
@@ -202,7 +202,7 @@ def test_what_is_wrong_with_a_file_is_one_line(capsys):
     assert not Path("a").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_any_work(capsys, monkeypatch):
+def test_a_folder_that_cannot_be_written_is_reported_before_any_work(capsys, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     said = refused(capsys, "gsm8k", "--source", "gsm8k", "--out", "a/b")
     assert said == f"--out a/b: no permission to write in {Path.cwd()}; choose another folder"

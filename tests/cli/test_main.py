@@ -65,7 +65,7 @@ def test_unknown_command_without_a_near_one(capsys):
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in available()])
-def test_a_command_of_later_says_so_and_what_there_is(name, capsys):
+def test_a_command_that_comes_later_is_refused_by_name(name, capsys):
     assert main([name, "--whatever"]) == 2
     error = capsys.readouterr().err
     assert f"not available yet: burnish {name} (" in error and "Available: quickstart, ppo, sft" in error

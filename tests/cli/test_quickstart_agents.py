@@ -60,7 +60,7 @@ def test_the_server_ends_whatever_happens(tmp_path, capsys, failure):
     assert not is_running(int(pid))
 
 
-def test_a_server_that_does_not_heed_is_made_to_end(monkeypatch):
+def test_a_server_that_ignores_sigterm_is_made_to_end(monkeypatch):
     monkeypatch.setattr(quickstart_agents, "STOP_S", 0.2)
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
     deaf = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
@@ -69,7 +69,7 @@ def test_a_server_that_does_not_heed_is_made_to_end(monkeypatch):
     assert deaf.poll() is not None
 
 
-def test_a_server_that_does_not_come_up_is_told_with_its_words(tmp_path):
+def test_a_server_that_does_not_come_up_is_reported_with_its_output(tmp_path):
     log = tmp_path / "log"
     log.write_text("burnish: error: no such index")
     ended = subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
@@ -84,7 +84,7 @@ def test_a_server_that_does_not_come_up_is_told_with_its_words(tmp_path):
         end(silent)
 
 
-def test_a_corpus_that_cannot_be_indexed_is_told(tmp_path):
+def test_a_corpus_that_cannot_be_indexed_is_reported(tmp_path):
     corpus = quickstart_agents.corpus(tmp_path)
     corpus.parent.mkdir()
     corpus.write_text("not JSON\n")

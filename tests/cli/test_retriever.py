@@ -100,7 +100,7 @@ def test_passages_cannot_drive_the_terminal(tmp_path, capsys):
         (["query", "--index", "x", "q", "--topk", "0"], "argument --topk: 0 is not 1 or more"),
     ],
 )
-def test_mistakes_are_told(words, message, corpus, tmp_path, monkeypatch, capsys):
+def test_mistakes_are_reported(words, message, corpus, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["retriever", *(corpus if word == "CORPUS" else word for word in words)]) == 2
     assert message in capsys.readouterr().err

@@ -72,7 +72,7 @@ def test_wrong_flags(flags, message, capsys, unopened):
     assert message in capsys.readouterr().err
 
 
-def test_a_port_in_use_is_told_before_the_index_is_opened(capsys, unopened):
+def test_a_port_in_use_is_reported_before_the_index_is_opened(capsys, unopened):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main([*SERVE, "--index", "x", "--port", str(taken.getsockname()[1])]) == 2
     assert "Address already in use" in capsys.readouterr().err

@@ -66,7 +66,7 @@ def test_an_empty_key_is_no_key(capsys, monkeypatch, unloaded):
     assert command.api_key("other") == "other"
 
 
-def test_mistakes_are_told_without_torch(tmp_path):
+def test_mistakes_are_reported_without_torch(tmp_path):
     program = (
         "import sys\n"
         "from burnish.cli.main import main\n"
@@ -89,7 +89,7 @@ def test_without_its_packages_the_extra_is_named(monkeypatch, capsys):
     )
 
 
-def test_a_port_in_use_is_told_before_the_model_loads(capsys, unloaded):
+def test_a_port_in_use_is_reported_before_the_model_loads(capsys, unloaded):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["serve", NANO, "--port", str(port)]) == 2
@@ -115,13 +115,13 @@ def test_two_servers_that_start_at_once_do_not_share_a_port():
         (["--engine", "nope"], "--engine nope: unknown rollout engine; this version has native, hf, vllm, sglang"),
     ],
 )
-def test_what_is_wrong_is_told_before_the_model_loads(flags, message, capsys, monkeypatch, unloaded):
+def test_what_is_wrong_is_reported_before_the_model_loads(flags, message, capsys, monkeypatch, unloaded):
     monkeypatch.setattr(spec, "find_spec", lambda name: None)
     assert main(["serve", NANO, "--port", "0", *flags]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_device_that_is_not_there(capsys, monkeypatch):
+def test_a_device_that_is_missing(capsys, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert main(["serve", NANO, "--port", "0", "--device", "cuda"]) == 2
     assert "--device=cuda, but torch sees no GPU" in capsys.readouterr().err

@@ -388,7 +388,7 @@ def test_a_function_given_as_an_object_in_the_batch_form():
         NaiveRewardManager(Letters(), 0, compute_score)
 
 
-def test_a_call_that_fails_is_told_with_its_rows(manager_of, reward_file):
+def test_a_call_that_fails_is_reported_with_its_rows(manager_of, reward_file):
     manager = manager_of("batch", reward_file("def compute_score(solution_strs): return [1.0]"))
     with pytest.raises(RewardError) as error:
         manager(batch(["a\x1b", "b"], uid=["x", "y"], index=[5, 6]))

@@ -295,7 +295,7 @@ def test_health_answers_during_a_forward_pass(serving, held, another):
         assert httpx.get(f"{running.url}/health", timeout=DEADLINE_S).json()["answers_in_flight"] == 0
 
 
-def test_health_tells_of_an_engine_that_is_given_up(serving, another, monkeypatch):
+def test_health_reports_an_engine_that_is_given_up(serving, another, monkeypatch):
     with serving(another) as running:
         assert httpx.get(f"{running.url}/health", timeout=DEADLINE_S).status_code == 200
         monkeypatch.setattr(another.engine, "lost", lambda: "given up")

@@ -167,7 +167,7 @@ def test_json_rows_with_different_fields(made, place):
     ]
 
 
-def test_the_last_line_says_what_there_is_and_how_to_go_on(generate, place):
+def test_the_last_line_says_what_there_is_and_how_to_continue(generate, place):
     write_parquet([{"question": "1+1=?"}] * 10, "rows.parquet")
     keys = ["data.path=rows.parquet", "data.prompt_key=question", "data.n_samples=2", "rollout.response_length=3"]
     code, out, err = generate(*keys)
@@ -232,7 +232,7 @@ def test_overwrite_makes_a_complete_file_anew(made, answered):
     assert answered == 2 * list(range(10))
 
 
-def test_another_command_does_not_replace_the_file_unless_told(made, generate):
+def test_another_command_does_not_replace_the_file_unless_asked(made, generate):
     made()
     code, _, err = generate("trainer.seed=2")
     assert code == 2 and "out.parquet is there already" in err and "trainer.seed was 1 and is 2" in err
@@ -271,7 +271,7 @@ EDITS = {"loops.yaml": ("0", "4"), "own_loop.py": ("LIMIT +", "7 +"), "limit_of_
 
 
 @pytest.mark.parametrize("file", EDITS)
-def test_an_edited_agent_loop_does_not_go_on_where_the_old_one_stopped(generate, place, monkeypatch, own_loop, file):
+def test_an_edited_agent_loop_does_not_continue_where_the_old_one_stopped(generate, place, monkeypatch, own_loop, file):
     def stop(*_args):
         raise KeyboardInterrupt
 
@@ -352,7 +352,7 @@ def wait_for(condition, process, seconds=120):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_run_that_is_told_to_stop_says_what_is_saved(generate, made, answered, monkeypatch, number):
+def test_a_stopped_run_reports_what_is_saved(generate, made, answered, monkeypatch, number):
     answer = generation.GenerationJob.answer
 
     def stopped(self, rows):
@@ -414,7 +414,7 @@ def test_rows_choose_their_agent_loop(made, place):
         (["--plan"], "--plan is about training steps"),
     ],
 )
-def test_a_mistake_is_told_in_one_line_before_a_model_is_loaded(refuses, monkeypatch, keys, words):
+def test_a_mistake_is_reported_in_one_line_before_a_model_is_loaded(refuses, monkeypatch, keys, words):
     monkeypatch.setattr(spec, "find_spec", lambda name: None)
     assert words in refuses(*keys)
 
@@ -447,7 +447,7 @@ def write_bad_files(place):
         ("null.json", "row 1 (the first is 0): field 'prompt' is missing or null"),
     ],
 )
-def test_a_bad_file_is_told_in_one_line_before_a_model_is_loaded(refuses, place, file, words):
+def test_a_bad_file_is_reported_in_one_line_before_a_model_is_loaded(refuses, place, file, words):
     write_bad_files(place)
     assert words in refuses(f"data.path={file}")
 

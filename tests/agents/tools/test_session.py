@@ -273,7 +273,7 @@ def test_a_late_call_is_over_before_its_tool_is_released(make_tool, call, monkey
     assert log.names == ["create", "over", "release"]
 
 
-def test_calls_beside_one_that_failed_are_over_before_their_tool_is_released(make_tool, open_session):
+def test_calls_next_to_one_that_failed_are_over_before_their_tool_is_released(make_tool, open_session):
     log = Log()
 
     async def execute(tool, instance_id, parameters):
