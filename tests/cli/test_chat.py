@@ -252,7 +252,7 @@ def test_a_reader_that_has_gone(say, monkeypatch):
     ],
 )
 def test_what_a_model_writes_cannot_command_the_terminal(text, shown, capsys):
-    answer = terminal.Shown()
+    answer = terminal.PrintedAnswer()
     answer.end(text)
     assert capsys.readouterr().out == shown + "\n" and answer.text == text
 
