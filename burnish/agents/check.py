@@ -126,8 +126,8 @@ class AgentCheck:
         if call <= program.timeout:
             raise ConfigError(
                 f"actor_rollout_ref.rollout.multi_turn.tool_timeout={call:g} is not more than reward_model.sandbox."
-                f"timeout={program.timeout:g}, so a program that loops would end its trajectory instead of being told "
-                "so; raise the one, or lower the other"
+                f"timeout={program.timeout:g}, so an endless program would end its trajectory instead of "
+                "getting an error message; raise the one, or lower the other"
             )
 
 

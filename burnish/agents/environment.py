@@ -75,7 +75,7 @@ class Environment:
         for name in [*(named or ()), *set_up]:
             if name not in self.tools:
                 raise ConfigError(
-                    f"the row names the tool {name!r}, which there is not{nearest(name, self.tools)} (there are "
+                    f"the row names the tool {name!r}, which does not exist{nearest(name, self.tools)} (there are "
                     f"{listed(self.tools)}). Add it to the file of {MULTI_TURN}.tool_config_path"
                 )
         if named is None and self.settings.multi_turn.tool_config_path is None:
@@ -119,7 +119,7 @@ class Environment:
         for difference in self.chat_turns.differences(role):
             log.warning(
                 "the chat template cannot be continued exactly: %s. Rollout and training see the same tokens; a prompt "
-                "rendered again from such a conversation has others",
+                "rendered from such a conversation as a whole has other tokens",
                 difference,
             )
 

@@ -48,7 +48,7 @@ def make(name: str, typed: argparse.Namespace) -> None:
         splits = generated(task, typed.sizes, typed.seed, options)
     for split, made in splits.items():
         write_parquet(made.rows, targets[split])
-        print(f"{targets[split]}: {len(made.rows)} rows" + (f"; left out: {made.reasons()}" if made.left_out else ""))
+        print(f"{targets[split]}: {len(made.rows)} rows" + (f"; skipped: {made.reasons()}" if made.left_out else ""))
     print(f"next: burnish data check {shlex.join(map(str, targets.values()))}")
 
 

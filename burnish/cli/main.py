@@ -63,7 +63,7 @@ TRAINER_MODULES = {
     "ppo": "main_ppo", "sft": "sft_trainer", "rm": "rm_trainer", "generate": "main_generation", "eval": "main_eval",
 }  # fmt: skip
 COMMANDS = {
-    "quickstart": CliCommand("train a small model by RL, on a CPU, in minutes", "burnish.cli.quickstart"),
+    "quickstart": CliCommand("train a small model by RL on this machine, in minutes", "burnish.cli.quickstart"),
     **{
         name: CliCommand(KEY_COMMANDS[name].summary, f"burnish.trainer.{module}")
         for name, module in TRAINER_MODULES.items()
@@ -72,7 +72,7 @@ COMMANDS = {
     "chat": CliCommand("chat with a model or checkpoint in the terminal", "burnish.cli.chat"),
     "serve": CliCommand("serve a model or checkpoint behind an OpenAI-compatible endpoint", "burnish.cli.serve"),
     "data": DATA,
-    "status": CliCommand("show what a run is doing and waiting for", "burnish.cli.status"),
+    "status": CliCommand("show what a run is doing, what it waits for, or how it ended", "burnish.cli.status"),
     "replay": CliCommand("re-run a NaN/Inf update that a run dumped", "burnish.cli.replay"),
     "retriever": RETRIEVER,
     "dashboard": CliCommand("browse runs and trajectories"),

@@ -92,7 +92,7 @@ def read_stream(fields: Fields) -> tuple[bool, bool]:
 def read_sampling(fields: Fields, max_tokens: int | None, vocabulary: int) -> Sampling:
     stop = fields.texts("stop", MAX_STOPS, MAX_STOP_CHARACTERS)
     if any(UNFINISHED in text for text in stop):
-        raise fields.wrong("stop", "text without U+FFFD, which stands for half a character")
+        raise fields.wrong("stop", "text without U+FFFD, which marks an incomplete character")
     seed = fields.integer("seed", None, -(2**63), 2**63 - 1)
     try:
         return Sampling(

@@ -56,7 +56,7 @@ def evaluate(loaded: Loaded[EvalConfig], fail_under: float | None = None) -> int
     evaluation = summarise(config.data.path, scoring.spec, samples, failures)
     print_tables(evaluation)
     write_json(evaluation, output)
-    print(f"all metrics are in {output}")
+    print(f"all results are in {output}")
     if config.data.scored_path:
         print(f"the score of each response is in {write_scored(rows, samples, config.data.scored_path)}")
     return judge(evaluation, fail_under)

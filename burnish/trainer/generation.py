@@ -128,7 +128,7 @@ def generate(loaded: Loaded[GenerationConfig]) -> None:
                 output.merge()
             except BaseException as error:
                 if (saved := output.saved) or isinstance(error, KeyboardInterrupt):
-                    log.warning("stopped: %d of %d rows are saved; the same command resumes", saved, output.total)
+                    log.warning("stopped: %d of %d rows are saved; run the same command to resume", saved, output.total)
                 raise
             finally:
                 watchdog.stop()

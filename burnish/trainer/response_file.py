@@ -155,7 +155,7 @@ def job_facts(config: GenerationConfig, loops: Iterable[str] = ()) -> dict[str, 
 
 
 def whose(theirs: Any, ours: Mapping[str, Any]) -> str:
-    """What tells the job that left facts, if it did, from this one."""
+    """How the job that wrote `theirs` differs from this one."""
     if not isinstance(theirs, Mapping):
         return "was not written by burnish generate"
     changes = []
@@ -170,7 +170,7 @@ def whose(theirs: Any, ours: Mapping[str, Any]) -> str:
 
 
 def _model_digest(path: str, *, weights: bool) -> str:
-    """Of the weights at a glance, and of every text beside them: configuration, tokenizer, chat template."""
+    """Of the weights at a glance, and of every text file next to them: configuration, tokenizer, chat template."""
     folder = resolve_path(path, weights=weights)
     texts = _digest(sorted(file for file in folder.iterdir() if file.suffix in MODEL_TEXTS))
     return f"{texts} {fingerprint(folder)}" if weights else texts
@@ -196,7 +196,7 @@ def _code(modules: Iterable[str]) -> list[Path]:
     files = {name: Path(file) for name, file in found.items() if file and not name.startswith("burnish.")}
     own = {files[name] for name in modules if name in files}
     places = {file.parents[name.count(".")] for name, file in files.items() if file in own}
-    beside = {
+    imported = {
         file for file in files.values() if places.intersection(file.parents) and "site-packages" not in file.parts
     }
-    return sorted(own | beside)
+    return sorted(own | imported)

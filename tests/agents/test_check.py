@@ -54,11 +54,11 @@ BAD = {
     "an agent": ({"agent_name": "serch_agent"}, ["agent_name=serch_agent", "did you mean search_agent", "@register"]),
     "a tool that is set up": (
         tool(tools_kwargs={"calculater": {"create_kwargs": {}}}),
-        ["'calculater', which there is not", "did you mean calculator?", f"Add it to the file of {MULTI_TURN}"],
+        ["'calculater', which does not exist", "did you mean calculator?", f"Add it to the file of {MULTI_TURN}"],
     ),
     "a tool that is named": (
         tool(tool_config={"available_tools": ["calculator", "serch"]}),
-        ["'serch', which there is not", "did you mean search?"],
+        ["'serch', which does not exist", "did you mean search?"],
     ),
     "tools as text": (tool(tool_config={"available_tools": "calculator"}), ["available_tools='calculator'", "a list"]),
     "tools as numbers": (tool(tool_config={"available_tools": [3]}), ["available_tools=[3]", "a list of names"]),

@@ -71,7 +71,7 @@ def test_one_file_of_which_a_part_is_kept_apart(capsys):
     write_jsonl(Path("math.jsonl"), [*answers, {"problem": "p", "answer": None, "difficulty": 1.0}])
     assert make("math", "--train", "math.jsonl", "--test-size", "5", "--out", "data/math") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "data/math/train.parquet: 15 rows; left out: 1 because 'answer' is empty"
+    assert lines[0] == "data/math/train.parquet: 15 rows; skipped: 1 because 'answer' is empty"
     assert lines[1] == "data/math/test.parquet: 5 rows"
     train, test = (read_rows(f"data/math/{split}.parquet") for split in ("train", "test"))
     asked = [{row["extra_info"]["question"] for row in rows} for rows in (train, test)]

@@ -149,7 +149,7 @@ def test_a_model_without_a_template_has_no_variables_of_it(talkative):
         ({"stop": "a" * 257}, "stop: at most 16 strings of at most 256 characters"),
         ({"stop": ["a", ""]}, "stop=['a', '']: expected a string that is not empty"),
         ({"stop": {"a": 1}}, "expected a string that is not empty"),
-        ({"stop": "\ufffd"}, "half a character"),
+        ({"stop": "\ufffd"}, "incomplete character"),
         ({"stop_token_ids": [1] * 17}, "stop_token_ids: at most 16"),
         ({"stop_token_ids": ["a"]}, "expected a list of whole numbers"),
         ({"stop_token_ids": [-5]}, "stop_token_ids=[-5]: expected a list of whole numbers from 0 to 258"),

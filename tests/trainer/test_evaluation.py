@@ -63,7 +63,7 @@ def figures(run):
     def read(*words: str) -> dict:
         code, out, err = run(*words)
         assert code == 0, err
-        return json.loads(Path(out.rpartition("all metrics are in ")[2].strip()).read_text())
+        return json.loads(Path(out.rpartition("all results are in ")[2].strip()).read_text())
 
     return read
 

@@ -363,7 +363,7 @@ def test_a_stopped_run_reports_what_is_saved(generate, made, answered, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(generation.GenerationJob, "answer", stopped)
         code, _, err = generate("data.batch_size=2")
-    assert code == 130 and "stopped: 4 of 10 rows are saved; the same command resumes" in err
+    assert code == 130 and "stopped: 4 of 10 rows are saved; run the same command to resume" in err
     answered.clear()
     assert len(made("data.batch_size=2")) == 10 and answered == list(range(4, 10))
 

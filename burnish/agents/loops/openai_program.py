@@ -37,7 +37,7 @@ PACKAGES = ("fastapi", "uvicorn")
 
 
 class OpenAIProgramLoop(AgentLoopBase):
-    """Runs `program` against the endpoint and hands on what the policy was asked and sampled."""
+    """Runs `program` against the endpoint and returns what the policy was asked and sampled."""
 
     def __init__(
         self,

@@ -56,8 +56,8 @@ class AnswerChecker(BaseTool):
         score, read = await asyncio.to_thread(self.judge, parameters["answer"], trajectory.ground_truth)
         reward = 0.0 if score > trajectory.score else NO_BETTER
         trajectory.score = score
-        told = f"The answer {read} is {'right' if score else 'wrong'}" if read else "There is no answer in it"
-        return ToolResponse(f"{told}: score {score}"), reward, {"score": score}
+        verdict = f"The answer {read} is {'right' if score else 'wrong'}" if read else "There is no answer in it"
+        return ToolResponse(f"{verdict}: score {score}"), reward, {"score": score}
 
     async def calc_reward(self, instance_id: str, **kwargs: Any) -> float:
         return self._trajectories[instance_id].score

@@ -1,6 +1,6 @@
 """The arguments of a call, read from the model's JSON text and checked against the tool's schema before the tool runs.
 
-`read_arguments` hands on the arguments or raises `BadArguments`, whose text tells the model what to write instead.
+`read_arguments` returns the arguments or raises `BadArguments`, whose text tells the model what to write instead.
 Nothing is converted: "3" is not 3. Of JSON schema it knows type (and nullable), enum,
 properties, required, items, minimum, maximum and additionalProperties; other keywords are not looked at. Names that
 the schema does not have are refused at the top, where JSON schema itself would let them pass.
@@ -41,7 +41,7 @@ def read_arguments(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def problems(value: Any, schema: Any, path: str) -> Iterator[str]:
-    """What is wrong with a value, told as to someone who wrote it. `path` names the value, "" the arguments as one."""
+    """What is wrong with a value, for the model that wrote it. `path` names the value, "" the arguments as one."""
     if not isinstance(schema, Mapping):
         return  # true, false, or a server's mistake
     about = f"argument {path}" if path else "the arguments"

@@ -53,7 +53,7 @@ def load_tools(
         raise ConfigError(f"{KEY}={path}: expected `tools:` and a list of entries, got {content!r:.100}")
     if others := [key for key in content if key != "tools"]:
         raise ConfigError(
-            f"{KEY}={path}: unknown key {others[0]!r:.100} beside tools; move it into the entry it is for"
+            f"{KEY}={path}: unknown key {others[0]!r:.100} next to tools; move it into the entry of its tool"
         )
     found: dict[str, BaseTool] = {}
     places: dict[str, int] = {}
@@ -78,7 +78,7 @@ def _load_entry(entry: Any, folder: Path, parts: Parts, where: str) -> list[Base
     if kind not in KINDS:
         raise ConfigError(f"{where}: config.type={kind!r:.50}: it is one of {listed(KINDS)}{nearest(str(kind), KINDS)}")
     if kind == "mcp":
-        from burnish.agents.tools.mcp import load_mcp_tools  # needs a package of its own
+        from burnish.agents.tools.mcp import load_mcp_tools  # needs the package mcp
 
         tools = load_mcp_tools(entry, where, folder)
         for tool in tools:

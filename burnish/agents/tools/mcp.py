@@ -57,7 +57,7 @@ class McpTool(BaseTool):
         return ToolResponse(text), 0.0, {}
 
     def text_of(self, result: Any) -> str:
-        """What the model is told of a result, a `CallToolResult`."""
+        """What the model is shown of a `CallToolResult`."""
         if not result.content and result.structured_content is not None:
             return json.dumps(result.structured_content, ensure_ascii=False)
         return "\n".join(_block_text(block) for block in result.content)

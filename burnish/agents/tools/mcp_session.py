@@ -24,7 +24,7 @@ from burnish.errors import ToolFailure
 
 START_SECONDS = 60.0  # for a server's start: that of an interpreter with much to import
 PING_SECONDS = 3.0  # for a sign of life after a call took too long
-STDERR_BYTES = 2000  # of a server's standard error, to be told when it fails
+STDERR_BYTES = 2000  # of a server's standard error, reported when it fails
 
 
 class McpSession:
@@ -128,7 +128,7 @@ class Connection:
                     relay.cancel()
                     for request in self._requests:
                         request.cancel()
-        except Exception as error:  # noqa: BLE001  the callers are told
+        except Exception as error:  # noqa: BLE001  reported to the callers
             self.end(f"cannot be run ({_shown(error)})")
         finally:
             self.end("was cancelled")
@@ -159,7 +159,7 @@ class Connection:
                 if isinstance(message, Exception):
                     return self.end(
                         f"wrote a line that is no message of the protocol ({_shown(message)}); a server over stdio "
-                        "must print nothing else to its standard output"
+                        "must write only protocol messages to its standard output"
                     )
                 await forward.send(message)
             self.end("ended by itself")
@@ -199,7 +199,7 @@ class Connection:
         return task
 
     async def _failure(self, tool: str = "") -> ToolFailure:
-        """Why it ended, told when it has: then all of its standard error is there."""
+        """Why it ended; waits for that, so that all of its standard error is there."""
         await asyncio.wait({self._life})
         said = self._stderr.text()
         return ToolFailure(

@@ -14,7 +14,7 @@ from burnish.errors import ToolFailure
 from burnish.sandbox import Outcome, Program, limits_of, open_sandbox
 from burnish.sandbox.refusal import how_to_permit
 
-MOST_CHARACTERS = 20_000  # of each stream; what is told is cut to tokens later, which takes long for a megabyte
+MOST_CHARACTERS = 20_000  # of each stream; cut to tokens later, which takes long for a megabyte
 
 
 class PythonTool(BaseTool):

@@ -1,6 +1,6 @@
 """The naive manager: one score per sample, on the last token that the policy sampled.
 
-Consumes a batch with `prompts`, `responses`, `attention_mask`, `response_mask` and the row's columns; hands on the
+Consumes a batch with `prompts`, `responses`, `attention_mask`, `response_mask` and the row's columns; returns the
 reward tensor (B, R). A sample's score comes from, in this order:
 - `rm_scores` (B, R), where the batch has it: returned as it is;
 - the column `score_result` (a ScoreResult per sample), put there when the trajectory finished: only placed;
@@ -103,7 +103,7 @@ class NaiveRewardManager:
         return request_for(row, self.response_text(data, i), facts, self.reward_fn_key)
 
     def response_text(self, data: DataProto, i: int) -> str:
-        """What the policy wrote in row i, its turns on lines of their own: other text stood between them."""
+        """What the policy wrote in row i, one line per turn: other text was between them."""
         mask = data.batch["response_mask"][i].tolist()  # (R,)
         ids = data.batch["responses"][i].tolist()
         turns = itertools.groupby(zip(ids, mask, strict=True), key=lambda pair: pair[1])

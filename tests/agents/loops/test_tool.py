@@ -268,7 +268,7 @@ def test_a_row_picks_its_tools_and_its_format(writing, config, tokenizer):
     (found,) = runner.run([row], Sampling(), namespace="train", seed=7)
     assert "- calculator: " in tokenizer.decode(found.output.prompt_ids)
     assert "42" in told(tokenizer, found.output)
-    with pytest.raises(ConfigError, match="names the tool 'calculater', which there is not.*did you mean calculator"):
+    with pytest.raises(ConfigError, match="names the tool 'calculater', which does not exist.*did you mean calculator"):
         runner.run([{**row, "tool_config": {"available_tools": ["calculater"]}}], Sampling(), namespace="train", seed=7)
 
 
