@@ -12,7 +12,6 @@ import pytest
 
 from burnish.algorithms.needs import needs_of
 from burnish.cli import data_make, quickstart
-from burnish.cli.help import explain
 from burnish.cli.main import COMMANDS, available, main
 from burnish.config import (
     EVAL,
@@ -35,6 +34,7 @@ from burnish.config.aliases import ALIASES, RM_ALIASES, SFT_ALIASES
 from burnish.config.finalise import finalise_eval
 from burnish.config.key import keys_of
 from burnish.config.unsupported import why_unsupported
+from burnish.entry.keys import KEY_COMMANDS
 from burnish.tracking.jsonl import read_metrics
 from burnish.trainer.main_eval import take_threshold
 
@@ -113,9 +113,9 @@ def check_command(words: list[str]) -> None:
 def check_burnish(name: str, *rest: str) -> None:
     assert name in available(), f"burnish {name} is not there"
     if "--help" in rest:
-        if keys := COMMANDS[name].keys:
-            assert explain(name, "", keys, [word for word in rest if not word.startswith("-")])
-    elif COMMANDS[name].keys is None:
+        if name in KEY_COMMANDS:
+            assert KEY_COMMANDS[name].answers_help(list(rest))
+    elif name not in KEY_COMMANDS:
         check_flags(name, *rest)
     else:
         check_keys(name, list(rest))
@@ -126,10 +126,10 @@ def check_flags(name: str, *rest: str) -> None:
     if name == "data" and rest[0] == "make":
         data_make.parse(rest[1], list(rest[2:]))
         return
-    has_parts = name in ("data", "retriever")
-    module = f"{name}_{rest[0]}" if has_parts else name
-    words = list(rest[1:] if has_parts else rest)
-    importlib.import_module(f"burnish.cli.{module}").parser().parse_args(words)
+    command, words = COMMANDS[name], list(rest)
+    if command.parts:
+        command = command.parts[words.pop(0)]
+    importlib.import_module(command.module).parser().parse_args(words)
 
 
 def check_keys(command: str, words: list[str]) -> None:

@@ -30,8 +30,8 @@ import numpy as np
 from burnish.agents.base import AgentLoopOutput, find_loop
 from burnish.agents.environment import CLOSE_S, TOOL_LOOPS, Environment
 from burnish.agents.server import ServerManager
+from burnish.agents.settings import AgentSettings
 from burnish.agents.user_loops import SECTION, user_loops
-from burnish.config import PPOConfig
 from burnish.data.chat import ChatRenderer, to_messages
 from burnish.errors import AgentError, DeadlineError, ToolFailure, UserError, WorkerError
 from burnish.loop_thread import LoopThread
@@ -76,21 +76,21 @@ class RolloutCall:
 class TrajectoryRunner:
     """Runs agent loops over `engine`."""
 
-    def __init__(self, engine: RolloutEngine, tokenizer: Any, config: PPOConfig):
+    def __init__(self, engine: RolloutEngine, tokenizer: Any, settings: AgentSettings):
         self.engine = engine
         self.tokenizer = tokenizer
-        self.config = config
-        self.chat = ChatRenderer(tokenizer, config.data.apply_chat_template_kwargs)
-        self.environment = Environment(config, tokenizer, self.chat)
-        self.user_loops = user_loops(config)
-        self.default_loop = config.actor_rollout_ref.rollout.agent.default_agent_loop
+        self.settings = settings
+        self.chat = ChatRenderer(tokenizer, settings.data.apply_chat_template_kwargs)
+        self.environment = Environment(settings, tokenizer, self.chat)
+        self.user_loops = user_loops(settings.agent)
+        self.default_loop = settings.agent.default_agent_loop
         find_loop(self.default_loop, f"{SECTION}.default_agent_loop")  # a wrong name is reported before anything runs
         self._loop = LoopThread(
             "the runner of agent loops",
             self.environment.close,
             "agent-loops",
             close_s=CANCELLED_S + CLOSE_S + 5.0,
-            threaded=config.staleness > 0,
+            threaded=settings.runs_ahead,
         )
 
     def begin(self, rows: Sequence[dict[str, Any]], call: RolloutCall) -> "Future[list[Trajectory]]":
@@ -117,7 +117,7 @@ class TrajectoryRunner:
         self._loop.close()
 
     async def _run_all(self, rows: Sequence[dict[str, Any]], call: RolloutCall) -> list[Trajectory]:
-        limit = self.config.data.response_limit
+        limit = self.settings.data.response_limit
         sampling = replace(call.sampling, max_tokens=min(call.sampling.max_tokens or limit, limit))
         call, deadline_s = replace(call, sampling=sampling), call.deadline_s
         deadline = None if deadline_s is None else time.monotonic() + deadline_s
@@ -163,7 +163,9 @@ class TrajectoryRunner:
         )
         try:
             make = self.user_loops.get(name) or find_loop(name)
-            loop = make(config=self.config, server_manager=server, tokenizer=self.tokenizer, chat=self.chat)
+            loop = make(
+                config=self.settings.loop_config, server_manager=server, tokenizer=self.tokenizer, chat=self.chat
+            )
             loop.environment = self.environment
             enter(f"in agent loop {name}")
             returned = await loop.run(sampling.to_params(), **self._arguments(row))
@@ -194,7 +196,7 @@ class TrajectoryRunner:
         """The row as a loop receives it: a copy, because rows of a group share what is inside them."""
         if "sampling_params" in row:
             raise AgentError("the row has a column named sampling_params, which is an argument of run; rename it")
-        turns = self.config.actor_rollout_ref.rollout.multi_turn.max_assistant_turns or self.config.max_turns
+        turns = self.settings.multi_turn.max_assistant_turns or self.settings.max_turns
         own = copy.deepcopy(row)
         return {"max_turns": turns, **own, "messages": to_messages(own["raw_prompt"])}
 
@@ -210,7 +212,7 @@ class TrajectoryRunner:
             raise AgentError(f"run returned a {type(output).__name__}; expected an AgentLoopOutput")
         if output.response_logprobs is None:
             output = replace(output, response_logprobs=_recorded_log_probs(output, completions))
-        limit = self.config.data.response_limit
+        limit = self.settings.data.response_limit
         cut = output.cut(limit)
         if not any(cut.response_mask):
             raise AgentError(f"no token of the response (its first {limit} count) was sampled by the policy")

@@ -1,6 +1,6 @@
 """What was asked for, where that model lies, whether it is whole, and what it is; told without torch.
 
-Consumes a `Request`, which `cli/export.py` reads off the command line; hands on a `Source`. A path may be a
+Consumes a `Request`, which `export/command.py` reads off the command line; hands on a `Source`. A path may be a
 model folder, a `global_step_N`, a run folder (its newest checkpoint), an `actor` or `critic` inside one, a hub id, or
 the folder of a LoRA adapter, whose base is found too.
 """

@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from burnish.agents.check import AgentCheck
+from burnish.agents.settings import AgentSettings
 from burnish.config import PPOConfig
 from burnish.data.augment import AUGMENTED, Intake, PromptBuffer, Proposal, Provenance
 from burnish.data.files import Row
 from burnish.errors import UserError
 from burnish.protocol import DataProto
 from burnish.rewards.contract import NEW_PROMPTS, plain
+from burnish.rewards.managers.protocol import RewardManager
 
 SHOWN_REASONS = 3  # of a step's refusals
 LOGGED_STEPS = 3  # steps whose refusals are logged; later ones are counted, and their reasons are in events.jsonl
@@ -26,13 +28,11 @@ LOGGED_STEPS = 3  # steps whose refusals are logged; later ones are counted, and
 log = logging.getLogger(__name__)
 
 
-def make_buffer(config: PPOConfig, tokenizer: Any, manager: Any) -> PromptBuffer | None:
+def make_buffer(config: PPOConfig, tokenizer: Any, manager: RewardManager) -> PromptBuffer | None:
     """The buffer of a run, None where augmentation is off. Its rows are held to what the rows of files are held to."""
     if not config.data.augment.enable:
         return None
-    check_row = getattr(manager, "check_row", None)
-
-    agents = AgentCheck(config, tokenizer)
+    agents = AgentCheck(AgentSettings.of(config), tokenizer)
 
     def no_agent(row: Row) -> str | None:
         try:
@@ -42,7 +42,7 @@ def make_buffer(config: PPOConfig, tokenizer: Any, manager: Any) -> PromptBuffer
         return None
 
     def check(row: Row) -> str | None:
-        return no_agent(row) or (check_row(row) if check_row else None)
+        return no_agent(row) or manager.check_row(row)
 
     return PromptBuffer(config.data, tokenizer, check)
 

@@ -28,12 +28,13 @@ from typing import Any
 from burnish.agents.runner import GREEDY
 from burnish.algorithms.metrics import lengths
 from burnish.config import Needs, PPOConfig
-from burnish.config.rollout import RolloutConfig
+from burnish.config.rollout import BaseRolloutConfig
 from burnish.controller import WorkerGroup
 from burnish.data.dataset import CustomDataset, RLDataset, collate, with_same_fields
 from burnish.data.files import Row
 from burnish.data.order import CustomOrder, Order
 from burnish.protocol import DataProto
+from burnish.rewards.managers.protocol import RewardManager
 from burnish.rollout.base import Sampling
 from burnish.tracking.timer import timed
 from burnish.trainer.augment import Augmentation
@@ -80,7 +81,7 @@ class Experience:
         dataset: RLDataset | CustomDataset,
         order: Order | CustomOrder,
         policy: WorkerGroup | RemoteRollouts,
-        manager: Any,
+        manager: RewardManager,
         needs: Needs,
         end: int | None,
         last_step: int,
@@ -238,7 +239,7 @@ def drawn_of(state: Mapping[str, Any]) -> int:
     return drawn
 
 
-def training_sampling(rollout: RolloutConfig) -> Sampling:
+def training_sampling(rollout: BaseRolloutConfig) -> Sampling:
     """How training trajectories are sampled."""
     return Sampling(
         temperature=rollout.temperature if rollout.do_sample else 0.0,

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from burnish.agents.check import AgentCheck
+from burnish.agents.settings import AgentSettings
 from burnish.algorithms.losses import token_choice
 from burnish.algorithms.needs import needs_of
 from burnish.algorithms.resample import resample
@@ -28,6 +29,7 @@ from burnish.data.dataset import train_dataset, val_dataset
 from burnish.data.order import make_order
 from burnish.errors import BurnishError, CheckpointError, DeadlineError, NothingToLearn, WorkerError
 from burnish.protocol import DataProto
+from burnish.rewards.managers.protocol import adapt_manager
 from burnish.tracking import RunFolder, Tracker
 from burnish.tracking.timer import timed
 from burnish.trainer.augment import Augmentation, make_buffer
@@ -83,7 +85,7 @@ class PPOTrainer:
         self.role_worker_mapping = role_worker_mapping
         self.resource_pool_manager = resource_pool_manager
         self.worker_group_cls = worker_group_cls
-        self.reward_fn, self.val_reward_fn = reward_fn, val_reward_fn or reward_fn
+        self.reward_fn, self.val_reward_fn = adapt_manager(reward_fn), adapt_manager(val_reward_fn or reward_fn)
         self.needs = needs_of(config)
         self.warned_of_no_signal = False
         self.groups: dict[str, WorkerGroup] = {}
@@ -103,11 +105,11 @@ class PPOTrainer:
 
     def read_rows(self) -> None:
         """The prompts to train and validate on, each row checked, their order, and room for those made on the way."""
-        config, check = self.config, getattr(self.reward_fn, "check_row", None)
+        config, check = self.config, self.reward_fn.check_row
         conversations = ConversationReader(config, self.tokenizer) if config.reward_model.enable else None
         self.train_rows = train_dataset(config.data, self.tokenizer, check)
         self.val_rows = val_dataset(config.data, self.tokenizer, check)
-        agents = AgentCheck(config, self.tokenizer)  # every row's loop, tools, interaction and retriever are there
+        agents = AgentCheck(AgentSettings.of(config), self.tokenizer)  # each row's loop, tools, interaction, retriever
         for rows in [self.train_rows, *([self.val_rows] if self.val_rows else [])]:
             for i, row in enumerate(rows.known_rows()):
                 agents.row(row, partial(rows.where, i))
@@ -403,11 +405,10 @@ class PPOTrainer:
         """
         has_failed, failures = sys.exception() is not None, list[Exception]()
         with_ends = [self.groups[role] for role in (Role.AgentLoop, Role.ActorRolloutRef) if role in self.groups]
-        managers = [manager for manager in (self.reward_fn, self.val_reward_fn) if hasattr(manager, "close")]
         patience = BUSY_S if has_failed else CLOSING_S
         ends: list[Callable[[], object]] = [partial(self.note_saved, wait=True)]
         ends += [partial(close_within, patience, group) for group in with_ends]
-        ends += [part.close for part in managers] + [group.shutdown for group in self.groups.values()]
+        ends += [self.reward_fn.close, self.val_reward_fn.close] + [group.shutdown for group in self.groups.values()]
         for end in ends:
             try:
                 end()

@@ -23,6 +23,7 @@ from burnish.data.dataset import CustomDataset, RLDataset, collate, with_same_fi
 from burnish.data.files import Row
 from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import ScoreResult
+from burnish.rewards.managers.protocol import RewardManager
 from burnish.rollout.base import Sampling
 from burnish.tracking import RunFolder
 from burnish.trainer.experience import training_sampling
@@ -43,7 +44,7 @@ class Validator:
         config: PPOConfig,
         dataset: RLDataset | CustomDataset,
         policy: WorkerGroup | RemoteRollouts,
-        manager: Any,
+        manager: RewardManager,
         tokenizer: Any,
         folder: RunFolder,
         reward_model: RewardModel | None = None,

@@ -18,11 +18,11 @@ import shutil
 import sys
 from pathlib import Path
 
-from burnish.cli.errors import guard
 from burnish.config.model import ModelConfig
 from burnish.data.chat import ChatRenderer
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
+from burnish.entry.guard import guard
 from burnish.errors import BurnishError
 from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.models.tiny import write_tiny_model

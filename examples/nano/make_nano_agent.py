@@ -26,11 +26,11 @@ from make_nano import MODEL_FILES
 from transformers import AutoModelForCausalLM
 
 from burnish.agents.tools.calculator import CalculatorTool
-from burnish.cli.errors import guard
 from burnish.cli.quickstart import find_lesson, train
 from burnish.cli.quickstart_agents import NANO_AGENT
 from burnish.data.files import write_parquet
 from burnish.data.tasks import calculator, facts
+from burnish.entry.guard import guard
 from burnish.errors import BurnishError
 from burnish.models.tiny import write_tiny_model
 from burnish.tracking.jsonl import read_metrics

@@ -17,7 +17,7 @@ def bench(*arguments):
 
 
 @pytest.mark.slow
-def test_a_table_and_a_line_of_figures():
+def test_a_table_and_a_line_of_metrics():
     done = bench(*SMALL, "--staleness", "0", "1")
     assert done.returncode == 0, done.stderr
     *table, line = done.stdout.splitlines()

@@ -75,7 +75,7 @@ def test_phases_and_what_they_leave_make_up_the_step(step):
 
 
 @pytest.mark.slow
-def test_the_quickstart_beside_the_simple_way():
+def test_the_quickstart_next_to_the_simple_way():
     done = run("trainer.seed=3", "--quickstart", "--beside", "--steps", "2")
     assert done.returncode == 0, done.stderr
     both = json.loads(done.stdout.splitlines()[-1])
@@ -93,7 +93,7 @@ def test_the_quickstart_beside_the_simple_way():
     "arguments, told",
     [(["--steps", "1"], "--steps 2: the first step is not counted"), (["--shape", "huge"], "invalid choice: 'huge'")],
 )
-def test_what_cannot_be_measured_is_told_before_anything_is_made(step, arguments, told, monkeypatch, capsys):
+def test_what_cannot_be_measured_is_reported_before_anything_is_made(step, arguments, told, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["step.py", *arguments])
     with pytest.raises(SystemExit):
         step.main()
