@@ -19,7 +19,7 @@ SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]*)", re.IGNORECASE)
 
 def parser() -> Parser:
     from burnish.export.place import as_size
-    from burnish.export.source import ROLES, Request
+    from burnish.export.source import ROLES, ExportRequest
     from burnish.models.device import DEVICES
 
     p = Parser("export", SUMMARY, "export outputs/burnish/run/global_step_30 --out models/my-model --dtype bfloat16")
@@ -28,29 +28,31 @@ def parser() -> Parser:
     p.add_argument("--dtype", type=_dtype, help="float32, bfloat16 or float16 [as stored]")
     p.add_argument(
         "--max-shard-size", dest="max_shard_bytes", type=_size, default=argparse.SUPPRESS, metavar="SIZE",
-        help=f"largest file of weights, such as 500MB [{as_size(Request.max_shard_bytes)}]",
+        help=f"largest file of weights, such as 500MB [{as_size(ExportRequest.max_shard_bytes)}]",
     )  # fmt: skip
     p.add_argument(
-        "--role", choices=ROLES, default=Request.role,
-        help=f"the policy, or the value model of a checkpoint [{Request.role}]",
+        "--role", choices=ROLES, default=ExportRequest.role,
+        help=f"the policy, or the value model of a checkpoint [{ExportRequest.role}]",
     )  # fmt: skip
     p.add_argument("--adapter-only", action="store_true", help="keep a LoRA adapter by itself instead of merging it")
     p.add_argument("--base", metavar="FOLDER", help="an adapter's base model, if not where adapter_config.json says")
-    p.add_argument("--device", choices=DEVICES, default=Request.device, help=f"where the check runs [{Request.device}]")
+    p.add_argument(
+        "--device", choices=DEVICES, default=ExportRequest.device, help=f"where the check runs [{ExportRequest.device}]"
+    )
     p.add_argument("--overwrite", action="store_true", help="replace a model folder that is there")
     p.add_argument("--trust-remote-code", action="store_true", help="run Python code that comes with the model")
     return p
 
 
 def main(argv: list[str]) -> int:
-    from burnish.export import Request, export
+    from burnish.export import ExportRequest, export
 
     command = parser()
     options = command.parse_args(argv)
     if options.adapter_only and "max_shard_bytes" in options:
         command.error("--max-shard-size is for whole models; an adapter is one file, so leave it out")
-    asked = {field.name: getattr(options, field.name) for field in fields(Request) if field.name in options}
-    print(export(Request(**asked), _tell))
+    asked = {field.name: getattr(options, field.name) for field in fields(ExportRequest) if field.name in options}
+    print(export(ExportRequest(**asked), _tell))
     return 0
 
 

@@ -13,7 +13,7 @@ PACKAGES = ("fastapi", "uvicorn")
 
 
 def main(argv: list[str]) -> int:
-    from burnish.search.limits import MAX_TOPK
+    from burnish.search.documents import MAX_TOPK
 
     flags = parser().parse_args(argv)
     if not 0 <= flags.port <= 65535:
