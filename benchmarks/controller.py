@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 import ray
 import torch
+from burnish.data.collate import collate
 
 from burnish.config.cluster import RayInitConfig
 from burnish.config.placement import MOST_AGENT_WORKERS
@@ -43,21 +44,24 @@ from burnish.controller.columns import pack
 from burnish.controller.group import BoundMethod
 from burnish.controller.process import Address
 from burnish.controller.ray import AT_ONCE, Hosts, Process, RayWorkerGroup, connect
-from burnish.controller.worker import Place
+from burnish.controller.worker import WorkerPlace
+from burnish.data.files import Row
 from burnish.errors import BurnishError
 from burnish.protocol import DataProto
 from burnish.rewards.contract import ScoreResult
 from burnish.rollout.base import Sampling
 from burnish.trainer.passes import Passes
 from burnish.trainer.remote_rollouts import RemoteRollouts
-from burnish.workers.trajectories import GROUPED_ROLLOUTS
+from burnish.workers.rollouts import RoundSettings
+from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS
 
 SLEEPS = 7  # calls of a step that compute: new weights, generation, three passes, two updates
 WITH_BATCH, WITHOUT = 5, 3  # calls of a step on all workers: passes and updates; new weights and twice the counters
 PASSES = ("compute_log_prob", "compute_ref_log_prob", "compute_values")
 UPDATES = ("update_critic", "update_actor")
 SHOWN = {
-    "update_weights": ("update_weights",), "engine_stats": ("engine_stats",), "generate": ("generate_sequences",),
+    "update_weights": ("update_weights",), "engine_stats": ("engine_stats",),
+    "generate": ("begin_sequences", "finish_sequences"),
     "passes": PASSES, "updates": UPDATES,
 }  # fmt: skip
 CREDIT = ("token_level_scores", "token_level_rewards", "advantages", "returns")  # what the controller itself adds
@@ -120,30 +124,32 @@ class Agents(Worker):
     def connect(self, peers: list[Any]) -> None: ...
 
     @register(dispatch_mode=GROUPED_ROLLOUTS)
-    def prepare(self, prompts: DataProto, width: int, total: int) -> DataProto:
-        self.answer = answered(len(prompts), width)
-        return self.answer
+    def prepare(self, rows: list[Row], width: int, total: int) -> None:
+        self.answer = answered(len(rows), width)
 
     @register(dispatch_mode=GROUPED_ROLLOUTS)
-    def generate_sequences(
-        self, prompts: DataProto, sampling: Sampling, namespace: str, score: bool, total: int | None = None
-    ) -> DataProto:
+    def begin_sequences(self, rows: list[Row], settings: RoundSettings, total: int | None = None) -> None: ...
+
+    @register(dispatch_mode=BEGUN_ROLLOUTS)
+    def finish_sequences(self, number: int) -> DataProto:
         time.sleep(self.seconds)
         return self.answer
 
 
-def prompts_of(rows: int) -> DataProto:
+def prompts_of(rows: int) -> list[Row]:
     """What is drawn for a step."""
     messages = [{"role": "user", "content": "What is the sum of all numbers that are asked about here? " * 4}]
-    columns: dict[str, list[Any]] = {
-        "uid": [row // SAMPLES for row in range(rows)],
-        "sample": [row % SAMPLES for row in range(rows)],
-        "raw_prompt": [messages for _ in range(rows)],
-        "data_source": ["benchmark"] * rows,
-        "reward_model": [{"style": "rule", "ground_truth": str(row)} for row in range(rows)],
-        "extra_info": [{"index": row, "split": "train"} for row in range(rows)],
-    }
-    return DataProto.from_dict(non_tensors=columns)
+    return [
+        {
+            "uid": row // SAMPLES,
+            "sample": row % SAMPLES,
+            "raw_prompt": messages,
+            "data_source": "benchmark",
+            "reward_model": {"style": "rule", "ground_truth": str(row)},
+            "extra_info": {"index": row, "split": "train"},
+        }
+        for row in range(rows)
+    ]
 
 
 def answered(rows: int, width: int) -> DataProto:
@@ -273,11 +279,12 @@ def measure_steps(
 
 
 def one_step(
-    policy: Any, rollouts: RemoteRollouts, prompts: DataProto, credit: dict[str, torch.Tensor], number: int
+    policy: Any, rollouts: RemoteRollouts, prompts: list[Row], credit: dict[str, torch.Tensor], number: int
 ) -> DataProto:
     """As `PPOTrainer.fit` makes it, of which all that needs workers; returns what was trained on."""
     rollouts.update_weights(number)
-    batch = prompts.union(rollouts.generate_sequences(prompts, Sampling(), "train", True))
+    rollouts.begin_sequences(prompts, RoundSettings(number, Sampling(), "train", True))
+    batch = collate(prompts).union(rollouts.finish_sequences(number))
     passes = Passes(batch, {})
     passes.begin("old_log_prob", policy.compute_log_prob.start, ())
     passes.begin("ref", policy.compute_ref_log_prob.start)
@@ -316,7 +323,7 @@ class Light:
 def measure_calls(hosts: Hosts, actors: list[Any], width: int, batch: DataProto, repeat: int = 5) -> dict[str, float]:
     """Seconds that the controller takes to send a call to so many workers, and then to wait for all answers."""
     nowhere = Address(0, "", "", "", "", 0)
-    places = [Process(actors[rank % len(actors)], Place(rank, width), nowhere) for rank in range(width)]
+    places = [Process(actors[rank % len(actors)], WorkerPlace(rank, width), nowhere) for rank in range(width)]
     group = RayWorkerGroup("light", Models, Hosts("light", places, hosts.cluster))
     methods: dict[str, tuple[Any, tuple[Any, ...]]] = {
         "alone": (group.update_weights, (0,)), "with batch": (group.update_actor, (batch, 0)),
@@ -427,7 +434,7 @@ def measure(
     light = ray.remote(Light).options(num_cpus=0, max_concurrency=AT_ONCE)
     actors: list[Any] = [light.remote(answer) for _ in range(options.light)]
     ray.get([actor.run.remote(0, "", "", [], True) for actor in actors])
-    batch = prompts_of(SAMPLES * 8).union(answered(SAMPLES * 8, 256)).select(non_tensor_batch_keys=["uid"])
+    batch = collate(prompts_of(SAMPLES * 8)).union(answered(SAMPLES * 8, 256)).select(non_tensor_batch_keys=["uid"])
     batch.batch.update({f"column_{i}": torch.zeros(SAMPLES * 8, 256) for i in range(8)})  # as many as an update gets
     calls = [measure_calls(pools[0], actors, width, batch) for width in sorted({*options.calls, FAR})]
     lines, largest = {name: fitted(runs, name) for name in ("added", "cpu")}, max(map(megabytes, runs))

@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--http", action="store_true", help="through the real server")
     options = parser.parse_args()
     if options.http and find_spec("httpx") is None:
-        parser.error("--http needs the package httpx: pip install httpx")
+        parser.error("--http needs the package httpx: pip install -c constraints.txt httpx")
     model = load(ModelOptions(options.folder, device=options.device, max_num_seqs=max(options.clients)))
     print(model.facts(), "through HTTP" if options.http else "behind the engine's thread")
     asyncio.run((through_http if options.http else behind_the_thread)(model, options))

@@ -6,6 +6,8 @@ with 1. A failing sample (a reward function that raises, a tool that hangs) is d
 fail: then the step raises one of the run-time errors below with the collected causes.
 """
 
+from pathlib import Path
+
 
 class BurnishError(Exception):
     """Base of all deliberate errors. The message says what is wrong, where, and how to mend it."""
@@ -87,3 +89,13 @@ class WorkersLate(DeadlineError):
 
 class BadStepError(BurnishError):
     """Loss or gradient was NaN or infinite in `trainer.max_bad_steps` updates in a row."""
+
+
+def install_command(extra: str) -> str:
+    """The command that installs an extra of burnish. In a checkout it takes the versions in constraints.txt, so that no
+    installed package is replaced by another version."""
+    root = Path(__file__).parents[1]
+    if not ((root / "constraints.txt").is_file() and (root / "pyproject.toml").is_file()):
+        return f"pip install 'burnish[{extra}]'"
+    folder = Path() if root == Path.cwd() else root
+    return f"pip install -c {folder / 'constraints.txt'} -e '{folder}[{extra}]'"

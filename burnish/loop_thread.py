@@ -1,8 +1,11 @@
-"""A thread with an event loop of its own, which takes work from any thread.
+"""An event loop that takes work from any thread, and outlives what it runs: the one such class of the package.
 
-It is started by the first work, and ended by `close()` or the end of the program: work in flight is cancelled, then
-`ending` runs, and nothing is left. Where that takes too long, `close` gives it up with a DeadlineError: what blocks the
-thread then blocks nothing else. A fork of the process has neither the thread nor a say over what it holds.
+`run` begins a coroutine, `result` waits for it. By default the loop has its own thread, started by the first work. With
+`threaded=False` there is none: the work runs in the thread that waits for its result, one at a time.
+
+`close()` or the end of the program ends it: work in flight is cancelled, then `ending` runs, and nothing is left. Where
+that takes too long, `close` raises a DeadlineError and leaves the thread behind: what blocks it then blocks nothing
+else. A fork of the process has neither the thread nor a say over what it holds.
 """
 
 import asyncio
@@ -21,21 +24,33 @@ CLOSE_SECONDS = 10.0  # for what was begun to end, unless its owner says otherwi
 T = TypeVar("T")
 
 
+async def _nothing() -> None:
+    """The ending of a loop that holds nothing."""
+
+
 class LoopThread:
-    """`owner` is how messages name whoever runs work here; `ending` is the last thing that runs; `name` is the
-    thread's; `kind` says what is waited for here, among the waits of the process; `close_s` is the time in which what
-    was begun and `ending` come to their end."""
+    """
+    owner     how messages name whoever runs work here
+    ending    the last thing that runs
+    name      of the thread
+    kind      what is waited for here, among the waits of the process
+    close_s   the time in which work in flight and `ending` must end
+    """
 
     def __init__(
         self,
         owner: str,
-        ending: Callable[[], Awaitable[None]],
-        name: str,
+        ending: Callable[[], Awaitable[None]] = _nothing,
+        name: str = "",
         kind: str = "tool",
         close_s: float = CLOSE_SECONDS,
+        threaded: bool = True,
     ):
         self.owner, self.ending, self.name, self.kind, self.close_s = owner, ending, name, kind, close_s
+        self.threaded = threaded
         self._gate = threading.Lock()  # guards the start and end of the thread
+        self._runner = asyncio.Runner()  # without a thread
+        self._unstarted: dict[concurrent.futures.Future[Any], Coroutine[Any, Any, Any]] = {}  # without a thread
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._running: set[asyncio.Task[Any]] = set()
@@ -43,7 +58,7 @@ class LoopThread:
         self._process = os.getpid()
 
     def run(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Begin `work` on the loop."""
+        """Begin `work` on the loop; without a thread, it starts when its `result` is waited for."""
         if os.getpid() != self._process:
             work.close()
             raise WorkerError(f"{self.owner} belongs to the process that this one was forked from")
@@ -51,6 +66,10 @@ class LoopThread:
             if self._closed:
                 work.close()
                 raise WorkerError(f"{self.owner} is closed")
+            if not self.threaded:
+                begun: concurrent.futures.Future[T] = concurrent.futures.Future()
+                self._unstarted[begun] = work
+                return begun
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=_run, args=(self._loop,), name=self.name, daemon=True)
@@ -58,13 +77,22 @@ class LoopThread:
                 atexit.register(self.close)
             return asyncio.run_coroutine_threadsafe(self._tracked(work), self._loop)
 
+    def result(self, begun: concurrent.futures.Future[T]) -> T:
+        """What begun work returns, or raises. Works inside another running event loop too, which it blocks."""
+        if not self.threaded:
+            work: Coroutine[Any, Any, T] = self._unstarted.pop(begun)
+            return _undisturbed(self._runner.run, work) if _loop_runs_here() else self._runner.run(work)
+        return begun.result()
+
     def close(self) -> None:
         """Cancel what is in flight, run `ending`, and wait for it all. Final."""
         if os.getpid() != self._process:
             return
         with self._gate:
-            self._closed = True
+            was_closed, self._closed = self._closed, True
             loop, self._loop = self._loop, None
+        if not self.threaded:
+            return None if was_closed else self._close_here()
         atexit.unregister(self.close)
         if loop is None or self._thread is None:
             return
@@ -76,8 +104,16 @@ class LoopThread:
             if not self._thread.is_alive():  # else something blocks it, which ends with the process
                 loop.close()
 
+    def _close_here(self) -> None:
+        for work in self._unstarted.values():
+            work.close()
+        try:
+            _undisturbed(self._runner.run, self._end())
+        finally:
+            _undisturbed(self._runner.close)
+
     def ended(self, ending: concurrent.futures.Future[None]) -> None:
-        """Wait for work that ends others; DeadlineError where it does not come to an end itself."""
+        """Wait for work that ends others; DeadlineError where it does not end in time."""
         with waiting(self.kind, "", f"{self.owner} to end what it has begun", self.close_s) as wait:
             if not concurrent.futures.wait([ending], self.close_s).done:
                 wait.overdue()
@@ -99,7 +135,7 @@ class LoopThread:
             self._running.discard(task)
 
     async def _end(self) -> None:
-        tasks = list(self._running)  # asyncio has tasks of its own on this loop, which must end by themselves
+        tasks = list(self._running)  # asyncio has its own tasks on this loop, which must end by themselves
         for task in tasks:
             if not task.cancelling():  # one that its caller gave up may be ending a child, which must not be cut short
                 task.cancel()
@@ -107,9 +143,34 @@ class LoopThread:
         await self.ending()
 
 
+def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine in a separate event loop."""
+    loop = LoopThread("a coroutine", threaded=False)
+    try:
+        return loop.result(loop.run(work))
+    finally:
+        loop.close()
+
+
+def _loop_runs_here() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _undisturbed(function: Callable[..., T], *arguments: Any) -> T:
+    """Call it; in another thread where an event loop already runs in this one, as in a notebook."""
+    if not _loop_runs_here():
+        return function(*arguments)
+    with concurrent.futures.ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(function, *arguments).result()
+
+
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     """Until the loop is stopped. SystemExit leaves it too; but that is the failure of one task, and rises where it is
-    awaited, for which the loop must go on."""
+    awaited, for which the loop must continue."""
     while True:
         try:
             return loop.run_forever()

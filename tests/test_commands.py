@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from burnish.cli.errors import guard
 from burnish.data.files import read_rows, write_parquet
+from burnish.errors import install_command
 from burnish.models.tiny import write_tiny_model
 from tests.search.conftest import Words, serving
 from tests.trainer.scripted import follow
@@ -381,7 +382,7 @@ def test_a_logger_without_its_package(run, monkeypatch, place):
     code, _, err = run(WANDB)
     assert code == 2 and "Traceback" not in err
     assert "trainer.logger=wandb: the package wandb is not installed" in err
-    assert "pip install burnish[wandb]" in err
+    assert install_command("wandb") in err
     assert not list(place.rglob("global_step_*"))
 
 

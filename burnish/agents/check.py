@@ -19,7 +19,7 @@ from burnish.agents.user_loops import SECTION, check_names
 from burnish.config import PPOConfig
 from burnish.data.chat import ChatRenderer, to_messages
 from burnish.errors import ConfigError, DataError
-from burnish.rollout.base import run_to_end
+from burnish.loop_thread import run_to_end
 from burnish.search.client import probe
 
 log = logging.getLogger(__name__)

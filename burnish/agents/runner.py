@@ -7,9 +7,9 @@ left behind; one that blocks the thread is the watchdog's to end (`burnish/waits
 rows and do not depend on the order of finishing. A tool, a retriever or an interaction that fails ends its trajectory,
 which is handed on as failed (`extra_fields["failure"]`); any other failure ends the run, naming the trajectory.
 
-All runs of a runner share one event loop, so what tools and clients open in one is still good in the next; `close` ends
-them. The loop runs while `run` waits; where generation runs ahead of training (`PPOConfig.staleness`), it has a thread
-of its own, and trajectories that `start` began go on while their owner trains.
+`begin` begins trajectories and `finish` waits for them. All share one event loop, so what tools and clients open in one
+call is still good in the next; `close` ends them. The loop runs while `finish` waits; where generation runs ahead of
+training (`PPOConfig.staleness`) it has its own thread, and trajectories continue while their owner trains.
 
 All rows of a call are sampled alike, but for those whose column `greedy` is true: they take the likeliest tokens, in
 the same call, so that a baseline runs beside the samples it is for.
@@ -22,6 +22,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from burnish.config import PPOConfig
 from burnish.data.chat import ChatRenderer, to_messages
 from burnish.errors import AgentError, DeadlineError, ToolFailure, UserError, WorkerError
 from burnish.loop_thread import LoopThread
-from burnish.rollout.base import Completion, EventLoop, RolloutEngine, Sampling
+from burnish.rollout.base import Completion, RolloutEngine, Sampling
 from burnish.waits import waiting
 
 log = logging.getLogger(__name__)
@@ -57,14 +58,19 @@ class Trajectory:
 
 
 @dataclass(frozen=True)
-class Call:
-    """What all trajectories of one call have in common."""
+class RolloutCall:
+    """What all trajectories of one call have in common.
+
+    namespace   keeps the noise of training and validation apart
+    score       `score(row, output, text)` is awaited for each trajectory as it finishes
+    deadline_s  for all of them
+    """
 
     sampling: Sampling
     namespace: str
     seed: int
     score: Score | None = None
-    deadline: float | None = None  # a moment of time.monotonic()
+    deadline_s: float | None = None
 
 
 class TrajectoryRunner:
@@ -79,75 +85,47 @@ class TrajectoryRunner:
         self.user_loops = user_loops(config)
         self.default_loop = config.actor_rollout_ref.rollout.agent.default_agent_loop
         find_loop(self.default_loop, f"{SECTION}.default_agent_loop")  # a wrong name is told before anything runs
-        self._loop = EventLoop()
-        self._thread: LoopThread | None = None  # instead of it, where trajectories go on by themselves
-        if config.staleness:
-            self._thread = LoopThread(
-                "the runner of agent loops", self.environment.close, "agent-loops", close_s=CANCELLED_S + CLOSE_S + 5.0
-            )
+        self._loop = LoopThread(
+            "the runner of agent loops",
+            self.environment.close,
+            "agent-loops",
+            close_s=CANCELLED_S + CLOSE_S + 5.0,
+            threaded=config.staleness > 0,
+        )
 
-    def run(
-        self,
-        rows: Sequence[dict[str, Any]],
-        sampling: Sampling,
-        *,
-        namespace: str,
-        seed: int,
-        score: Score | None = None,
-        deadline_s: float | None = None,
-    ) -> list[Trajectory]:
-        """One trajectory per row, in the order of the rows. A row has `uid`, `sample` and `raw_prompt`.
-
-        `namespace` keeps the noise of training and validation apart. `score(row, output, text)` is awaited for each
-        trajectory as it finishes. Works inside a running event loop too, as in a notebook, which it blocks.
-        """
-        self._prepare(rows)
-        work = self.run_async(rows, Call(sampling, namespace, seed, score), deadline_s)
-        if self._thread is None:
-            return self._loop.run(work)
-        future = self._thread.run(work)
-        many = f"{len(rows)} trajectories of {namespace}, in thread {self._thread.name}"
-        with waiting("engine", "", many, deadline_s, is_only_told=True):  # `run_async` ends at the deadline
-            return future.result()
-
-    def start(
-        self,
-        rows: Sequence[dict[str, Any]],
-        sampling: Sampling,
-        *,
-        namespace: str,
-        seed: int,
-        score: Score | None = None,
-        deadline_s: float | None = None,
-    ) -> "Future[list[Trajectory]]":
-        """`run`, which goes on by itself; the future is to be waited for."""
-        assert self._thread is not None, "trajectories can only be begun where generation runs ahead"
-        self._prepare(rows)
-        return self._thread.run(self.run_async(rows, Call(sampling, namespace, seed, score), deadline_s))
-
-    def _prepare(self, rows: Sequence[dict[str, Any]]) -> None:
+    def begin(self, rows: Sequence[dict[str, Any]], call: RolloutCall) -> "Future[list[Trajectory]]":
+        """Begin one trajectory per row. A row has `uid`, `sample` and `raw_prompt`."""
         if {row.get("agent_name") or self.default_loop for row in rows} & {*TOOL_LOOPS}:
             _ = self.environment.tools  # here, because what starts a server would hold up all trajectories
+        return self._loop.run(self._run_all(rows, call))
+
+    def finish(self, begun: "Future[list[Trajectory]]", what: str, deadline_s: float | None = None) -> list[Trajectory]:
+        """The trajectories, in the order of the rows. `what` names them where they are waited for."""
+        if not self._loop.threaded:
+            return self._loop.result(begun)
+        # `_run_all` ends at the deadline.
+        with waiting("engine", "", f"{what}, in thread {self._loop.name}", deadline_s, is_only_told=True):
+            return self._loop.result(begun)
+
+    def run(self, rows: Sequence[dict[str, Any]], sampling: Sampling, **settings: Any) -> list[Trajectory]:
+        """`begin` and `finish`, with the settings of a `RolloutCall`. Blocks an event loop that runs in this thread."""
+        call = RolloutCall(sampling, **settings)
+        return self.finish(self.begin(rows, call), f"{len(rows)} trajectories of {call.namespace}", call.deadline_s)
 
     def close(self) -> None:
         """End what the environment started, and the event loop; trajectories on their way are cancelled first."""
-        if self._thread is not None:
-            self._thread.close()
-            return
-        try:
-            self._loop.run(self.environment.close())
-        finally:
-            self._loop.close()
+        self._loop.close()
 
-    async def run_async(
-        self, rows: Sequence[dict[str, Any]], call: "Call", deadline_s: float | None = None
-    ) -> list[Trajectory]:
-        """`run`, for callers that await it."""
+    async def _run_all(self, rows: Sequence[dict[str, Any]], call: RolloutCall) -> list[Trajectory]:
         limit = self.config.data.response_limit
         sampling = replace(call.sampling, max_tokens=min(call.sampling.max_tokens or limit, limit))
-        call = replace(call, sampling=sampling, deadline=None if deadline_s is None else time.monotonic() + deadline_s)
+        call, deadline_s = replace(call, sampling=sampling), call.deadline_s
+        deadline = None if deadline_s is None else time.monotonic() + deadline_s
         stages = ["starting"] * len(rows)  # what each trajectory waits for, to be told when it waits too long
-        tasks = [asyncio.create_task(self._one(i, row, call, stages), name=_who(row)) for i, row in enumerate(rows)]
+        tasks = [
+            asyncio.create_task(self._one(row, call, deadline, partial(stages.__setitem__, i)), name=_who(row))
+            for i, row in enumerate(rows)
+        ]
         if not tasks:
             return []
         try:
@@ -167,7 +145,10 @@ class TrajectoryRunner:
         finally:
             await _cancelled(tasks)
 
-    async def _one(self, position: int, row: dict[str, Any], call: "Call", stages: list[str]) -> Trajectory:
+    async def _one(
+        self, row: dict[str, Any], call: RolloutCall, deadline: float | None, enter: Callable[[str], None]
+    ) -> Trajectory:
+        """`enter` is called with each stage that the trajectory comes to."""
         name = row.get("agent_name") or self.default_loop
         uid, sample = int(row["uid"]), int(row["sample"])
         sampling = _greedy(call.sampling) if row.get(GREEDY) else call.sampling
@@ -178,13 +159,13 @@ class TrajectoryRunner:
             seed=call.seed,
             uid=uid,
             sample=sample,
-            deadline=call.deadline,
+            deadline=deadline,
         )
         try:
             make = self.user_loops.get(name) or find_loop(name)
             loop = make(config=self.config, server_manager=server, tokenizer=self.tokenizer, chat=self.chat)
             loop.environment = self.environment
-            stages[position] = f"in agent loop {name}"
+            enter(f"in agent loop {name}")
             returned = await loop.run(sampling.to_params(), **self._arguments(row))
             output = self._finished(returned, server.completions)
         except ToolFailure as failure:
@@ -200,7 +181,7 @@ class TrajectoryRunner:
         text = self._text(output.policy_turns() or [turn.token_ids for turn in server.completions])
         trajectory = Trajectory(row, output, text, completions=server.completions)
         if call.score is not None:
-            stages[position] = "being scored"
+            enter("being scored")
             trajectory.score_result = await call.score(row, output, text)
         return trajectory
 

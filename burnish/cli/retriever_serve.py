@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from burnish.cli.arguments import Parser, not_negative, positive
-from burnish.errors import ConfigError
+from burnish.errors import ConfigError, install_command
 
 PACKAGES = ("fastapi", "uvicorn")
 
@@ -24,7 +24,7 @@ def main(argv: list[str]) -> int:
     if missing:
         raise ConfigError(
             f"burnish retriever serve needs the package {' and '.join(missing)}; "
-            "install it with pip install 'burnish[search]'"
+            f"install it with {install_command('search')}"
         )
     from burnish.search.server import RetrieverServeOptions, serve
 

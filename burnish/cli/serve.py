@@ -7,7 +7,7 @@ import os
 from importlib.util import find_spec
 
 from burnish.cli.arguments import Parser, add_model_flags, model_options, not_negative, positive
-from burnish.errors import ConfigError
+from burnish.errors import ConfigError, install_command
 
 KEY_VARIABLE = "BURNISH_API_KEY"
 PACKAGES = ("fastapi", "uvicorn")
@@ -21,7 +21,7 @@ def main(argv: list[str]) -> int:
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"burnish serve needs the package {' and '.join(missing)}; install it with pip install 'burnish[serve]'"
+            f"burnish serve needs the package {' and '.join(missing)}; install it with {install_command('serve')}"
         )
     from burnish.serving.server import ServeOptions, serve
 

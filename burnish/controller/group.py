@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from burnish.controller.decorator import Execute, Registered, registered_methods
-from burnish.controller.dispatch import Call, Split, only_one
+from burnish.controller.dispatch import CallSplit, WorkerCall, only_one
 from burnish.controller.pool import ResourcePool
-from burnish.controller.worker import Place, Worker, failed
+from burnish.controller.worker import Worker, WorkerPlace, failed
 from burnish.errors import BurnishError, WorkerError
 
 W = TypeVar("W", bound=Worker)
@@ -46,7 +46,7 @@ class ClassWithInitArgs(Generic[W]):
     def __init__(self, cls: type[W], *args: Any, **kwargs: Any):
         self.cls, self.args, self.kwargs = cls, args, kwargs
 
-    def make(self, place: Place) -> W:
+    def make(self, place: WorkerPlace) -> W:
         """Make the worker of this place; it knows its place before its `__init__` runs."""
         worker = self.cls.__new__(self.cls)
         worker.place = place
@@ -68,7 +68,7 @@ class WorkerGroup(ABC):
         for name, mark in self.methods.items():
             if hasattr(type(self), name) or name in vars(self):
                 raise WorkerError(f"{worker_class.__name__}.{name} has the name of a WorkerGroup's own; rename it")
-            setattr(self, name, BoundMethod(self, name, mark))
+            setattr(self, name, self.bind(name, mark))
 
     @classmethod
     @abstractmethod
@@ -80,8 +80,12 @@ class WorkerGroup(ABC):
     def available_devices(cls, device: str = "auto") -> list[int] | None:
         """The number of devices of every node; None where workers run on CPUs, which any number can share."""
 
+    def bind(self, name: str, mark: Registered) -> "BoundMethod":
+        """What a registered method is on the group."""
+        return BoundMethod(self, name, mark)
+
     @abstractmethod
-    def submit(self, method: str, calls: list[Call], answering: int | None = None) -> Future:
+    def submit(self, method: str, calls: list[WorkerCall], answering: int | None = None) -> Future:
         """Start the i-th call on worker i. The future gives the list of results, of the first `answering` workers where
         that is said; errors of any worker rise from its `get`."""
 
@@ -113,12 +117,18 @@ class BoundMethod:
 
     def start(self, /, *args: Any, **kwargs: Any) -> Future:
         """Start the call on the workers; the future's `get` waits for the joined result."""
-        split: Split = self._naming(self._mark.pair.dispatch, self._group.world_size, *args, **kwargs)
-        calls, answering, collect = split.calls, split.answering, self._mark.pair.collect
-        if self._mark.execute is Execute.RANK_ZERO:
-            calls, answering, collect = calls[:1], None, only_one
-        future = self._group.submit(self._name, calls, answering)
+        split, collect = self._split(args, kwargs)
+        future = self._group.submit(self._name, split.calls, split.answering)
         return _Collected(future, partial(self._naming, collect, split))
+
+    def _split(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[CallSplit, Callable[[CallSplit, list[Any]], Any]]:
+        """The calls of the workers, and what joins their results."""
+        split: CallSplit = self._naming(self._mark.pair.dispatch, self._group.world_size, *args, **kwargs)
+        if self._mark.execute is Execute.RANK_ZERO:
+            return split._replace(calls=split.calls[:1], answering=None), only_one
+        return split, self._mark.pair.collect
 
     def _naming(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run a dispatch or collect function; its complaints get the method's name in front."""

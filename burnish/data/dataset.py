@@ -248,6 +248,12 @@ def construct(cls: type, key: str, arguments: tuple, keywords: dict[str, Any]) -
     return cls(*arguments, **keywords)
 
 
+def with_same_fields(rows: Sequence[Row]) -> list[Row]:
+    """The rows, with None for a field that only others have."""
+    names = columns(rows)
+    return [{name: row.get(name) for name in names} for row in rows]
+
+
 def collate(rows: Sequence[Row]) -> "DataProto":
     """The rows as a batch of object arrays, without tensors; a field that only some rows have is None in the others."""
     from burnish.protocol import DataProto

@@ -15,19 +15,18 @@ import asyncio
 import difflib
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from burnish.errors import ConfigError, RolloutError
+from burnish.loop_thread import run_to_end
 
 FinishReason = Literal["stop", "length", "abort"]
 OnToken = Callable[[int, float], None]  # a sampled token id and its log-prob
-T = TypeVar("T")
 LEAST_TEMPERATURE = 1e-3  # but for 0: logits divided by less leave the range of float32
 POLICY_IS_BROKEN = (
     "the trained weights give logits that are NaN or infinite: the policy is broken. Lower optim.lr or grad_clip, and "
@@ -235,40 +234,6 @@ class RolloutEngine(ABC):
 
     def close(self) -> None:  # noqa: B027 (most engines have nothing to end)
         """End the threads and processes of its own."""
-
-
-class EventLoop:
-    """An event loop that outlives what it runs, for callers that await nothing."""
-
-    def __init__(self) -> None:
-        self._runner = asyncio.Runner()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine."""
-        return _undisturbed(self._runner.run, work)
-
-    def close(self) -> None:
-        """End what is left on it."""
-        _undisturbed(self._runner.close)
-
-
-def _undisturbed(function: Callable[..., T], *arguments: Any) -> T:
-    """Call it, in a thread of its own where an event loop already runs in this one."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return function(*arguments)
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(function, *arguments).result()
-
-
-def run_to_end(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine in an event loop of its own."""
-    loop = EventLoop()
-    try:
-        return loop.run(work)
-    finally:
-        loop.close()
 
 
 def request_seed(seed: int, namespace: str, uid: int, sample: int, turn: int) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from burnish.errors import ConfigError, DataError
+from burnish.errors import ConfigError, DataError, install_command
 from burnish.search.ranker import Ranker, Ranking, best
 
 FOLDER = "bm25"
@@ -47,7 +47,7 @@ try:
         import bm25s
     import Stemmer
 except ImportError as error:
-    raise ConfigError(f"BM25 needs the package {error.name}; pip install 'burnish[search]'") from error
+    raise ConfigError(f"BM25 needs the package {error.name}; {install_command('search')}") from error
 
 _stemmer = Stemmer.Stemmer("english")
 

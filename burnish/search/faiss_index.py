@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from burnish.errors import ConfigError, DataError
+from burnish.errors import ConfigError, DataError, install_command
 from burnish.search.manifest import Faiss
 
 try:
     import faiss
 except ImportError as error:
-    raise ConfigError("dense retrieval needs the package faiss-cpu; pip install 'burnish[dense]'") from error
+    raise ConfigError(f"dense retrieval needs the package faiss-cpu; {install_command('dense')}") from error
 
 CLASSES = {"flat": faiss.IndexFlatIP, "hnsw": faiss.IndexHNSWFlat, "ivf": faiss.IndexIVFFlat}
 LINKS = 32  # neighbours of a vector in the graph

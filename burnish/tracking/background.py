@@ -1,96 +1,112 @@
-"""A thread that writes files while training goes on.
+"""`Background`: jobs in a thread, one after another, while their owner continues or waits no longer than it wants to.
 
-It consumes a bounded queue of jobs and waits only for that queue; `close` unblocks it. The owner waits for it with a
-deadline, and gets the failure of a job from its next call.
+The thread consumes the queue and waits for nothing; it ends with the last job. The owner waits for room in the queue
+and for the outcome, both up to a deadline, and gets the failure of a job from its next call: as it was raised, once,
+never silently.
 """
 
-import queue
 import threading
+from collections import deque
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
-from burnish.errors import CheckpointError, DeadlineError
-from burnish.waits import waiting
+from burnish.errors import BurnishError, DeadlineError
+from burnish.waits import Wait, waiting
+
+T = TypeVar("T")
 
 
-class BackgroundWriter:
-    """One thread, a bounded queue of jobs. A failed job is raised by the next call of the owner.
-
-    It is a daemon thread: a process that dies of an error does not hang on a slow disk, and files are written
-    atomically, so none is left half-written.
+class Background(Generic[T]):
+    """
+    name       of the thread, which is a daemon: a process that ends does not hang on a slow disk. What must be whole is
+               written atomically
+    kind       what is waited for, and `owner` who waits, among the waits of the process
+    deadline   seconds to wait for room, and for the outcome
+    hint       what to do about a disk that is too slow
+    depth      jobs that may be queued
     """
 
-    def __init__(self, depth: int = 4, deadline: float = 600.0) -> None:
-        self._jobs: queue.Queue[tuple[Callable[[], None], str] | None] = queue.Queue(maxsize=depth)
-        self._deadline = deadline
-        self._failure: BaseException | None = None
-        self._lock = threading.Lock()
-        self._idle = threading.Condition(self._lock)
-        self._pending = 0
-        self._hangs = False  # it was waited for in vain: nobody waits as long again
-        self._thread: threading.Thread | None = None
+    def __init__(
+        self, name: str, kind: str, deadline: float, *, hint: str = "", owner: str = "", depth: int = 1, rest: str = ""
+    ):
+        self.name, self.kind, self.deadline, self.hint, self.owner = name, kind, deadline, hint, owner
+        self.depth, self.rest = depth, rest
+        self._jobs = _Jobs[T](self)
 
-    def submit(self, job: Callable[[], None], what: str) -> None:
-        """Queue a job. Blocks, up to the deadline, while the queue is full."""
+    def start(self, work: Callable[[], T], what: str) -> None:
+        """Queue `work`; `what` names it in messages. Waits, up to the deadline, while the queue is full."""
         self._raise_failure()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="burnish-run-folder", daemon=True)
-            self._thread.start()
-        with self._lock:
-            self._pending += 1
-        try:
-            with waiting("disk", "", f"room in the queue for {what}", self._deadline) as wait:
-                try:
-                    self._jobs.put((job, what), timeout=self._deadline)
-                except queue.Full:
-                    wait.overdue()
-                    raise
-        except queue.Full:
-            with self._lock:
-                self._pending -= 1
-            raise self._too_slow(what) from None
+        self._wait(lambda jobs: len(jobs.queue) < self.depth, f"room in the queue for {what}", what)
+        self._jobs.add(work, what)
 
-    def flush(self) -> None:
-        with waiting("disk", "", "the queued samples to be written", self._deadline) as wait, self._idle:
-            if not self._idle.wait_for(lambda: self._pending == 0, timeout=0 if self._hangs else self._deadline):
-                self._hangs = True
-                wait.overdue()
-                raise self._too_slow("the queued samples")
+    def outcome(self, *, wait: bool) -> T | None:
+        """What the last job returned, or raises what one raised; None where there is none, or without `wait` none yet.
+        With `wait`, all queued jobs are waited for."""
+        jobs = self._jobs
+        if jobs.running and not wait:
+            return None
+        what = self.rest or jobs.running
+        self._wait(lambda jobs: not jobs.running, what, what)
         self._raise_failure()
+        result, jobs.result = jobs.result, None
+        return result
 
-    def close(self) -> None:
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            try:
-                self.flush()
-            finally:
-                if self._pending == 0:  # otherwise the disk hangs, and so would we
-                    self._jobs.put(None)
-                    thread.join(timeout=self._deadline)
-        self._raise_failure()
+    def _wait(self, holds: "Callable[[_Jobs[T]], bool]", subject: str, what: str) -> None:
+        jobs = self._jobs
+        with jobs.changed:
+            if holds(jobs):
+                return
+        with waiting(self.kind, self.owner, subject, self.deadline) as wait:
+            with jobs.changed:
+                if jobs.changed.wait_for(lambda: holds(jobs), self.deadline):
+                    return
+            wait.overdue()
+        self._jobs = _Jobs(self)  # what hangs is given up: nobody waits for it again
+        raise self._too_slow(what, wait)
 
-    def _work(self) -> None:
-        while (item := self._jobs.get()) is not None:
-            job, what = item
-            try:
-                job()
-            except BaseException as error:  # noqa: BLE001 - handed to the owner, whatever it is
-                with self._lock:
-                    self._failure = self._failure or error
-                    if not isinstance(error, CheckpointError):
-                        error.add_note(f"while writing {what}")
-            finally:
-                with self._idle:
-                    self._pending -= 1
-                    self._idle.notify_all()
+    def _too_slow(self, what: str, wait: Wait) -> DeadlineError:
+        there = f" (where it is: {wait.stacks})" if wait.stacks else ""
+        return DeadlineError(
+            f"{what} has not ended within {self.deadline:g} s{there}: the disk is too slow or hangs. {self.hint}"
+        )
 
     def _raise_failure(self) -> None:
-        with self._lock:
-            failure, self._failure = self._failure, None
+        failure, self._jobs.failure = self._jobs.failure, None
         if failure is not None:
             raise failure
 
-    def _too_slow(self, what: str) -> DeadlineError:
-        return DeadlineError(
-            f"the run-folder writer has not written {what} within {self._deadline:g} s: the disk is too slow or hangs. "
-            "Name another folder with trainer.default_local_dir, or dump less often with trainer.rollout_dump_freq"
-        )
+
+class _Jobs(Generic[T]):
+    """What one thread works on; `running` names its job, "" where there is none."""
+
+    def __init__(self, owner: Background[T]):
+        self.owner = owner
+        self.changed = threading.Condition()
+        self.queue: deque[tuple[Callable[[], T], str]] = deque()
+        self.running = ""
+        self.result: T | None = None
+        self.failure: BaseException | None = None
+        self.thread: threading.Thread | None = None
+
+    def add(self, work: Callable[[], T], what: str) -> None:
+        with self.changed:
+            self.queue.append((work, what))
+            if not self.running:
+                self.running = what
+                self.thread = threading.Thread(target=self._work, name=self.owner.name, daemon=True)
+                self.thread.start()
+
+    def _work(self) -> None:
+        while True:
+            with self.changed:
+                work, self.running = self.queue.popleft() if self.queue else (None, "")
+                self.changed.notify_all()
+            if work is None:
+                return
+            try:  # the owner's wait ends with an error at the deadline
+                with waiting(self.owner.kind, "", self.running, self.owner.deadline, is_only_told=True):
+                    self.result = work()
+            except BaseException as error:  # noqa: BLE001 (handed to the owner, whatever it is)
+                if not isinstance(error, BurnishError):
+                    error.add_note(f"while {self.running}")
+                self.failure = self.failure or error

@@ -1,4 +1,4 @@
-"""The mlflow logger (`pip install burnish[mlflow]`): project_name is the experiment, experiment_name the run.
+"""The mlflow logger (the extra `mlflow`): project_name is the experiment, experiment_name the run.
 
 Where it logs to is MLflow's own setting (`MLFLOW_TRACKING_URI`). MLflow allows no `@` in a metric's name:
 `mean@4` is logged as `mean_at_4`.

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from burnish.config.explain import to_recipe, to_yaml
 from burnish.config.key import keys_of, read
 from burnish.errors import CheckpointError, ConfigError
-from burnish.tracking.background import BackgroundWriter
+from burnish.tracking.background import Background
 from burnish.tracking.disk import disk_problem, json_line, write_atomically
 from burnish.tracking.lock import FolderLock
 from burnish.tracking.watchdog import STACKS, STATUS
@@ -42,6 +42,8 @@ LEFT_BY_A_RUN = (
     CONFIG_FILE, RECIPE_FILE, "metrics.jsonl", "events.jsonl", "rollouts", "validation", "bad_steps", "tensorboard",
     "global_step_*", "latest_checkpointed_iteration.txt",
 )  # fmt: skip
+WRITE_DEADLINE_S = 600.0  # for samples to be written
+WRITE_HINT = "Name another folder with trainer.default_local_dir, or dump less often with trainer.rollout_dump_freq"
 BESIDE = (STATUS, STACKS)  # moved with these; alone they are of processes of this run, which are there before it begins
 
 
@@ -64,7 +66,9 @@ class RunFolder:
         self.validation = (
             writable_folder(validation, "trainer.validation_data_dir") if validation else self.path / "validation"
         )
-        self._writer = BackgroundWriter()
+        self._writer = Background[None](
+            "burnish-run-folder", "disk", WRITE_DEADLINE_S, hint=WRITE_HINT, depth=4, rest="writing the queued samples"
+        )
         self._lock = FolderLock(self.path)
         self._begun = False
         self._about: dict[str, str] = {}  # file name → text, until the run begins
@@ -123,7 +127,7 @@ class RunFolder:
 
     def _write_samples(self, path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         self.begin()
-        self._writer.submit(lambda: write_atomically(path, map(json_line, rows)), str(path))
+        self._writer.start(lambda: write_atomically(path, map(json_line, rows)), f"writing {path}")
 
     def resume(self, step: int) -> None:
         """The run goes on after `step`: samples of later steps are removed, for they are made again.
@@ -189,12 +193,12 @@ class RunFolder:
 
     def flush(self) -> None:
         """Return when all queued samples are on disk; raise what failed."""
-        self._writer.flush()
+        self._writer.outcome(wait=True)
 
     def close(self) -> None:
-        """Flush, stop the thread and let other runs write here. Calling it again does nothing."""
+        """Flush, and let other runs write here. Calling it again does nothing."""
         try:
-            self._writer.close()
+            self._writer.outcome(wait=True)
         finally:
             self._lock.release()
 

@@ -21,7 +21,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from burnish.errors import CheckpointError, ConfigError
+from burnish.errors import CheckpointError, ConfigError, install_command
 from burnish.tracking.base import Backend, RunFacts
 from burnish.tracking.jsonl import LineFile
 from burnish.tracking.run_folder import RunFolder
@@ -199,7 +199,7 @@ def check_loggers(names: Sequence[str]) -> None:
         if package and not is_installed(package):
             raise ConfigError(
                 f"trainer.logger={name}: the package {package} is not installed. Install it with "
-                f"`pip install burnish[{package}]`, or use another logger, e.g. trainer.logger=tensorboard"
+                f"`{install_command(package)}`, or use another logger, e.g. trainer.logger=tensorboard"
             )
 
 

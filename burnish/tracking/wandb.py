@@ -1,4 +1,4 @@
-"""The wandb logger (`pip install burnish[wandb]`): one wandb run per run folder, continued when the run is resumed."""
+"""The wandb logger (the extra `wandb`): one wandb run per run folder, continued when the run is resumed."""
 
 from collections.abc import Mapping
 from typing import Any

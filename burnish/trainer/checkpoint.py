@@ -24,7 +24,7 @@ from burnish.config.trainer import TrainerConfig
 from burnish.errors import CheckpointError, ConfigError, WorkerError
 from burnish.models.adapters import ADAPTER_WEIGHTS
 from burnish.models.folder import ENGINE, LATEST, MANIFEST, SHARDED, STEP_FOLDER, check_whole, shard_names
-from burnish.trainer.background import Background
+from burnish.tracking.background import Background
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,11 @@ class CheckpointStore:
         self.root = Path(root)
         self.keep = keep
         self.deadline_s = deadline_s
-        self._writer = Background[Path](deadline_s)
+        hint = (
+            "The previous checkpoint is whole, and the same command resumes from the newest. Raise "
+            "trainer.checkpoint_timeout, or name another folder with trainer.default_local_dir"
+        )
+        self._writer = Background[Path]("burnish-checkpoint", "checkpoint", deadline_s, hint=hint, owner="the trainer")
         self._umask = os.umask(0)  # it can be read only by being set, for all threads: here, before there are others
         os.umask(self._umask)
 

@@ -25,22 +25,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from burnish.agents.runner import GREEDY
 from burnish.algorithms.metrics import lengths
 from burnish.config import Needs, PPOConfig
 from burnish.config.rollout import RolloutConfig
 from burnish.controller import WorkerGroup
-from burnish.data.dataset import CustomDataset, RLDataset, collate
+from burnish.data.dataset import CustomDataset, RLDataset, collate, with_same_fields
 from burnish.data.files import Row
 from burnish.data.order import CustomOrder, Order
-from burnish.protocol import DataProto, object_column
+from burnish.protocol import DataProto
 from burnish.rollout.base import Sampling
 from burnish.tracking.timer import timed
 from burnish.trainer.augment import Augmentation
 from burnish.trainer.filter import GroupFilter
-from burnish.trainer.passes import with_row_numbers
+from burnish.trainer.passes import Passes, with_row_numbers
 from burnish.trainer.process_reward import outcomes
 from burnish.trainer.remote_rollouts import RemoteRollouts
 from burnish.trainer.reward_model import RULE_SCORE, RewardModel, model_metrics
@@ -53,14 +51,17 @@ from burnish.trainer.score import (
     with_observations,
 )
 from burnish.workers.rollout_metrics import with_speed
+from burnish.workers.rollouts import RoundSettings
+
+BeginPasses = Callable[[DataProto, dict[str, float]], Passes]
 
 
 @dataclass(frozen=True)
 class Round:
-    """Prompts that were drawn, and the state before."""
+    """Rows that were drawn, one for each trajectory, and the state before."""
 
     number: int
-    prompts: DataProto
+    rows: list[Row]
     position: int
     drawn: int
 
@@ -69,7 +70,8 @@ class Experience:
     """The prompt stream and what turns it into batches.
 
     `end` is the number of prompts to draw in all, None: endless; `last_step` is the last step of the run. `position` is
-    the place in the data.
+    the place in the data. `scores_apart`: the reward model has its own devices, so the passes of the other models over
+    a step's trajectories need not wait for it.
     """
 
     def __init__(
@@ -84,12 +86,11 @@ class Experience:
         last_step: int,
         augmentation: Augmentation,
         reward_model: RewardModel | None = None,
-        meanwhile: Callable[[DataProto, dict[str, float]], object] | None = None,
+        scores_apart: bool = False,
     ):
         self.config = config
-        # Called with a step's trajectories before the reward model, on devices of its own, scores them. Where groups
-        # are dropped by their scores it is not: what it begins would be in vain for most of them.
-        self.meanwhile = None if config.algorithm.filter_groups.enable else meanwhile
+        # Where groups are dropped by their scores, passes that began before would be wasted on most of them.
+        self.passes_first = scores_apart and not config.algorithm.filter_groups.enable
         self.dataset, self.order = dataset, order
         self.policy, self.manager, self.needs = policy, manager, needs
         self.reward_model = reward_model
@@ -99,37 +100,41 @@ class Experience:
         self.filter = GroupFilter(config, augmentation.event)
         self.end, self.last_step = end, last_step
         self.position = self.drawn = self.rounds = 0  # `rounds` counts those that were drawn, which numbers them
-        self.ahead: deque[Round] = deque()  # begun and not waited for, the oldest first
+        self.begun: deque[Round] = deque()  # and not waited for, the oldest first
 
     @property
     def epoch(self) -> int:
         """The pass over the data that the next prompt to be trained on belongs to."""
-        return self.order.epoch(self.ahead[0].position if self.ahead else self.position)
+        return self.order.epoch(self.begun[0].position if self.begun else self.position)
 
-    def draw(self, step: int, metrics: dict[str, float]) -> DataProto:
-        """The batch of training step `step`: at most train_batch_size groups of n samples, scored."""
+    def draw(
+        self, step: int, metrics: dict[str, float], begin_passes: BeginPasses = Passes
+    ) -> tuple[DataProto, Passes]:
+        """The batch of training step `step`: at most train_batch_size groups of n samples, scored; and the passes of
+        models over it, begun."""
         with timed(metrics, "update_weights"):
             self.policy.update_weights(step - 1)
-        drawn, position = self.drawn, self.position
+        drawn, position, passes = self.drawn, self.position, None
         if self.config.algorithm.filter_groups.enable:
             batch = self._rounds(step, metrics)
         else:
-            batch = self._round(self.config.data.train_batch_size, step, metrics)
+            begin_first = begin_passes if self.passes_first else None
+            batch, passes = self._round(self.config.data.train_batch_size, step, metrics, begin_first)
         metrics.update(score_metrics(batch) | self.augmentation.share(self.drawn - drawn, self.position - position))
         metrics.update(with_speed(metrics))
         if self.reward_model is not None:
             metrics.update(model_metrics(batch))
-        return batch
+        return batch, passes or begin_passes(batch, metrics)
 
     def state_dict(self) -> dict[str, Any]:
         """Without augmentation all prompts are the data's, and the position says how many."""
         buffer = self.augmentation.buffer
         augmented = {} if buffer is None else {"drawn": self.drawn, "augment": buffer.state_dict()}
-        return {"position": self.ahead[0].position if self.ahead else self.position, **augmented}
+        return {"position": self.begun[0].position if self.begun else self.position, **augmented}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.position, self.drawn = state["position"], drawn_of(state)
-        self.ahead.clear()
+        self.begun.clear()
         if self.augmentation.buffer is not None:
             self.augmentation.buffer.load_state_dict(state["augment"])
 
@@ -138,7 +143,7 @@ class Experience:
         limit = self.config.algorithm.filter_groups.max_num_gen_batches
         sieve, found_at = self.filter.start(), self._taken
         while sieve.missing:
-            batch = self._round(self.config.data.gen_batch_size, step, metrics)
+            batch, _ = self._round(self.config.data.gen_batch_size, step, metrics)
             if sieve.add(batch, self.filter.values(batch)):
                 found_at = self._taken
             self.filter.tell(sieve, step)
@@ -147,61 +152,43 @@ class Experience:
                 break
         return self.filter.finish(sieve, step, metrics)
 
-    def _round(self, size: int, step: int, metrics: dict[str, float]) -> DataProto:
+    def _round(
+        self, size: int, step: int, metrics: dict[str, float], begin_passes: BeginPasses | None = None
+    ) -> tuple[DataProto, Passes | None]:
         """The next `size` prompts, answered and scored. What a round reports is added to the step's metrics."""
-        rounds = self._new_rounds(size, step)
+        new = self._new_rounds(size, step)
         with timed(metrics, "gen"):
-            prompts, answered = self._answered(rounds)
+            for one in new:
+                settings = RoundSettings(one.number, self.sampling, "train", self.at_once)
+                self.policy.begin_sequences(one.rows, settings)
+            self.begun.extend(new)
+            oldest = self.begun.popleft()
+            answered: DataProto = self.policy.finish_sequences(oldest.number)
         for name, parts in answered.meta_info.pop("metrics", {}).items():  # of each worker
             metrics[name] = metrics.get(name, 0) + sum(parts)
-        batch = prompts.union(answered)
+        batch, passes = collate(oldest.rows).union(answered), None
         generated = int(lengths(batch.batch)[1].sum())
         metrics["perf/generated_tokens"] = metrics.get("perf/generated_tokens", 0) + generated
-        if self.meanwhile is not None:
+        if begin_passes is not None:
             with_row_numbers(batch)
-            self.meanwhile(batch, metrics)
+            passes = begin_passes(batch, metrics)
         with timed(metrics, "reward"):
             batch = self._scored(batch, metrics)
         self.augmentation.collect(batch, step, metrics)
-        return batch
+        return batch, passes
 
     def _new_rounds(self, size: int, step: int) -> list[Round]:
         """Draw the rounds to begin now: the one to wait for, unless it is on its way, and those that run ahead."""
-        if not self.config.staleness:
-            return [self._next_round(size)]
-        # Where a step takes one round, there is none for a step after the last.
         wanted = 1 + self.config.staleness
-        if not self.config.algorithm.filter_groups.enable:
+        # Where a step takes one round, there is none for a step after the last.
+        if self.config.staleness and not self.config.algorithm.filter_groups.enable:
             wanted = min(wanted, 1 + self.last_step - step)
         new: list[Round] = []
-        while len(self.ahead) + len(new) < wanted and (self.end is None or self.drawn < self.end):
-            new.append(self._next_round(size))
+        while len(self.begun) + len(new) < wanted and (self.end is None or self.drawn < self.end):
+            self.rounds += 1
+            position, drawn = self.position, self.drawn
+            new.append(Round(self.rounds, self._next_rows(size), position, drawn))
         return new
-
-    def _answered(self, new: list[Round]) -> tuple[DataProto, DataProto]:
-        """Begin the new rounds and wait for the oldest there is: its prompts, and what was generated for them."""
-        if not self.config.staleness:
-            [only] = new
-            return only.prompts, self.policy.generate_sequences(only.prompts, self.sampling, "train", self.at_once)
-        for one in new:
-            self.policy.begin_sequences(one.prompts, one.number, self.sampling, "train", self.at_once)
-            self.ahead.append(one)
-        oldest = self.ahead.popleft()
-        return oldest.prompts, self.policy.finish_sequences(oldest.number)
-
-    def _next_round(self, size: int) -> Round:
-        position, drawn = self.position, self.drawn
-        self.rounds += 1
-        return Round(self.rounds, self._with_samples(self._next_prompts(size)), position, drawn)
-
-    def _with_samples(self, prompts: DataProto) -> DataProto:
-        """n rows for each prompt, numbered, and after them its greedy row where a baseline is needed."""
-        n, greedy = self.config.actor_rollout_ref.rollout.n, self.needs.greedy_baseline
-        rows = prompts.repeat(n + greedy, interleave=True)
-        rows.non_tensor_batch["sample"] = _sample_numbers(rows.non_tensor_batch["uid"])
-        if greedy:
-            rows.non_tensor_batch[GREEDY] = object_column(rows.non_tensor_batch["sample"] == n)
-        return rows
 
     def _scored(self, batch: DataProto, metrics: dict[str, float]) -> DataProto:
         """The samples that could be scored, with their scores as the algorithm is to see them."""
@@ -221,22 +208,28 @@ class Experience:
     @property
     def _taken(self) -> int:
         """Prompts drawn so far, without those that are on their way."""
-        return self.ahead[0].drawn if self.ahead else self.drawn
+        return self.begun[0].drawn if self.begun else self.drawn
 
     @property
     def _pass_length(self) -> int:
         """Prompts in the pass over the data that the next one belongs to."""
         return self.order.start(self.epoch + 1) - self.order.start(self.epoch)
 
-    def _next_prompts(self, size: int) -> DataProto:
+    def _next_rows(self, size: int) -> list[Row]:
+        """n rows for each of the next prompts, numbered, and after them its greedy row where a baseline is needed."""
         size = size if self.end is None else min(size, self.end - self.drawn)
         proposed = self.augmentation.take(size)
         positions = range(self.position, self.position + size - len(proposed))
-        rows = _mixed(proposed, [self.dataset[self.order.index(position)] for position in positions])
+        mixed = _mixed(proposed, [self.dataset[self.order.index(position)] for position in positions])
+        n, greedy = self.config.actor_rollout_ref.rollout.n, self.needs.greedy_baseline
         # The uid is the place in the stream of drawn prompts: a row drawn twice makes two groups.
-        rows = [{**row, "uid": uid} for uid, row in enumerate(rows, self.drawn)]
+        rows = [
+            {**row, "uid": uid, "sample": sample, **({GREEDY: sample == n} if greedy else {})}
+            for uid, row in enumerate(with_same_fields(mixed), self.drawn)
+            for sample in range(n + greedy)
+        ]
         self.position, self.drawn = positions.stop, self.drawn + size
-        return collate(rows)
+        return rows
 
 
 def drawn_of(state: Mapping[str, Any]) -> int:
@@ -263,13 +256,3 @@ def _mixed(some: list[Row], others: list[Row]) -> list[Row]:
     """Both lists in their order, spread evenly, so that mini-batches of adjacent rows hold the same mixture."""
     placed = [((i + 0.5) / len(part), row) for part in (some, others) for i, row in enumerate(part)]
     return [row for _, row in sorted(placed, key=lambda place: place[0])]
-
-
-def _sample_numbers(uids: np.ndarray) -> np.ndarray:
-    """0, 1, … within each group."""
-    seen: dict[int, int] = {}
-    numbers = np.empty(len(uids), dtype=object)
-    for i, uid in enumerate(uids):
-        numbers[i] = seen.get(uid, 0)
-        seen[uid] = numbers[i] + 1
-    return numbers

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from burnish.algorithms.preference import agreement, bradley_terry
-from burnish.algorithms.tally import Mean, Metrics
+from burnish.algorithms.tally import Metrics, part_of_mean
 from burnish.config import Loaded, RMConfig
 from burnish.data.chat import ChatRenderer, special_ids
 from burnish.data.preference import PreferenceDataset, PreferencePair
@@ -144,7 +144,7 @@ def rewards(forward: Forward, rows: DataProto) -> tuple[Tensor, Tensor]:  # (B,)
 
 def means(values: Mapping[str, Tensor]) -> Metrics:
     """The values of some pairs as parts of a mean over pairs."""
-    return {name: Mean(value.detach().double().sum(), float(len(value))) for name, value in values.items()}
+    return {name: part_of_mean(value.detach().double().sum(), float(len(value))) for name, value in values.items()}
 
 
 def train(loaded: Loaded[RMConfig]) -> None:

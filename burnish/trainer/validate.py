@@ -1,9 +1,9 @@
 """Validation: the policy answers held-out prompts, and the answers are scored by rule.
 
-Rows that only a reward model scores are reported by themselves, as `rm_score`: such a score and a rule's are no figures
-of one kind, so they are never averaged into one `reward`.
+Rows that only a reward model scores are reported by themselves, as `rm_score`: such a score and a rule's are of
+different kinds, so they are never averaged into one `reward`.
 
-Consumes the validation rows; hands on `val-core/…` and `val-aux/…` figures and writes every answer to
+Consumes the validation rows; hands on `val-core/…` and `val-aux/…` metrics and writes every answer to
 `validation/<step>.jsonl`. Its noise has a namespace of its own, and what answers propose to train on (`new_prompts`) is
 left unread, so how often a run validates cannot change what it trains on.
 """
@@ -19,17 +19,18 @@ from burnish.algorithms.validation import validation_metrics
 from burnish.config import PPOConfig
 from burnish.config.rollout import RolloutConfig
 from burnish.controller import WorkerGroup
-from burnish.data.dataset import CustomDataset, RLDataset, collate
+from burnish.data.dataset import CustomDataset, RLDataset, collate, with_same_fields
+from burnish.data.files import Row
 from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import ScoreResult
 from burnish.rollout.base import Sampling
 from burnish.tracking import RunFolder
-from burnish.trainer.agent_metrics import agent_metrics
 from burnish.trainer.experience import training_sampling
 from burnish.trainer.remote_rollouts import RemoteRollouts
-from burnish.trainer.report import sample_rows
+from burnish.trainer.report import agent_metrics, sample_rows
 from burnish.trainer.reward_model import PRECOMPUTED, RewardModel, models_alone
 from burnish.trainer.score import score, scores_at_once
+from burnish.workers.rollouts import RoundSettings
 
 BY_MODEL = "scored_by_model"  # column of a batch: whether the row's score is the reward model's alone
 
@@ -50,16 +51,17 @@ class Validator:
         self.config, self.dataset = config, dataset
         self.policy, self.manager = policy, manager
         self.tokenizer, self.folder, self.reward_model = tokenizer, folder, reward_model
-        self.sampling = validation_sampling(config.actor_rollout_ref.rollout)
-        self.at_once = scores_at_once(manager, config)
+        sampling = validation_sampling(config.actor_rollout_ref.rollout)
+        self.round = RoundSettings(0, sampling, "val", scores_at_once(manager, config))  # training's begin at 1
 
     def __call__(self, step: int) -> dict[str, float]:
-        """The figures at this step."""
+        """The metrics at this step."""
         metrics: dict[str, float] = {}
         self.policy.update_weights(step)
         batches = []
-        for prompts in self._prompts():
-            answered = prompts.union(self.policy.generate_sequences(prompts, self.sampling, "val", self.at_once))
+        for rows in self._batches():
+            self.policy.begin_sequences(rows, self.round)
+            answered = collate(rows).union(self.policy.finish_sequences(self.round.number))
             for name, parts in answered.meta_info.pop("metrics", {}).items():
                 if name.startswith("failures/"):
                     metrics[name] = metrics.get(name, 0.0) + sum(parts)
@@ -72,9 +74,9 @@ class Validator:
         self.folder.write_validation(step, samples)
         counts = {f"val-{name}": value for name, value in metrics.items() if value and not name.startswith("timing")}
         reported = agent_metrics([metrics for batch in batches for metrics in batch.non_tensor_batch["agent_metrics"]])
-        return counts | {f"val-{name}": value for name, value in reported.items()} | self._figures(batches)
+        return counts | {f"val-{name}": value for name, value in reported.items()} | self._metrics(batches)
 
-    def _prompts(self) -> Iterator[DataProto]:
+    def _batches(self) -> Iterator[list[Row]]:
         n = self.config.actor_rollout_ref.rollout.val_kwargs.n
         numbers = np.arange(len(self.dataset))
         if self.config.data.validation_shuffle:
@@ -82,10 +84,10 @@ class Validator:
         size = self.config.data.val_batch_size or len(numbers)
         for start in range(0, len(numbers), size):
             chosen = numbers[start : start + size].tolist()
-            rows = [{**self.dataset[i], "uid": i, "sample": k} for i in chosen for k in range(n)]
-            yield collate(rows)
+            rows = with_same_fields([self.dataset[i] for i in chosen])
+            yield [{**row, "uid": i, "sample": k} for i, row in zip(chosen, rows, strict=True) for k in range(n)]
 
-    def _figures(self, batches: list[DataProto]) -> dict[str, float]:
+    def _metrics(self, batches: list[DataProto]) -> dict[str, float]:
         sources, uids, infos = [], [], []
         for batch in batches:
             columns = batch.non_tensor_batch

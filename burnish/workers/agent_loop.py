@@ -8,15 +8,16 @@ clients.
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 from burnish.config import PPOConfig
 from burnish.controller import Dispatch, Worker, register
 from burnish.errors import WorkerError
+from burnish.loop_thread import run_to_end
 from burnish.models.loading import load_tokenizer
 from burnish.protocol import DataProto
-from burnish.rollout.base import Sampling, run_to_end
-from burnish.rollout.replicas import Peer, Replicas
-from burnish.workers.rollouts import Rollouts
+from burnish.rollout.replicas import ReplicaPeer, Replicas
+from burnish.workers.rollouts import Rollouts, RoundSettings
 from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS
 
 
@@ -26,10 +27,10 @@ class AgentLoopWorker(Worker):
     def __init__(self, config: PPOConfig, total_steps: int):
         self.config = config
         self.rollouts: Rollouts | None = None
-        self._ahead: dict[int, tuple[set[int], str]] = {}  # round → its prompts, and their namespace
+        self._begun: dict[int, tuple[set[int], str]] = {}  # round → its prompts, and their namespace
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def connect(self, peers: Sequence[Peer]) -> None:
+    def connect(self, peers: Sequence[ReplicaPeer]) -> None:
         """Meet the replicas, which can take requests from now on. Again after their group was made anew."""
         self.close()
         model = self.config.actor_rollout_ref.model
@@ -38,23 +39,12 @@ class AgentLoopWorker(Worker):
         self.rollouts = Rollouts(share_of(self.config, self.world_size), tokenizer, self.replicas)
 
     @register(dispatch_mode=GROUPED_ROLLOUTS)
-    def generate_sequences(
-        self, prompts: DataProto, sampling: Sampling, namespace: str, score: bool, total: int | None = None
-    ) -> DataProto:
-        """As `Rollouts.generate`, for this worker's groups of a batch of `total` rows."""
-        rollouts = self._connected()
-        try:
-            return rollouts.generate(prompts, sampling, namespace, score, total)
-        finally:
-            self.replicas.forget(_uids(prompts), namespace)
-
-    @register(dispatch_mode=GROUPED_ROLLOUTS)
     def begin_sequences(
-        self, prompts: DataProto, number: int, sampling: Sampling, namespace: str, score: bool, total: int | None = None
+        self, rows: Sequence[dict[str, Any]], settings: RoundSettings, total: int | None = None
     ) -> None:
-        """Begin what `generate_sequences` does, beside whatever else this worker does."""
-        self._connected().begin(number, prompts, sampling, namespace, score, total)
-        self._ahead[number] = _uids(prompts), namespace
+        """As `Rollouts.begin`, for this worker's groups of a batch of `total` rows."""
+        self._connected().begin(rows, settings, total)
+        self._begun[settings.number] = {row["uid"] for row in rows}, settings.namespace
 
     @register(dispatch_mode=BEGUN_ROLLOUTS)
     def finish_sequences(self, number: int) -> DataProto | None:
@@ -63,7 +53,7 @@ class AgentLoopWorker(Worker):
         try:
             return rollouts.finish(number)
         finally:
-            self.replicas.forget(*self._ahead.pop(number, ((), "")))
+            self.replicas.forget(*self._begun.pop(number, ((), "")))
 
     def _connected(self) -> Rollouts:
         if self.rollouts is None:
@@ -76,10 +66,6 @@ class AgentLoopWorker(Worker):
         rollouts, self.rollouts = self.rollouts, None
         if rollouts is not None:
             rollouts.close()
-
-
-def _uids(prompts: DataProto) -> set[int]:
-    return set(prompts.non_tensor_batch["uid"].tolist())
 
 
 def share_of(config: PPOConfig, workers: int) -> PPOConfig:

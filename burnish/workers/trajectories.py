@@ -13,9 +13,8 @@ generation runs ahead of training. Besides the tensors, a row gets
     agent_metrics    the metrics of its agent loop
     new_prompts      {"agent": the rows that its agent loop proposes to train on}, {} where it proposes none
 
-`joined` makes one batch of several, scored or not. `ROLLOUT_ROWS` is how a call that returns such batches is split over
-several workers, and their batches joined; `GROUPED_ROLLOUTS` splits it between prompts only, which pads nothing.
-`BEGUN_ROLLOUTS` joins what such calls began.
+`joined` makes one batch of several, scored or not. `GROUPED_ROLLOUTS` is how rows are split over several workers,
+between prompts only; `BEGUN_ROLLOUTS` joins the batches of what such calls began, and `ROLLOUTS` does both.
 """
 
 import itertools
@@ -28,7 +27,8 @@ import torch.nn.functional as F
 
 from burnish.agents.runner import Trajectory
 from burnish.controller import DispatchPair
-from burnish.controller.dispatch import Call, Split, joined_rows, rows_to_each, same_to_all
+from burnish.controller.dispatch import CallSplit, WorkerCall, as_list, joined_rows, same_to_all
+from burnish.data.files import Row
 from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import NEW_PROMPTS, TURN_REWARDS, proposed_by
 from burnish.rewards.request import FACTS, facts_of, loop_result
@@ -77,37 +77,33 @@ def joined(batches: Sequence[DataProto]) -> DataProto:
     return DataProto.concat(whole)
 
 
-def join_batches(split: Split, outputs: list[Any]) -> DataProto | None:
-    """The workers' batches as one, without the rows that the call was padded with."""
-    complete = all(isinstance(output, DataProto) and output.batch is not None for output in outputs)
-    return joined_rows(split, _of_one_width(outputs) if complete else outputs)
-
-
-def groups_to_each(world_size: int, /, prompts: DataProto, *args: Any, **kwargs: Any) -> Split:
-    """`prompts` is cut where no uid has rows on both sides; the parts have about as many prompts, in their order.
+def groups_to_each(world_size: int, /, rows: Sequence[Row], *args: Any, **kwargs: Any) -> CallSplit:
+    """`rows` is cut where no uid has rows on both sides; the parts have about as many prompts, in their order.
 
     Other arguments go to all as they are, and with them `total`, the rows of all parts. With fewer prompts than
     workers, the last workers get no call.
     """
-    uids = prompts.non_tensor_batch["uid"].tolist()
+    uids = [row["uid"] for row in rows]
     last = {uid: row for row, uid in enumerate(uids)}
     ends = itertools.accumulate((last[uid] for uid in uids), max)  # of all that has begun by each row
     cuts = [row + 1 for row, end in enumerate(ends) if row == end]  # after each prompt, the last one included
     count = max(min(world_size, len(cuts)), 1)
     edges = [0, *(cuts[len(cuts) * part // count - 1] for part in range(1, count)), len(uids)]
     rest = {**kwargs, "total": len(uids)}
-    parts = [prompts.slice(start, stop) for start, stop in itertools.pairwise(edges)]
-    return Split([Call((part, *args), dict(rest)) for part in parts], rows=len(uids))
+    parts = [rows[start:stop] for start, stop in itertools.pairwise(edges)]
+    return CallSplit([WorkerCall((part, *args), dict(rest)) for part in parts], rows=len(uids))
 
 
-def join_begun(split: Split, outputs: list[Any]) -> DataProto | None:
+def join_begun(split: CallSplit, outputs: list[Any]) -> DataProto | None:
     """The batches that workers had begun, as one; a worker that was given no rows has none."""
-    return join_batches(split, [output for output in outputs if output is not None])
+    there = [output for output in outputs if output is not None]
+    complete = all(isinstance(output, DataProto) and output.batch is not None for output in there)
+    return joined_rows(split, _of_one_width(there) if complete and there else there)
 
 
-ROLLOUT_ROWS = DispatchPair(rows_to_each, join_batches)
+GROUPED_ROLLOUTS = DispatchPair(groups_to_each, as_list)
 BEGUN_ROLLOUTS = DispatchPair(same_to_all, join_begun)
-GROUPED_ROLLOUTS = DispatchPair(groups_to_each, join_batches)
+ROLLOUTS = DispatchPair(groups_to_each, join_begun)
 
 
 def _of_one_width(batches: Sequence[DataProto]) -> list[DataProto]:

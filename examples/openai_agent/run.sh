@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# GRPO on the calls of a plain program, agent.py, which uses the OpenAI client (pip install openai).
+# GRPO on the calls of a plain program, agent.py, which uses the OpenAI client (pip install -c constraints.txt openai).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 exec "$here/../grpo.sh" \

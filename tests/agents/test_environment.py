@@ -7,7 +7,7 @@ import pytest
 from burnish import waits
 from burnish.agents.environment import CLOSE_S, Environment
 from burnish.data.chat import ChatRenderer
-from burnish.rollout.base import run_to_end
+from burnish.loop_thread import run_to_end
 from burnish.search.client import RetrieverClient
 
 TOOLS = "tools:\n  - name: calculator\n  - name: search\n"

@@ -355,7 +355,7 @@ def test_tools_have_their_time_to_close_where_trajectories_have_a_thread(scripte
     """What is slow to close is given up by the environment with a warning, never by the thread with an error."""
     config.trainer.async_rollout.enable, config.trainer.async_rollout.staleness = True, 1
     runner = scripted()[0]
-    assert runner._thread.close_s > runner_module.CANCELLED_S + CLOSE_S
+    assert runner._loop.close_s > runner_module.CANCELLED_S + CLOSE_S
 
 
 def test_inside_a_running_event_loop(scripted, make_rows):

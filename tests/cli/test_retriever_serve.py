@@ -12,6 +12,7 @@ import pytest
 
 from burnish.cli import retriever_serve as command
 from burnish.cli.main import main
+from burnish.errors import install_command
 from burnish.search import server
 
 ROOT = Path(__file__).parents[2]
@@ -81,8 +82,7 @@ def test_without_its_packages_the_extra_is_named(monkeypatch, capsys):
     monkeypatch.setattr(command, "find_spec", lambda name: None)
     assert main([*SERVE, "--index", "x"]) == 2
     assert (
-        "needs the package fastapi and uvicorn; install it with pip install 'burnish[search]'"
-        in capsys.readouterr().err
+        f"needs the package fastapi and uvicorn; install it with {install_command('search')}" in capsys.readouterr().err
     )
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from burnish.cli import serve as command
 from burnish.cli.main import main
+from burnish.errors import install_command
 from burnish.rollout.hosted import spec
 from burnish.serving import server
 from burnish.serving.loading import ModelOptions, own_name, pick_dtype
@@ -84,7 +85,7 @@ def test_without_its_packages_the_extra_is_named(monkeypatch, capsys):
     monkeypatch.setattr(command, "find_spec", lambda name: None)
     assert main(["serve", NANO]) == 2
     assert (
-        "needs the package fastapi and uvicorn; install it with pip install 'burnish[serve]'" in capsys.readouterr().err
+        f"needs the package fastapi and uvicorn; install it with {install_command('serve')}" in capsys.readouterr().err
     )
 
 

@@ -63,9 +63,7 @@ def test_a_kind_in_kl_penalty_is_no_other_spelling(make):
 
 @pytest.mark.parametrize(
     ("keys", "capability"),
-    [
-        ({"model_engine": "megatron"}, "training with Megatron-core (asked for by actor_rollout_ref.actor.strategy"),
-    ],
+    [({"model_engine": "megatron"}, "training with Megatron-core (asked for by actor_rollout_ref.actor.strategy")],
 )
 def test_other_spellings_of_what_is_not_there_yet(make, keys, capability):
     with pytest.raises(NotAvailable) as error:
@@ -210,13 +208,7 @@ def test_what_is_the_default_anyway_is_taken(make, keys):
 
 
 def test_keys_without_effect_are_named_once_per_reason(make):
-    built = make(
-        {
-            f"{ROLLOUT}.load_format": "dummy",
-            f"{ROLLOUT}.mode": "sync",
-            f"{ACTOR}.strategy": "fsdp2",
-        }
-    )
+    built = make({f"{ROLLOUT}.load_format": "dummy", f"{ROLLOUT}.mode": "sync", f"{ACTOR}.strategy": "fsdp2"})
     assert built.notices == [
         f"no effect: {ACTOR}.strategy (several processes share a model by FSDP2, and one holds it whole)",
         f"no effect: {ROLLOUT}.mode (every engine serves each trajectory by itself)",

@@ -1,6 +1,7 @@
 """Processes: which executor runs, what pools there are, what cannot be shared out, and the plan of one process."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ from burnish.config.memory import gib
 from burnish.config.placement import Split, agent_processes, describe, pool_of, pools_of, split_of
 from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, REWARD_MODEL
 from burnish.config.rules.cluster import devices
-from burnish.errors import ConfigError, NotAvailable
+from burnish.errors import ConfigError, NotAvailable, install_command
 from tests.config.test_plan import Sizes, sizes, value
 
 ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
@@ -64,7 +65,7 @@ def test_more_than_one_process_is_ray(finish, keys, reason):
 def test_ray_that_is_not_installed_is_told_with_the_command(finish, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else found(name))
-    with pytest.raises(ConfigError, match=r"^trainer\.n_gpus_per_node: .*`pip install 'burnish\[ray\]'`"):
+    with pytest.raises(ConfigError, match=rf"^trainer\.n_gpus_per_node: .*`{re.escape(install_command('ray'))}`"):
         finish({PER_NODE: 2})
     finish()
 

@@ -32,9 +32,7 @@ def test_ppo_with_a_critic(load):
     assert config.algorithm.use_kl_in_reward is True
     assert config.critic.ppo_mini_batch_size == 4
     assert config.trainer.logger == ["console"]
-    assert notices == [
-        "algorithm.use_kl_in_reward=true, because algorithm.kl_ctrl.kl_coef=0.001 is set",
-    ]
+    assert notices == ["algorithm.use_kl_in_reward=true, because algorithm.kl_ctrl.kl_coef=0.001 is set"]
 
 
 def test_grpo_without_a_group_size(load):
@@ -115,10 +113,7 @@ def test_lines_that_run(load, line, needs):
 
 @pytest.mark.parametrize(
     ("line", "capability"),
-    [
-        ("model_engine=megatron", "Megatron-core"),
-        ("actor_rollout_ref.actor.strategy=megatron", "Megatron-core"),
-    ],
+    [("model_engine=megatron", "Megatron-core"), ("actor_rollout_ref.actor.strategy=megatron", "Megatron-core")],
 )
 def test_lines_that_wait_for_a_capability(load, line, capability):
     with pytest.raises(NotAvailable) as error:

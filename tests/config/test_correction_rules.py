@@ -63,8 +63,7 @@ def test_without_any_key_the_gap_is_measured_and_nothing_is_said(settle):
 
 
 @pytest.mark.parametrize(
-    ("keys", "asked"),
-    [({"rollout_is": "sequence"}, "rollout_is=sequence"), (REJECT, "rollout_rs=token_k1")],
+    ("keys", "asked"), [({"rollout_is": "sequence"}, "rollout_is=sequence"), (REJECT, "rollout_rs=token_k1")]
 )
 def test_a_correction_that_was_chosen_switches_itself_on(settle, keys, asked):
     config, notices = settle(keys)

@@ -36,8 +36,7 @@ def test_spec_and_class_agree(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [("vllm", ("burnish[vllm]", "docs/vllm.md")), ("sglang", ("docs/sglang.md",))],
+    ("name", "words"), [("vllm", ("burnish[vllm]", "docs/vllm.md")), ("sglang", ("docs/sglang.md",))]
 )
 def test_missing_package_is_named_with_how_to_install_it(finish, installed, name, words):
     installed(None)

@@ -269,10 +269,7 @@ def test_a_sweep_over_names_keeps_them():
     [
         (["trainer.seed=3,4", "trainer.experiment_name=mr"], ["mr-seed_3", "mr-seed_4"]),
         (["actor_rollout_ref.actor.optim.lr=1e-6,1e-5"], ["run-lr_1e-06", "run-lr_1e-05"]),
-        (
-            ["actor_rollout_ref.actor.optim.lr=1e-6,1e-5", "critic.optim.lr=1e-5"],
-            ["run-lr_1e-06", "run-lr_1e-05"],
-        ),
+        (["actor_rollout_ref.actor.optim.lr=1e-6,1e-5", "critic.optim.lr=1e-5"], ["run-lr_1e-06", "run-lr_1e-05"]),
         (
             ["actor_rollout_ref.actor.optim.lr=1,2", "critic.optim.lr=3,4"],
             [

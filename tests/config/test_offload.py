@@ -34,14 +34,8 @@ def test_what_can_be_moved_is_taken_without_a_word(finish):
         ({f"{REF}.param_offload": True}, "no KL term reads the reference"),
         (KL | {f"{REF}.param_offload": True, "actor_rollout_ref.model.lora_rank": 8}, "with LoRA the reference is"),
         (KL | {f"{REF}.optimizer_offload": True}, "the reference is not trained"),
-        (
-            JUDGE | {"reward_model.model.enable_activation_offload": True},
-            "the reward model is not trained",
-        ),
-        (
-            JUDGE | {"reward_model.model.fsdp_config.optimizer_offload": True},
-            "the reward model is not trained",
-        ),
+        (JUDGE | {"reward_model.model.enable_activation_offload": True}, "the reward model is not trained"),
+        (JUDGE | {"reward_model.model.fsdp_config.optimizer_offload": True}, "the reward model is not trained"),
     ],
 )
 def test_what_moves_nothing_is_said(finish, keys, reason):

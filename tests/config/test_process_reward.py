@@ -53,15 +53,9 @@ def test_finalising_twice_changes_nothing(finish):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        (
-            {"process_reward.enable": False},
-            "process_reward.enable=false: algorithm.adv_estimator=prime needs",
-        ),
+        ({"process_reward.enable": False}, "process_reward.enable=false: algorithm.adv_estimator=prime needs"),
         ({"process_reward.mini_batch_size": 3}, "is not a multiple of process_reward.mini_batch_size=3: .* 2 and 4"),
-        (
-            {"process_reward.mini_batch_size": 32},
-            "process_reward.mini_batch_size=32 is more than data.train_batch",
-        ),
+        ({"process_reward.mini_batch_size": 32}, "process_reward.mini_batch_size=32 is more than data.train_batch"),
         (
             {"algorithm.reward_gt_coef": 0, "algorithm.reward_dpo_coef": 0},
             "algorithm.reward_gt_coef=0 with algorithm.reward_dpo_coef=0: every advantage would be 0",

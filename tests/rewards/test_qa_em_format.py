@@ -1,4 +1,4 @@
-"""Rewards for the form of a searching response, against the recorded figures and beyond them."""
+"""Rewards for the form of a searching response, against the recorded scores and beyond them."""
 
 import json
 import re

@@ -1,13 +1,14 @@
 """reasoning_gym: the package's own verifiers, and what is kept from them."""
 
 import json
+import re
 import sys
 import time
 
 import pytest
 
 from burnish.data.tasks.reasoning_gym import generate
-from burnish.errors import ConfigError
+from burnish.errors import ConfigError, install_command
 from burnish.rewards.scores import reasoning_gym
 from burnish.rewards.scores.reasoning_gym import check, compute_score, reference
 from burnish.rewards.scores.reasoning_gym_guards import GUARDS, REFUSED
@@ -200,7 +201,7 @@ def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     monkeypatch.setitem(sys.modules, "reasoning_gym.factory", None)
     reasoning_gym._verifier.cache_clear()
-    message = r"reasoning-gym is not installed: pip install 'burnish\[reasoning-gym\]'"
+    message = re.escape(f"reasoning-gym is not installed: {install_command('reasoning-gym')}")
     for call in (check, lambda *given: compute_score("<answer>3</answer>", *given, "reasoning_gym/chain_sum")):
         with pytest.raises(ConfigError, match=message):
             call("3", {"metadata": "{}"})

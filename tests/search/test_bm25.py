@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import Stemmer
 
-from burnish.errors import DataError
+from burnish.errors import DataError, install_command
 from burnish.search import bm25_build
 from burnish.search.bm25 import K1, B, BM25Ranker, terms
 from burnish.search.index import IndexOptions, build_index
@@ -130,7 +130,7 @@ def test_without_its_packages_the_extra_is_named():
         "    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == "BM25 needs the package bm25s; pip install 'burnish[search]'\n", done.stderr
+    assert done.stdout == f"BM25 needs the package bm25s; {install_command('search')}\n", done.stderr
 
 
 def test_jax_is_left_alone(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from burnish.cli.main import main
-from burnish.errors import DataError
+from burnish.errors import DataError, install_command
 from burnish.search import faiss_index
 from burnish.search.dense import DenseRanker
 from burnish.search.encoder_settings import EncoderOptions
@@ -109,5 +109,5 @@ def test_without_faiss_the_extra_is_named_before_any_work(tmp_path, encoder, mon
         monkeypatch.delattr(f"burnish.search.{name}", raising=False)
     flags = ["--corpus", str(corpus), "--output", str(tmp_path / "index"), "--encoder", str(encoder)]
     assert main(["retriever", "index", *flags]) == 2
-    assert "dense retrieval needs the package faiss-cpu; pip install 'burnish[dense]'" in capsys.readouterr().err
+    assert f"dense retrieval needs the package faiss-cpu; {install_command('dense')}" in capsys.readouterr().err
     assert not (tmp_path / "index/passages").exists()

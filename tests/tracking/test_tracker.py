@@ -3,12 +3,13 @@
 import json
 import math
 import os
+import re
 import threading
 
 import numpy as np
 import pytest
 
-from burnish.errors import CheckpointError, ConfigError
+from burnish.errors import CheckpointError, ConfigError, install_command
 from burnish.tracking.jsonl import JsonlBackend, read_lines, read_metrics
 from burnish.tracking.run_folder import RunFolder
 from burnish.tracking.tracker import Tracker, check_loggers
@@ -150,7 +151,7 @@ def test_unknown_logger_names_the_nearest(trainer, folder):
 def test_missing_package_is_found_before_training(name, trainer, folder, monkeypatch):
     monkeypatch.setattr("burnish.tracking.tracker.importlib.util.find_spec", lambda package: None)
     trainer.logger = [name]
-    with pytest.raises(ConfigError, match=rf"trainer\.logger={name}: .*pip install burnish\[{name}\]"):
+    with pytest.raises(ConfigError, match=rf"trainer\.logger={name}: .*{re.escape(install_command(name))}"):
         Tracker(trainer, folder)
 
 

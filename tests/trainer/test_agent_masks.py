@@ -114,14 +114,14 @@ def placed(batch):
     ],
 )
 def test_rewards_reach_the_last_token_of_their_turn(begin, rewards, first, second):
-    batch = begin(*GRPO, f"{REWARDS}={rewards}").experience.draw(1, {})
+    batch = begin(*GRPO, f"{REWARDS}={rewards}").experience.draw(1, {})[0]
     assert placed(batch) == [first, second] * 4
 
 
 @pytest.mark.parametrize(("rewards", "first"), [("trajectory", [0, 0, 10]), ("both", [0.25, 0.25, 10])])
 def test_a_manager_of_the_users_own_places_the_score(begin, rewards, first):
     Path("tens.py").write_text(MANAGER)
-    batch = begin(*GRPO, f"{REWARDS}={rewards}", "reward_model.reward_manager=tens.py:Tens").experience.draw(1, {})
+    batch = begin(*GRPO, f"{REWARDS}={rewards}", "reward_model.reward_manager=tens.py:Tens").experience.draw(1, {})[0]
     assert placed(batch)[::2] == [first] * 4
 
 
@@ -143,7 +143,7 @@ def test_a_loop_of_the_users_own_gives_rewards(build_trainer, roomy, monkeypatch
     monkeypatch.setattr("burnish.agents.base._registered", {})
     trainer = build_trainer(*TOOLS, *GRPO, f"actor_rollout_ref.model.path={roomy}",
                             "actor_rollout_ref.rollout.agent.agent_loop_config_path=loops.yaml")  # fmt: skip
-    assert placed(trainer.experience.draw(1, {})) == [expected] * 8
+    assert placed(trainer.experience.draw(1, {})[0]) == [expected] * 8
     trainer.close()
 
 
@@ -153,7 +153,7 @@ def test_the_turns_of_an_interaction_are_rewarded(build_trainer, roomy, monkeypa
     write_parquet([question("2+2?", interaction_kwargs=kwargs)] * 4, "train.parquet")
     follow(monkeypatch, lambda asked: f"#### {[3, 4][asked.turn]}")
     trainer = build_trainer(*TOOLS, *GRPO, f"actor_rollout_ref.model.path={roomy}", f"{REWARDS}=turn")
-    assert placed(trainer.experience.draw(1, {})) == [[0, 1]] * 8
+    assert placed(trainer.experience.draw(1, {})[0]) == [[0, 1]] * 8
     trainer.close()
 
 
@@ -161,7 +161,7 @@ def test_rewards_of_turns_are_discounted_back_over_the_policys_tokens_alone(begi
     """GAE over a response with gaps: the return at the end of turn one is what follows it, past what it was told."""
     keys = ["algorithm.adv_estimator=gae", "critic.optim.lr=1e-3", "algorithm.gamma=0.5", "algorithm.lam=1.0"]
     trainer = begin(*keys, f"{REWARDS}=both", "actor_rollout_ref.rollout.n=1")
-    batch = trainer.experience.draw(1, {})
+    batch = trainer.experience.draw(1, {})[0]
     batch.batch["values"] = torch.zeros_like(batch.batch["token_level_scores"])
     returns = trainer.credit(batch, {}).batch["returns"][0]
     sampled = returns[batch.batch["response_mask"][0].bool()].tolist()
@@ -177,7 +177,7 @@ def test_rewards_of_turns_are_discounted_back_over_the_policys_tokens_alone(begi
 
 def one_step(trainer, spoil):
     """A training step; with `spoil`, every column has other values where the policy was told something."""
-    batch = trainer.experience.draw(1, {})
+    batch = trainer.experience.draw(1, {})[0]
     told = (batch.batch["response_mask"] == 0) & batch.batch["attention_mask"][
         :, -batch.batch["responses"].shape[1] :
     ].bool()
@@ -273,7 +273,7 @@ def test_no_gradient_comes_from_what_the_policy_was_told(begin, monkeypatch):
 
 def test_without_state_masking_all_of_the_response_is_trained(begin, monkeypatch):
     trainer = begin(*GRPO, *KL, "actor_rollout_ref.actor.state_masking=false")
-    batch = trainer.experience.draw(1, {})
+    batch = trainer.experience.draw(1, {})[0]
     width = batch.batch["responses"].shape[1]
     there = batch.batch["attention_mask"][:, -width:]
     assert torch.equal(batch.batch["response_mask"], there) and "rollout_log_probs" not in batch.batch

@@ -160,7 +160,7 @@ def test_tokens_that_a_correction_rejects_are_not_chosen_under_bypass(build_trai
         "actor_rollout_ref.actor.policy_loss.loss_mode=kl_cov", "actor_rollout_ref.actor.policy_loss.kl_cov_ratio=1.0",
     )  # fmt: skip
     metrics: dict[str, float] = {}
-    drawn = trainer.experience.draw(1, metrics)
+    drawn = trainer.experience.draw(1, metrics)[0]
     drawn.batch["rollout_log_probs"][:, 0] -= 3  # the first token of every row is far off
     drawn = trainer.credit(trainer.begin_passes(drawn, metrics).join(drawn), metrics)
     worker, seen = trainer.policy.worker, []

@@ -78,7 +78,7 @@ def test_rounds_make_the_batch_that_one_large_round_makes(build_trainer, reward)
         trainer, metrics = build_trainer(*DAPO, f"data.gen_batch_size={size}", f"trainer.default_local_dir=r{size}"), {}
         published = []
         trainer.policy.update_weights = published.append
-        batches.append(trainer.experience.draw(1, metrics))
+        batches.append(trainer.experience.draw(1, metrics)[0])
         assert published == [0], "once per step, whatever the rounds"
         assert metrics["filter_groups/rounds"] == 12 / size and metrics["timing_s/gen"] > 0
         sums.append({name: value for name, value in metrics.items() if name.startswith("failures/")})
@@ -280,7 +280,7 @@ def test_the_speed_of_generation_counts_all_that_was_generated(build_trainer, re
     reward(SOME)
     keys = [key for key in DAPO if "adv_estimator" not in key]
     trainer = build_trainer(*keys, f"algorithm.adv_estimator={estimator}", "trainer.total_training_steps=1")
-    generate, tokens, rows = trainer.policy.generate_sequences, [], []
+    generate, tokens, rows = trainer.policy.finish_sequences, [], []
 
     def counted(*arguments):
         batch = generate(*arguments)
@@ -288,7 +288,7 @@ def test_the_speed_of_generation_counts_all_that_was_generated(build_trainer, re
         tokens.append(int(batch.batch["attention_mask"][:, batch.batch["prompts"].shape[1] :].sum()))
         return batch
 
-    trainer.policy.generate_sequences = counted
+    trainer.policy.finish_sequences = counted
     metrics = trainer.fit()
     trained = sum(len(row["response_mask"]) for row in rollouts(1))
     assert sum(rows) == 12 * (4 if estimator == "remax" else 3) and len(tokens) == 3
@@ -304,7 +304,7 @@ def test_a_run_that_ends_between_two_rounds_resumes_as_if_it_had_not(build_train
     common = [*DAPO, "trainer.save_freq=1", "trainer.total_training_steps=4"]
     train(*common, "trainer.default_local_dir=whole")
     trainer = build_trainer(*common, "trainer.default_local_dir=parts")
-    generate, calls = trainer.policy.generate_sequences, []
+    generate, calls = trainer.policy.finish_sequences, []
 
     def interrupted(*arguments):
         calls.append(arguments)
@@ -312,7 +312,7 @@ def test_a_run_that_ends_between_two_rounds_resumes_as_if_it_had_not(build_train
             raise KeyboardInterrupt
         return generate(*arguments)
 
-    trainer.policy.generate_sequences = interrupted
+    trainer.policy.finish_sequences = interrupted
     with pytest.raises(KeyboardInterrupt):
         trainer.fit()
     assert trainer.step == 3 and trainer.experience.drawn > drawn(2, "parts") and len(metrics_of("parts")) == 2

@@ -14,7 +14,6 @@ from burnish.agents.runner import Trajectory, TrajectoryRunner
 from burnish.config import PPOConfig
 from burnish.config.algorithm import OverlongBufferConfig
 from burnish.config.reward import RewardConfig
-from burnish.data.dataset import collate
 from burnish.errors import RewardError
 from burnish.models.tiny import byte_tokenizer
 from burnish.protocol import DataProto
@@ -26,6 +25,7 @@ from burnish.trainer.filter import GroupFilter
 from burnish.trainer.process_reward import outcomes
 from burnish.trainer.score import add_overlong_penalty, fold_baselines, score
 from burnish.trainer.validate import validation_sampling
+from burnish.workers.rollouts import RoundSettings
 from burnish.workers.trajectories import to_batch
 
 REMAX = ["algorithm.adv_estimator=remax", "data.val_files=null"]
@@ -45,7 +45,7 @@ def greedy_scores(trainer, uids):
     scores = {}
     for uid in uids:
         row = {**trainer.train_rows[trainer.order.index(uid)], "uid": 1000 + uid, "sample": 0}
-        answered = trainer.policy.generate_sequences(collate([row]), sampling, "val", True)
+        answered = trainer.policy.generate_sequences([row], RoundSettings(0, sampling, "val", True))
         length = int(answered.batch["response_mask"].sum())
         scores[uid] = (answered.non_tensor_batch["score_result"][0].score, length)
     return scores
@@ -57,7 +57,7 @@ def greedy_scores(trainer, uids):
 def test_a_baseline_is_the_score_of_the_greedy_answer(build_trainer, reward):
     reward(FINE)
     trainer, metrics = build_trainer(*REMAX, "actor_rollout_ref.rollout.n=2"), {}
-    batch = trainer.experience.draw(1, metrics)
+    batch = trainer.experience.draw(1, metrics)[0]
     uids, baselines = batch.non_tensor_batch["uid"].tolist(), batch.batch["reward_baselines"]
     assert uids == [0, 0, 1, 1, 2, 2, 3, 3] and batch.non_tensor_batch["sample"].tolist() == [0, 1] * 4
     by_hand = [greedy_scores(trainer, range(4))[uid][0] for uid in uids]
@@ -72,7 +72,7 @@ def test_a_baseline_is_the_score_of_the_greedy_answer(build_trainer, reward):
 def test_the_baseline_has_the_penalty_that_its_samples_have(build_trainer, reward):
     reward(FINE)
     trainer = build_trainer(*REMAX, *OVERLONG)
-    batch = trainer.experience.draw(1, {})
+    batch = trainer.experience.draw(1, {})[0]
     by_hand = greedy_scores(trainer, range(4))
     expected = [score - 2 * max(0, length - 4) / 4 for score, length in by_hand.values()]
     assert batch.batch["reward_baselines"].tolist() == expected
@@ -87,7 +87,7 @@ def test_a_greedy_row_changes_no_sample(build_trainer, reward):
     for estimator in ("remax", "reinforce_plus_plus"):
         keys = [f"algorithm.adv_estimator={estimator}", "actor_rollout_ref.rollout.n=3", "data.val_files=null"]
         trainer = build_trainer(*keys, f"trainer.default_local_dir={estimator}")
-        drawn.append(trainer.experience.draw(1, {}))
+        drawn.append(trainer.experience.draw(1, {})[0])
         trainer.close()
     with_it, without = drawn
     for name in ("uid", "sample", "reward_info", "finish_reason"):
@@ -119,10 +119,9 @@ def test_to_draw_prompts_is_no_generation(build_trainer, monkeypatch, staleness)
 
     monkeypatch.setattr(experience, "timed", timed)
     drawing = trainer.experience
-    monkeypatch.setattr(drawing, "_next_prompts", seen("draw", drawing._next_prompts))
+    monkeypatch.setattr(drawing, "_next_rows", seen("draw", drawing._next_rows))
     monkeypatch.setattr(drawing, "policy", policy := SimpleNamespace(**vars(drawing.policy)))
-    for name in ("generate_sequences", "begin_sequences"):
-        monkeypatch.setattr(policy, name, seen("generate", getattr(policy, name)))
+    monkeypatch.setattr(policy, "begin_sequences", seen("generate", policy.begin_sequences))
     drawing.draw(1, {})
     rounds = 1 + staleness
     assert during == [("draw", ())] * rounds + [("generate", ("gen",))] * rounds

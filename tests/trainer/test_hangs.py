@@ -247,15 +247,14 @@ def test_writing_behind_training_hangs_and_the_run_ends(train, monkeypatch):
 def test_the_disk_hangs_and_samples_cannot_be_written(train, monkeypatch):
     """Samples are written in the background; a checkpoint waits for them."""
     from burnish.tracking import run_folder
-    from burnish.tracking.background import BackgroundWriter
 
     never = threading.Event()
-    monkeypatch.setattr(run_folder, "BackgroundWriter", lambda: BackgroundWriter(deadline=LIMIT_S))
+    monkeypatch.setattr(run_folder, "WRITE_DEADLINE_S", LIMIT_S)
     monkeypatch.setattr(run_folder, "json_line", lambda row: never.wait() and "")
     with looking() as seen, pytest.raises(DeadlineError, match="the disk is too slow or hangs"):
         train(*GRPO, "data.val_files=null", "trainer.save_freq=1")
     never.set()
-    assert ("disk", "MainThread", "the queued samples to be written", LIMIT_S) in seen
+    assert ("disk", "MainThread", "writing the queued samples", LIMIT_S) in seen
     assert "thread burnish-run-folder" in late("disk")[1]
 
 

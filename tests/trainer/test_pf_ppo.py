@@ -16,7 +16,7 @@ def test_the_number_of_updates_stays_when_one_prompt_is_all_that_is_drawn(build_
 
 def test_a_step_draws_the_same_rows_again_and_another_step_others(build_trainer):
     trainer, metrics = build_trainer(*PF_PPO), {}
-    batch = trainer.experience.draw(1, metrics)
+    batch = trainer.experience.draw(1, metrics)[0]
     trainer.step = 1
     one, again = trainer.resampled(batch, metrics), trainer.resampled(batch, metrics)
     trainer.step = 2

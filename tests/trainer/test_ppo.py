@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 import burnish
 from burnish.errors import BadStepError, ConfigError, RewardError
+from burnish.rollout.native.runner import Runner
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3"]
 PPO = ["algorithm.adv_estimator=gae", "critic.optim.lr=1e-3", "algorithm.kl_ctrl.kl_coef=0.01",
@@ -110,19 +111,29 @@ def test_critic_warmup_leaves_the_actor_alone(train, metrics_of):
     assert all("critic/vf_loss" in line for line in lines)
 
 
-def test_from_fit_to_the_loss_are_five_frames(train, monkeypatch):
-    frames = []
+def frames_from_fit():
+    """All frames of the package between `fit` and the caller, by name, both ends included."""
+    package = str(Path(burnish.__file__).parent)
+    names = [frame.name for frame in traceback.extract_stack()[:-1] if frame.filename.startswith(package)]
+    return names[names.index("fit") :]
 
-    def spy(inputs):
-        package = str(Path(burnish.__file__).parent)
-        stack = [frame for frame in traceback.extract_stack() if frame.filename.startswith(package)]
-        ours = [frame.name for frame in stack if "/controller/" not in frame.filename]
-        frames.append(ours[ours.index("fit") :])
+
+def test_frames_from_fit_to_the_loss_and_to_a_decode_step(train, monkeypatch):
+    to_loss, to_decode, decode = [], [], Runner.decode
+
+    def loss(inputs):
+        to_loss.append([*frames_from_fit(), "loss"])
         return inputs.aggregate(-inputs.advantages * inputs.log_prob), {}
 
-    monkeypatch.setattr("burnish.algorithms.losses.vanilla.vanilla", spy)
+    def decoded(*args):
+        to_decode.append([*frames_from_fit(), "decode"])
+        return decode(*args)
+
+    monkeypatch.setattr("burnish.algorithms.losses.vanilla.vanilla", loss)
+    monkeypatch.setattr(Runner, "decode", decoded)
     train(*GRPO, "trainer.total_training_steps=1", "data.val_files=null")
-    assert frames and len(frames[0]) + 1 <= 5, frames[0]  # the loss itself is the last frame
+    assert max(map(len, to_loss)) <= 7, to_loss[0]
+    assert max(map(len, to_decode)) <= 12, to_decode[0]
 
 
 def test_failed_samples_are_dropped_counted_and_told(reward, train, metrics_of, caplog):

@@ -122,7 +122,7 @@ def test_rows_choose_rule_model_or_both(train, on, judge, metrics_of):
 
 def test_the_mixed_score_is_exactly_the_weighted_sum(build_trainer, on):
     trainer = build_trainer(*GRPO, *on)
-    batch = trainer.experience.draw(1, {})
+    batch = trainer.experience.draw(1, {})[0]
     scores = batch.batch["token_level_scores"].sum(-1)
     for i, info in enumerate(batch.non_tensor_batch["reward_info"]):
         style = batch.non_tensor_batch["reward_model"][i]["style"]
@@ -180,7 +180,7 @@ def test_greedy_rows_are_judged_too(build_trainer, on, judge):
         return ask(data)
 
     trainer.experience.reward_model.worker.compute_rm_score = watched
-    batch = trainer.experience.draw(1, {})
+    batch = trainer.experience.draw(1, {})[0]
     assert asked == [4], "of 4 prompts, 2 ask the model: each for a sample and a greedy row"
     scores = batch.batch["token_level_scores"].sum(-1)
     assert batch.batch["reward_baselines"].shape == scores.shape
@@ -208,7 +208,7 @@ def test_prime_learns_from_the_rules_outcome(build_trainer, on, reward):
     reward("return float(len(set(solution_str)) % 2)")
     write_rows("train.parquet", ["rule", "both"] * 6)
     trainer = build_trainer("algorithm.adv_estimator=prime", *GRPO[1:], *on)
-    batch = trainer.experience.draw(1, {})
+    batch = trainer.experience.draw(1, {})[0]
     infos = batch.non_tensor_batch["reward_info"]
     expected = [info["score"] if info["rule_score"] is None else info["rule_score"] for info in infos]
     assert batch.batch["outcomes"].tolist() == expected and set(expected) == {0, 1}
@@ -231,7 +231,7 @@ def test_the_batch_manager_mixes_the_same(build_trainer, on):
     drawn = []
     for manager in ("batch", "naive"):
         trainer = build_trainer(*GRPO, *on, f"reward_model.reward_manager={manager}")
-        drawn.append(trainer.experience.draw(1, {}))
+        drawn.append(trainer.experience.draw(1, {})[0])
         trainer.close()
         Path("reward.py").write_text(f"def compute_score(solution_str):\n    {RULE}\n")
     one, other = drawn
@@ -497,7 +497,7 @@ def test_conversations_that_are_too_long_are_counted_and_told_once(build_trainer
     metrics = [{}, {}]
     with caplog.at_level(logging.WARNING):
         for step, of_step in enumerate(metrics, 1):
-            trainer.experience.draw(step, of_step)
+            trainer.experience.draw(step, of_step)[0]
     assert caplog.text.count("lost their start; reward_model/truncated counts them") == 1
     assert all(of_step["reward_model/truncated"] > 0 for of_step in metrics)
     trainer.close()

@@ -17,7 +17,7 @@ from burnish.data.sft import SFTDataset
 from burnish.engine.forward import Forward
 from burnish.errors import BadStepError, CheckpointError, ConfigError, ModelError
 from burnish.models.tiny import write_tiny_model
-from burnish.trainer.background import Background
+from burnish.tracking.background import Background
 from burnish.trainer.checkpoint import CheckpointStore
 from burnish.trainer.sft import NextTokens
 from burnish.trainer.sft_trainer import main
@@ -185,7 +185,7 @@ def test_a_checkpoint_that_is_being_written_is_completed_first(sft, tmp_path, mo
     outcome, is_stopped = Background.outcome, []
 
     def stop_once(self, *, wait):
-        if self._job is not None and not is_stopped:
+        if self._jobs.running and self.kind == "checkpoint" and not is_stopped:
             is_stopped.append(True)
             raise KeyboardInterrupt
         return outcome(self, wait=wait)

@@ -14,7 +14,7 @@ SKIPPING = [name for name in losses.TABLE.entries if losses.needs_of(name).skips
 def credited(trainer):
     """A real batch with its advantages."""
     metrics = {}
-    batch = trainer.experience.draw(1, metrics)
+    batch = trainer.experience.draw(1, metrics)[0]
     batch = batch.union(trainer.policy.compute_log_prob(batch, trainer.credit.needs.outputs))
     if trainer.config.reads_reference:
         batch = batch.union(trainer.policy.compute_ref_log_prob(batch))

@@ -15,7 +15,7 @@ from burnish.rewards.managers.naive import NaiveRewardManager
 from burnish.rollout.base import Completion
 from burnish.trainer.credit import Credit
 from burnish.trainer.score import score
-from burnish.workers.trajectories import GROUPED_ROLLOUTS, ROLLOUT_ROWS, joined, to_batch
+from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS, joined, to_batch
 
 
 def trajectory(uid=0, prompt=2, response=3, result=None, versions=(4,), **output):
@@ -124,24 +124,6 @@ def test_a_users_column_of_such_a_name_stays_beside_ours(name):
 SIZES = [(1, 2), (3, 1), (2, 5), (4, 1), (1, 1)]  # of prompt and response
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("log_probs", [True, False])
-def test_batches_of_several_workers_are_the_batch_of_one(workers, log_probs):
-    def generate(prompts):
-        rows = prompts.non_tensor_batch["uid"]
-        return to_batch([trajectory(uid, *SIZES[uid], versions=(uid,)) for uid in rows], 0, log_probs=log_probs)
-
-    prompts = DataProto.from_dict(non_tensors={"uid": list(range(len(SIZES)))})
-    split = ROLLOUT_ROWS.dispatch(workers, prompts)
-    whole = ROLLOUT_ROWS.collect(split, [generate(*call.args) for call in split.calls])
-    expected = generate(prompts)
-    assert list(whole.batch.keys()) == list(expected.batch.keys())
-    for column in expected.batch.keys():  # noqa: SIM118
-        assert torch.equal(whole.batch[column], expected.batch[column]), column
-    for column, values in expected.non_tensor_batch.items():
-        assert whole.non_tensor_batch[column].tolist() == values.tolist()
-
-
 @pytest.mark.parametrize(
     ("uids", "workers", "parts"),
     [
@@ -156,32 +138,39 @@ def test_batches_of_several_workers_are_the_batch_of_one(workers, log_probs):
     ],
 )
 def test_a_batch_is_split_between_prompts(uids, workers, parts):
-    prompts = DataProto.from_dict(non_tensors={"uid": uids, "row": list(range(len(uids)))})
-    split = GROUPED_ROLLOUTS.dispatch(workers, prompts, "sampling", score=True)
-    assert [call.args[0].non_tensor_batch["uid"].tolist() for call in split.calls] == parts
-    assert [row for call in split.calls for row in call.args[0].non_tensor_batch["row"]] == list(range(len(uids)))
+    rows = [{"uid": uid, "row": row} for row, uid in enumerate(uids)]
+    split = GROUPED_ROLLOUTS.dispatch(workers, rows, "sampling", score=True)
+    assert [[row["uid"] for row in call.args[0]] for call in split.calls] == parts
+    assert [row for call in split.calls for row in call.args[0]] == rows
     assert all(call.args[1:] == ("sampling",) for call in split.calls)
     assert all(call.kwargs == {"score": True, "total": len(uids)} for call in split.calls)
     assert split.padding == 0
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 9])
-def test_batches_of_whole_groups_are_the_batch_of_one(workers):
-    def generate(prompts, total):
+@pytest.mark.parametrize("log_probs", [True, False])
+def test_batches_of_whole_groups_are_the_batch_of_one(workers, log_probs):
+    def generate(rows, total):
         assert total == 2 * len(SIZES)
-        rows = prompts.non_tensor_batch["uid"]
-        batch = to_batch([trajectory(uid, *SIZES[uid], versions=(uid,)) for uid in rows], 0)
+        uids = [row["uid"] for row in rows]
+        done = [trajectory(uid, *SIZES[uid], versions=(uid,)) for uid in uids]
+        batch = to_batch(done, 0, log_probs=log_probs)
         batch.meta_info["metrics"] = {"retrieval/queries": len(rows)}
         return batch
 
-    prompts = DataProto.from_dict(non_tensors={"uid": [uid for uid in range(len(SIZES)) for _ in range(2)]})
-    split = GROUPED_ROLLOUTS.dispatch(workers, prompts)
-    whole = GROUPED_ROLLOUTS.collect(split, [generate(*call.args, **call.kwargs) for call in split.calls])
-    expected = generate(prompts, len(prompts))
+    rows = [{"uid": uid} for uid in range(len(SIZES)) for _ in range(2)]
+    split = GROUPED_ROLLOUTS.dispatch(workers, rows)
+    parts = [generate(*call.args, **call.kwargs) for call in split.calls]
+    split = BEGUN_ROLLOUTS.dispatch(workers, 1)
+    whole = BEGUN_ROLLOUTS.collect(split, [*parts, *[None] * (workers - len(parts))])
+    expected = generate(rows, len(rows))
+    assert list(whole.batch.keys()) == list(expected.batch.keys())
     for column in expected.batch.keys():  # noqa: SIM118
         assert torch.equal(whole.batch[column], expected.batch[column]), column
-    assert whole.non_tensor_batch["policy_version"].tolist() == prompts.non_tensor_batch["uid"].tolist()
-    assert sum(whole.meta_info["metrics"]["retrieval/queries"]) == len(prompts)
+    for column, values in expected.non_tensor_batch.items():
+        assert whole.non_tensor_batch[column].tolist() == values.tolist()
+    assert whole.non_tensor_batch["policy_version"].tolist() == [row["uid"] for row in rows]
+    assert sum(whole.meta_info["metrics"]["retrieval/queries"]) == len(rows)
 
 
 def test_scored_batches_of_different_width_and_columns_are_joined():

@@ -25,7 +25,7 @@ from burnish.agents.guarded import finite, in_thread
 from burnish.agents.targets import load_beside
 from burnish.config import PPOConfig
 from burnish.data.chat import ChatRenderer
-from burnish.errors import ConfigError, ToolFailure
+from burnish.errors import ConfigError, ToolFailure, install_command
 from burnish.user_code import user_traceback
 from burnish.waits import waiting
 
@@ -63,7 +63,7 @@ class OpenAIProgramLoop(AgentLoopBase):
         if missing:
             raise ConfigError(
                 f"an agent that is a program needs the package {' and '.join(missing)}; install it with "
-                "pip install 'burnish[serve]'"
+                f"{install_command('serve')}"
             )
         timeout, further = arguments.get("timeout", 1), arguments.get("arguments", {})
         if (finite(timeout) or 0) <= 0:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from burnish.agents.targets import load_beside
 from burnish.agents.tools.base import BaseTool, ToolError, ToolResponse
-from burnish.errors import ConfigError, NotAvailable, ToolFailure
+from burnish.errors import ConfigError, NotAvailable, ToolFailure, install_command
 from burnish.user_code import listed, nearest
 from burnish.waits import waiting
 
@@ -147,7 +147,7 @@ def _session(name: str, server: Any, timeout: float, where: str) -> "McpSession"
     try:
         from burnish.agents.tools.mcp_session import McpSession
     except ImportError as error:
-        raise ConfigError(f"{where}: MCP needs the mcp package: pip install 'burnish[mcp]' ({error})") from error
+        raise ConfigError(f"{where}: MCP needs the mcp package: {install_command('mcp')} ({error})") from error
     return McpSession(str(name), command, arguments, dict(environment), timeout)
 
 

@@ -26,7 +26,7 @@ from burnish.config.placement import (
 from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, REWARD_MODEL, PPOConfig
 from burnish.config.rules.given import Given
 from burnish.config.values import show
-from burnish.errors import ConfigError, NotAvailable
+from burnish.errors import ConfigError, NotAvailable, install_command
 
 NODES, PER_NODE, EXECUTOR = "trainer.nnodes", "trainer.n_gpus_per_node", "trainer.executor"
 POOLS, ADDRESS, NUM_CPUS = "trainer.resource_pools", "ray_init.address", "ray_init.num_cpus"
@@ -124,7 +124,7 @@ def _need_ray(config: PPOConfig, given: Given) -> None:
     if spec is None or spec.origin is None:  # a folder of that name has no origin
         key = next((name for name in (EXECUTOR, POOLS, PER_NODE, NODES) if name in given), EXECUTOR)
         raise ConfigError(
-            f"{key}: several processes need the package ray; install it with `pip install 'burnish[ray]'`, on every "
+            f"{key}: several processes need the package ray; install it with `{install_command('ray')}`, on every "
             "machine in the same version"
         )
 

@@ -4,7 +4,7 @@ import importlib.util
 
 from burnish.config.model import ModelConfig
 from burnish.config.rules.given import Given
-from burnish.errors import ConfigError
+from burnish.errors import ConfigError, install_command
 
 OF_AN_ADAPTER = ("lora_alpha", "target_modules", "exclude_modules")
 
@@ -27,4 +27,4 @@ def lora(model: ModelConfig, section: str, given: Given, *, trains: bool = True)
 
 def need_peft() -> None:
     if importlib.util.find_spec("peft") is None:
-        raise ConfigError("a LoRA adapter needs the package peft; install it with `pip install 'burnish[lora]'`")
+        raise ConfigError(f"a LoRA adapter needs the package peft; install it with `{install_command('lora')}`")

@@ -18,7 +18,7 @@ from burnish.config.nearest import nearest
 from burnish.data.files import Row
 from burnish.data.tasks.held_out import distinct
 from burnish.data.tasks.task import GeneratedTask, Option, Options, rl_row
-from burnish.errors import ConfigError, DataError
+from burnish.errors import ConfigError, DataError, install_command
 
 INSTRUCTION = "Think first; then write the answer alone, in the form asked for, between <answer> and </answer>."
 CHUNK = 500
@@ -62,7 +62,7 @@ def _factory() -> Any:
         return importlib.import_module("reasoning_gym.factory")
     except ImportError as exc:
         raise ConfigError(
-            f"the package reasoning-gym is not installed ({exc}): pip install 'burnish[reasoning-gym]'"
+            f"the package reasoning-gym is not installed ({exc}): {install_command('reasoning-gym')}"
         ) from exc
 
 

@@ -21,7 +21,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from burnish.errors import ConfigError
+from burnish.errors import ConfigError, install_command
 from burnish.rewards.scores.answer_tag import last_answer, tagged
 from burnish.rewards.scores.reasoning_gym_guards import GUARDS, REFUSED
 
@@ -128,4 +128,4 @@ def _refusal(task: str) -> str:
 
 
 def _not_installed() -> ConfigError:
-    return ConfigError("the package reasoning-gym is not installed: pip install 'burnish[reasoning-gym]'")
+    return ConfigError(f"the package reasoning-gym is not installed: {install_command('reasoning-gym')}")

@@ -271,8 +271,22 @@ class NativeEngine(InProcessEngine):
 
     def _step(self) -> bool:
         """Hand out work and take in results; whether a request was answered."""
-        launched = self._launch_prefill()
-        launched = self._launch_decode() or launched
+        launched = False
+        if (prefill := self.scheduler.prefill()) is not None:
+            self._counts["prefill_tokens"] += prefill.token_count
+            sampled = np.array([sequence.row for sequence in prefill.sampled], dtype=np.int64)
+            what = f"reading {prefill.token_count} tokens of {len(prefill.chunks)} prompts"
+            with self._watch.over(what):
+                flight = self.runner.prefill(prefill, self._stopped(), self.history)
+            self._note(flight, sampled, what)
+            launched = True
+        if (decode := self.scheduler.decode()) is not None:
+            self._counts["steps"] += 1
+            what = f"a decode step of {len(decode.rows)} sequences"
+            with self._watch.over(what):
+                flight = self.runner.decode(decode, self._stopped())
+            self._note(flight, decode.rows, what)
+            launched = True
         if not launched and not self._flights:
             self.scheduler.preempt()  # no block is free for rows that must go on
             return False
@@ -282,29 +296,6 @@ class NativeEngine(InProcessEngine):
         while len(self._flights) > self._ahead:
             answered |= self._land(self._flights.popleft())
         return answered
-
-    def _launch_prefill(self) -> bool:
-        work = self.scheduler.prefill()
-        if work is None:
-            return False
-        self._counts["prefill_tokens"] += work.token_count
-        rows = np.array([sequence.row for sequence in work.sampled], dtype=np.int64)
-        what = f"reading {work.token_count} tokens of {len(work.chunks)} prompts"
-        with self._watch.over(what):
-            flight = self.runner.prefill(work, self._stopped(), self.history)
-        self._note(flight, rows, what)
-        return True
-
-    def _launch_decode(self) -> bool:
-        work = self.scheduler.decode()
-        if work is None:
-            return False
-        self._counts["steps"] += 1
-        what = f"a decode step of {len(work.rows)} sequences"
-        with self._watch.over(what):
-            flight = self.runner.decode(work, self._stopped())
-        self._note(flight, work.rows, what)
-        return True
 
     def _note(self, flight: Flight, rows: np.ndarray, what: str) -> None:
         self._flights.append(Launched(flight, rows, *self.scheduler.about(rows), what))

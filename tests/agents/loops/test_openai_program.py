@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import textwrap
 import time
 
@@ -11,7 +12,7 @@ import yaml
 from burnish.agents.endpoint import session as session_module
 from burnish.agents.loops.openai_program import OpenAIProgramLoop
 from burnish.agents.runner import TrajectoryRunner
-from burnish.errors import AgentError, ConfigError
+from burnish.errors import AgentError, ConfigError, install_command
 from burnish.rollout.base import Completion, Sampling
 
 TARGET = f"{OpenAIProgramLoop.__module__}.{OpenAIProgramLoop.__name__}"
@@ -341,5 +342,5 @@ def test_a_package_that_is_missing_is_named(run, monkeypatch):
     from burnish.agents.loops import openai_program
 
     monkeypatch.setattr(openai_program, "find_spec", lambda name: None if name == "uvicorn" else object())
-    with pytest.raises(ConfigError, match=r"package uvicorn; install it with pip install 'burnish\[serve\]'"):
+    with pytest.raises(ConfigError, match=re.escape(f"package uvicorn; install it with {install_command('serve')}")):
         run(TURNS)

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -19,7 +20,7 @@ from burnish.agents.tools.load import load_tools
 from burnish.agents.tools.mcp import McpTool, load_mcp_tools
 from burnish.agents.tools.session import ToolSession
 from burnish.config.reward import SandboxConfig
-from burnish.errors import ConfigError, NotAvailable, ToolFailure
+from burnish.errors import ConfigError, NotAvailable, ToolFailure, install_command
 
 SERVER = Path(__file__).parent / "mcp_server.py"
 
@@ -528,5 +529,5 @@ def test_servers_over_http_are_not_available_by_name(server):
 
 def test_without_the_package_the_command_that_installs_it_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "burnish.agents.tools.mcp_session", None)
-    with pytest.raises(ConfigError, match=r"MCP needs the mcp package: pip install 'burnish\[mcp\]'"):
+    with pytest.raises(ConfigError, match=re.escape(f"MCP needs the mcp package: {install_command('mcp')}")):
         load_mcp_tools(entry("x"), "here")

@@ -145,7 +145,7 @@ class TestLong:
         assert not differences(expected, lines_of("run"))
         (event,) = events("restart")
         assert "rank 0 of 1 of pool 'agents' (agent_loop), pid " in event["error"], event["error"]
-        assert "died while it ran AgentLoopWorker.generate_sequences" in event["error"]
+        assert "died while it ran AgentLoopWorker.finish_sequences" in event["error"]
 
 
 DEADLY_REWARD = """
