@@ -44,7 +44,7 @@ def test_the_chain(place, monkeypatch, capsys):
     run("data", "make", "arithmetic", "--train-size", "32", "--test-size", "24", "--out", "data")
     run("data", "check", "data/train.parquet", "data/test.parquet", "--tokenizer", str(NANO))
     said = capsys.readouterr().out
-    assert "2 files, 56 rows: no problems" in said and "24 scored, none fails" in said
+    assert "2 files, 56 rows: no problems" in said and "24 scored, all pass" in said
 
     sampled = ("do_sample=true", "temperature=1.0", "n=4")
     run(

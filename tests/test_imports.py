@@ -36,7 +36,7 @@ ONLY_IN = {
     "peft": ("models/adapters.py", "models/lora.py"),
     "mcp": ("agents/tools/mcp_session.py",),
     "faiss": ("search/faiss_index.py",),
-    "bm25s": ("search/tokens.py",),
+    "bm25s": ("search/bm25.py",),
     "reasoning_gym": ("data/tasks/reasoning_gym.py",),
 }
 

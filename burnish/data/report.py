@@ -255,13 +255,13 @@ def _file(report: FileReport) -> Iterator[Line]:
     if report.kind in ("prompts", "responses") or set(report.sources) != {NO_SOURCE}:
         yield f"  data sources: {_counted(report.sources)}", ""
     if report.roles:
-        yield f"  messages: {_counted(report.roles)}; in a row: {_counted(report.turns)}", ""
+        yield f"  messages: {_counted(report.roles)}; per row: {_counted(report.turns)}", ""
     if report.responses:
-        yield f"  responses in a row: {_counted(report.responses)}; finished by: {_counted(report.finish_reasons)}", ""
+        yield f"  responses per row: {_counted(report.responses)}; finished by: {_counted(report.finish_reasons)}", ""
     yield from _lengths(report)
     if report.scored:
         fail = report.count("failing_reference")
-        yield f"  reference answers: {report.scored:,} scored, {f'{fail:,} fail' if fail else 'none fails'}", ""
+        yield f"  reference answers: {report.scored:,} scored, {f'{fail:,} fail' if fail else 'all pass'}", ""
     for name, finding in FINDINGS.items():
         if name in report.found:
             yield from _finding(report, name, finding)

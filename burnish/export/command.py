@@ -20,7 +20,7 @@ SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]*)", re.IGNORECASE)
 
 def parser() -> FlagParser:
     from burnish.export.place import as_size
-    from burnish.export.source import ROLES, Request
+    from burnish.export.source import ROLES, ExportRequest
     from burnish.models.device import DEVICES
 
     p = FlagParser(
@@ -30,27 +30,28 @@ def parser() -> FlagParser:
     p.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="where the export goes")
     p.add_argument("--dtype", type=_dtype, help="float32, bfloat16 or float16 [as stored]")
     shards: dict[str, Any] = {"dest": "max_shard_bytes", "type": _size, "default": argparse.SUPPRESS, "metavar": "SIZE"}
-    largest = f"largest file of weights, such as 500MB [{as_size(Request.max_shard_bytes)}]"
+    largest = f"largest file of weights, such as 500MB [{as_size(ExportRequest.max_shard_bytes)}]"
     p.add_argument("--max-shard-size", **shards, help=largest)
-    role = f"the policy, or the value model of a checkpoint [{Request.role}]"
-    p.add_argument("--role", choices=ROLES, default=Request.role, help=role)
+    role = f"the policy, or the value model of a checkpoint [{ExportRequest.role}]"
+    p.add_argument("--role", choices=ROLES, default=ExportRequest.role, help=role)
     p.add_argument("--adapter-only", action="store_true", help="write the LoRA adapter alone instead of merging it")
     p.add_argument("--base", metavar="FOLDER", help="base model of an adapter [as in adapter_config.json]")
-    p.add_argument("--device", choices=DEVICES, default=Request.device, help=f"where the check runs [{Request.device}]")
+    device = ExportRequest.device
+    p.add_argument("--device", choices=DEVICES, default=device, help=f"where the check runs [{device}]")
     p.add_argument("--overwrite", action="store_true", help="replace an existing model folder")
     p.add_argument("--trust-remote-code", action="store_true", help="run Python code that comes with the model")
     return p
 
 
 def main(argv: list[str]) -> int:
-    from burnish.export import Request, export
+    from burnish.export import ExportRequest, export
 
     command = parser()
     options = command.parse_args(argv)
     if options.adapter_only and "max_shard_bytes" in options:
         command.error("--max-shard-size is for whole models; an adapter is one file, so leave it out")
-    asked = {field.name: getattr(options, field.name) for field in fields(Request) if field.name in options}
-    print(export(Request(**asked), say))
+    asked = {field.name: getattr(options, field.name) for field in fields(ExportRequest) if field.name in options}
+    print(export(ExportRequest(**asked), say))
     return 0
 
 

@@ -7,7 +7,7 @@ from burnish.errors import ConfigError
 
 
 def main(argv: list[str]) -> int:
-    from burnish.search.limits import MAX_TOPK
+    from burnish.search.documents import MAX_TOPK
 
     flags = parser().parse_args(argv)
     check_address(flags)

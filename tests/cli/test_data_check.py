@@ -42,7 +42,7 @@ def test_good_files(splits, capsys):
     assert main(list(splits)) == 0
     out = capsys.readouterr().out
     assert f"{splits[0]}: 40 rows, RL prompts" in out and f"{splits[1]}: 10 rows, RL prompts" in out
-    assert "reference answers: 40 scored, none fails" in out and "prompt length in characters: min 9 " in out
+    assert "reference answers: 40 scored, all pass" in out and "prompt length in characters: min 9 " in out
     assert out.endswith("no prompt is in two of the 2 files\n2 files, 50 rows: no problems\n")
 
 
