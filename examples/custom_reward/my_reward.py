@@ -2,7 +2,7 @@
 
 The function takes what it names: any of data_source, solution_str, ground_truth, extra_info, and the numbers given in
 custom_reward_function.reward_kwargs. It returns a number, or a dict with a number under "score"; `acc` becomes the
-column `accuracy`, and every number of the dict is a figure of its own in validation.
+column `accuracy`, and every number of the dict is a separate metric in validation.
 """
 
 import re
