@@ -18,11 +18,8 @@ CASES = json.loads((GOLDEN / "kl_penalty.json").read_text())
 PENALTIES = [case for case in CASES if case["params"]["function"] == "kl_penalty"]
 REWARDS = [case for case in CASES if case["params"]["function"] == "compute_rewards"]
 CONTROLLERS = json.loads((GOLDEN / "kl_controllers.json").read_text())
+assert (len(PENALTIES), len(REWARDS), len(CASES), len(CONTROLLERS)) == (48, 4, 52, 20)
 EVERY_KIND = pytest.mark.parametrize("kind", [*KL_KINDS, *(kind + "+" for kind in KL_KINDS)])
-
-
-def test_the_recorded_figures_are_complete():
-    assert (len(PENALTIES), len(REWARDS), len(CASES), len(CONTROLLERS)) == (48, 4, 52, 20)
 
 
 @pytest.mark.parametrize("case", PENALTIES, ids=lambda case: case["name"])
@@ -125,22 +122,19 @@ def test_one_step_divides_the_coefficient_by_ten_at_most():
 
 
 def test_the_adaptive_coefficient_survives_a_checkpoint():
-    controller = KLController(0.1, target=0.1, horizon=100)
+    """Where fixed and adaptive are switched on resume, it starts from the configuration."""
+
+    def adaptive(value=0.1):
+        return KLController(value, target=0.1, horizon=100)
+
+    controller, resumed, fixed = adaptive(), adaptive(), KLController(0.2)
     controller.update(0.05, n_steps=64)
-    state = json.loads(json.dumps(controller.state_dict()))  # checkpoints hold it as JSON
-    resumed = KLController(0.1, target=0.1, horizon=100)
-    resumed.load_state_dict(state)
+    resumed.load_state_dict(json.loads(json.dumps(controller.state_dict())))  # checkpoints hold it as JSON
     assert resumed.value == controller.value != 0.1
-
-
-def test_switching_the_controller_on_resume_starts_from_the_configuration():
-    adaptive, fixed = KLController(0.3, target=0.1, horizon=100), KLController(0.2)
-    adaptive.load_state_dict(fixed.state_dict())
-    fixed.load_state_dict(KLController(0.7, target=0.1, horizon=100).state_dict())
-    assert (adaptive.value, fixed.value) == (0.3, 0.2)
-
-
-@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
-def test_a_broken_coefficient_in_a_checkpoint_is_refused(value):
-    with pytest.raises(CheckpointError, match=f"coefficient is {value}, not a number of at least 0"):
-        KLController(0.1, target=0.1, horizon=100).load_state_dict({"kl_coef": value})
+    switched = adaptive(0.3)
+    switched.load_state_dict(fixed.state_dict())
+    fixed.load_state_dict(adaptive(0.7).state_dict())
+    assert (switched.value, fixed.value) == (0.3, 0.2)
+    for value in (-0.1, float("nan"), float("inf")):
+        with pytest.raises(CheckpointError, match=f"coefficient is {value}, not a number of at least 0"):
+            adaptive().load_state_dict({"kl_coef": value})
