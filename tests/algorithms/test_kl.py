@@ -3,7 +3,6 @@
 import json
 import operator
 from itertools import accumulate, pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,17 +11,16 @@ from burnish.algorithms.kl import KLController, apply_kl_penalty, kl_controller,
 from burnish.config.actor import KL_KINDS
 from burnish.config.algorithm import KLControlConfig
 from burnish.errors import CheckpointError, ConfigError
+from tests.recorded import each, golden
 
-GOLDEN = Path(__file__).parents[1] / "golden"
-CASES = json.loads((GOLDEN / "kl_penalty.json").read_text())
-PENALTIES = [case for case in CASES if case["params"]["function"] == "kl_penalty"]
-REWARDS = [case for case in CASES if case["params"]["function"] == "compute_rewards"]
-CONTROLLERS = json.loads((GOLDEN / "kl_controllers.json").read_text())
-assert (len(PENALTIES), len(REWARDS), len(CASES), len(CONTROLLERS)) == (48, 4, 52, 20)
+PENALTIES = golden("kl_penalty", function="kl_penalty")
+REWARDS = golden("kl_penalty", function="compute_rewards")
+CONTROLLERS = golden("kl_controllers")
+assert (len(PENALTIES), len(REWARDS), len(golden("kl_penalty")), len(CONTROLLERS)) == (48, 4, 52, 20)
 EVERY_KIND = pytest.mark.parametrize("kind", [*KL_KINDS, *(kind + "+" for kind in KL_KINDS)])
 
 
-@pytest.mark.parametrize("case", PENALTIES, ids=lambda case: case["name"])
+@each(PENALTIES)
 def test_penalty_golden(case, assert_close):
     log_prob = torch.tensor(case["inputs"]["logprob"], requires_grad=True)
     reference, kind = torch.tensor(case["inputs"]["ref_logprob"]), case["params"]["kind"]
@@ -63,7 +61,7 @@ def test_refused_and_unknown_kinds_name_what_to_use():
         kl_penalty(one, one, "low_var_k")
 
 
-@pytest.mark.parametrize("case", REWARDS, ids=lambda case: case["name"])
+@each(REWARDS)
 def test_reward_golden(case, assert_close):
     scores, old, reference = (torch.tensor(values) for values in case["inputs"].values())
     rewards, _ = apply_kl_penalty(
@@ -94,7 +92,7 @@ def test_reward_metrics_and_the_step_of_the_controller():
     assert controller.value == pytest.approx(0.5 * (1 + 0.2 * 2 / 4))  # too far away: the next step costs more
 
 
-@pytest.mark.parametrize("case", CONTROLLERS, ids=lambda case: case["name"])
+@each(CONTROLLERS)
 def test_controller_golden(case, assert_close):
     params = {name: value for name, value in case["params"].items() if name != "function"}
     if "raises" in case["expected"]:

@@ -1,18 +1,16 @@
 """Masked sums, means, variance and whitening, against the recorded results and with NaN outside the mask."""
 
-import json
 import math
 from itertools import permutations
-from pathlib import Path
 
 import pytest
 import torch
 
 from burnish.algorithms.masked import masked_mean, masked_sum, masked_var, masked_whiten, zero_outside
 from burnish.errors import BurnishError
+from tests.recorded import each, golden
 
-RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "masked_ops.json").read_text())
-CASES = [case for case in RECORDED if case["params"]["function"] == "masked_ops"]
+RECORDED, CASES = golden("masked_ops"), golden("masked_ops", function="masked_ops")
 
 
 def test_the_recorded_cases_are_complete():
@@ -30,7 +28,7 @@ def test_the_tolerance_takes_infinities_and_nan_exactly(got, want, assert_close)
         assert_close([*SPECIAL, got], [*SPECIAL, want])
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+@each(CASES)
 def test_golden(case, assert_close):
     values, mask = torch.tensor(case["inputs"]["values"]), torch.tensor(case["inputs"]["mask"])
     want = case["expected"]
