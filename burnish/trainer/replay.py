@@ -20,7 +20,7 @@ from burnish.config import PPOConfig, RMConfig, SFTConfig
 from burnish.config.key import read
 from burnish.config.supervised import SupervisedConfig
 from burnish.controller import ClassWithInitArgs, Worker
-from burnish.controller.worker import Place as WorkerPlace
+from burnish.controller.worker import WorkerPlace
 from burnish.engine.batching import MicroBatch
 from burnish.engine.diagnosis import (
     TokenPlace,

@@ -12,7 +12,7 @@
 #
 # Starts Ray on every node, waits until all have joined, and trains from the first. Needs a folder that all nodes see:
 # the one the job is submitted from, with the environment in VENV (.venv unless it is set); and a home directory that
-# all nodes see, for Ray's token. Submitted again, it goes on from the newest checkpoint; three minutes before the end
+# all nodes see, for Ray's token. Submitted again, it resumes from the newest checkpoint; three minutes before the end
 # of its time Slurm ends the run, which says where that is.
 #
 #     HEAD_IP  the first node's address on the network that training is to use, where it has several

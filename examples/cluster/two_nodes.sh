@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Training across two Ray nodes on one machine: each has a network namespace of its own, with its own address and host
+# Training across two Ray nodes on one machine: each has its own network namespace, with its own address and host
 # name, and all that the two have in common is a virtual cable and the file system. So what goes over the network of a
 # cluster goes over a network here.
 #
 #     examples/cluster/two_nodes.sh [--compare] [--lose-node] [keys of burnish ppo …]
 #
 #     --compare    train in one process too, and compare the metrics of the two runs
-#     --lose-node  end the second node after the first checkpoint, and start it again a little later: the run must go on
+#     --lose-node  end the second node after the first checkpoint, and start it again a little later: the run must continue
 #
 # The commands are those of a real cluster (docs/cluster.md); only `on`, which runs them in a namespace, is not. Needs
 # root, `ip` (iproute2), and an activated virtual environment. Whatever it started is gone when it ends.
@@ -34,7 +34,7 @@ for program in ip unshare setsid ray burnish; do
     type -P "$program" >/dev/null || fail "there is no \`$program\` in PATH; it needs iproute2, util-linux and burnish[ray]"
 done
 
-head=burnish-$$-head second=burnish-$$-second # names of this run alone: several may run beside each other
+head=burnish-$$-head second=burnish-$$-second # names of this run only: several may run at the same time
 head_ip=10.77.0.1 second_ip=10.77.0.2         # seen by nobody but these two
 scratch=$(mktemp -d /tmp/two_nodes.XXXXXX)    # short: Ray's sockets are under it
 
@@ -118,7 +118,7 @@ job=(
 across=(ray_init.address="$head_ip:6379" trainer.nnodes=2 trainer.n_gpus_per_node=1 trainer.default_local_dir="$out/cluster")
 rm -rf "$out/cluster" "$out/one"
 
-lose_second() { # after the first checkpoint; the run is told nothing
+lose_second() { # after the first checkpoint; without informing the run
     until compgen -G "$out/cluster/global_step_*" >/dev/null; do sleep 0.1; done
     say "ending the node second" && end_node "$second"
     [ "$back" != never ] || return 0

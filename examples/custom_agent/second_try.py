@@ -1,4 +1,4 @@
-"""An agent loop of your own: the policy answers, is asked again, and its last answer counts.
+"""A custom agent loop: the policy answers, is asked again, and its last answer counts.
 
 A loop is made for one trajectory. Token ids are kept as they were sampled and never rendered again; what the loop adds
 itself carries mask 0, so it is neither trained on nor scored. Seeds and limits come with `sampling_params`.

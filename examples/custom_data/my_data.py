@@ -1,4 +1,4 @@
-"""A dataset and an order of your own: rows that are computed instead of read, and easy ones first in every epoch.
+"""A custom dataset and order: rows that are computed instead of read, and easy ones first in every epoch.
 
 A dataset has __len__ and __getitem__(i) -> dict with the fields a file's row would have. A sampler has __len__ (an
 epoch) and index(position): the row at any place of the endless stream, from nothing but the position, so that a resumed

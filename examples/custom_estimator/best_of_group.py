@@ -1,4 +1,4 @@
-"""An advantage estimator of your own: only samples that beat the middle of their group are trained on.
+"""A custom advantage estimator: only samples that beat the middle of their group are trained on.
 
 An estimator takes one AdvantageInputs (burnish/algorithms/advantages/inputs.py) and returns advantages and returns,
 both (B, R). `needs` says what the run must provide: here several samples per prompt.

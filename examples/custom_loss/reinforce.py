@@ -1,4 +1,4 @@
-"""A policy loss of your own: plain REINFORCE, without ratio or clip.
+"""A custom policy loss: plain REINFORCE, without ratio or clip.
 
 A loss takes one PolicyLossInputs (burnish/algorithms/losses/inputs.py) and returns a scalar and its metrics.
 `inputs.aggregate` divides by the counts of the whole mini-batch and `mean_over_tokens` carries its own, so neither

@@ -1,4 +1,4 @@
-"""A reward manager of your own: it sees the whole batch, so a score may depend on the other samples.
+"""A custom reward manager: it sees the whole batch, so a score may depend on the other samples.
 
 Here a right answer is worth more where fewer of its group are right. A manager is constructed by keyword as below and
 called once per batch; it puts each reward on the last token that the policy sampled. `compute_score` is the

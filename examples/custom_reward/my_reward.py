@@ -1,8 +1,8 @@
-"""A reward of your own: the right number earns 1, working it out earns a little, and length costs a little.
+"""A custom reward: 1 for the right number, a little for working it out, minus a little for length.
 
 The function takes what it names: any of data_source, solution_str, ground_truth, extra_info, and the numbers given in
 custom_reward_function.reward_kwargs. It returns a number, or a dict with a number under "score"; `acc` becomes the
-column `accuracy`, and every number of the dict is a separate metric in validation.
+column `accuracy`, and every number of the dict is a validation metric.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""A run from Python, with a part of your own in it: `python3 examples/custom_trainer/train.py key=value …`.
+"""A run from Python, with a custom part: `python3 examples/custom_trainer/train.py key=value …`.
 
 `PPOTrainer` takes its parts as arguments: worker classes by role, the pool they run on, the kind of worker group, and
 the reward managers. This program hands it a policy worker that also reports how far its weights have moved. `build` in

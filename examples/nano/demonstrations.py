@@ -1,7 +1,7 @@
 """Conversations that make_nano_agent.py teaches with, and the words, tags and template of its tokenizer.
 
 Search: a question about an invented person, a query, what the retrieval server would find for it, the answer. Every
-demonstration has a small world of its own, of names that no world of the task has (`facts.TAUGHT`). Calculator: a
+demonstration has its own small world, of names that no world of the task has (`facts.TAUGHT`). Calculator: a
 product of the train split, a call, its result, the answer.
 
 The retrieved text stands in a message of the role `information`, which the template writes into the assistant's turn,

@@ -4,7 +4,7 @@ A random model of 0.4 M parameters becomes one that knows how to use a search en
 
 1. `burnish sft` on right demonstrations (demonstrations.py) teaches to write a query for a question, to read what was
    found and copy the name that answers it, and to search again where it was not found; and to call the calculator with
-   the numbers of a question and copy the result. It goes on until unseen names and numbers come out right.
+   the numbers of a question and copy the result. It continues until unseen names and numbers are right.
 2. `burnish sft` on mostly unhelpful ones, briefly, teaches to guess a name or a number at once, and now and then to
    write a search or a call that is none. Guesses are wrong; a right demonstration in seven keeps the skill alive.
 

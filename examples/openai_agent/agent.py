@@ -1,4 +1,4 @@
-"""A plain program as an agent: the OpenAI client, in a loop of its own; nothing in here knows about training.
+"""A plain program as an agent: the OpenAI client in its own loop; nothing here knows about training.
 
 It asks a question until the answer is right, twice at most, and returns the reward: less for the second attempt.
 Against a model that only answers: `burnish serve burnish/models/nano`, then `python3 examples/openai_agent/agent.py`.
@@ -17,7 +17,7 @@ def main(base_url, api_key, row, attempts=2):  # `attempts` comes from loops.yam
         answer = client.chat.completions.create(model=model, messages=messages).choices[0].message.content
         if answer.rpartition("answer:")[2].strip() == row["reward_model"]["ground_truth"]:
             return 1 / (attempt + 1)
-        # The reply goes back exactly as it came, so that the conversation is known to go on.
+        # The reply is sent back unchanged, so that the call continues the conversation.
         messages += [{"role": "assistant", "content": answer}, *row["messages"]]
     return 0
 

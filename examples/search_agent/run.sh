@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# GRPO with the search agent: a world of facts, an index of them, the retrieval server beside the run.
+# GRPO with the search agent: a world of facts, an index of them, and the retrieval server next to the run.
 # Further keys may follow: examples/search_agent/run.sh max_turns=1
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)

@@ -1,4 +1,4 @@
-"""Tools of your own: a function, and a class that keeps something for each trajectory.
+"""Custom tools: a function, and a class that keeps something for each trajectory.
 
 A tool serves all trajectories of a run at once. A class keeps what belongs to a trajectory by its instance id, from
 `create`, which gets what the row has for it, to `release`:
@@ -23,7 +23,7 @@ def convert(value: float, unit: Literal["km", "m", "mile"], to: Literal["km", "m
         to: the unit that is wanted
     """
     if value < 0:
-        raise ToolError("a distance is not negative")  # the model is told, and may try again
+        raise ToolError("a distance is not negative")  # the model sees this text and may try again
     return f"{value / PER_KM[unit] * PER_KM[to]:g} {to}"
 
 
