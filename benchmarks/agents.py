@@ -76,15 +76,15 @@ def main() -> None:
     measure(4, 1, 0.0)  # what is made at first use is not counted
     print(f"{options.trajectories} trajectories")
     print(f"{'calls':>7}{'seconds of the tool':>21}{'batch, s':>10}{'one by one, s':>15}")
-    figures = []
+    results = []
     batches = [(calls, seconds) for calls in options.calls for seconds in (0.0, options.seconds)]
     for calls, seconds in [(0, 0.0), *batches]:
         taken = measure(options.trajectories, calls, seconds)
         alone = options.trajectories * calls * seconds
         print(f"{calls:>7}{seconds:>21g}{taken:>10.2f}{alone:>15.1f}", flush=True)
-        figures.append({"calls": calls, "tool_s": seconds, "batch_s": taken, "one_by_one_s": alone})
+        results.append({"calls": calls, "tool_s": seconds, "batch_s": taken, "one_by_one_s": alone})
     facts = {"cores": os.cpu_count(), "python": sys.version.split()[0], "trajectories": options.trajectories}
-    print(json.dumps({**facts, "batches": figures}))
+    print(json.dumps({**facts, "batches": results}))
 
 
 def measure(trajectories: int, calls: int, seconds: float) -> float:

@@ -147,7 +147,7 @@ def measured(model: Path, work: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def export(checkpoint: Path, out: Path, figures: dict) -> None:
+def export(checkpoint: Path, out: Path, results: dict) -> None:
     """Model and tokenizer files only, the weights in half the space, and a card that says what was measured."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -156,8 +156,8 @@ def export(checkpoint: Path, out: Path, figures: dict) -> None:
             shutil.copyfile(path, out / path.name)
     AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float16).save_pretrained(out)
     (out / "model.safetensors").chmod(0o644)  # as the other files are; safetensors keeps it to its owner
-    (out / "measured.json").write_text(json.dumps(figures, indent=1) + "\n")
-    (out / "README.md").write_text(CARD.format(**figures))
+    (out / "measured.json").write_text(json.dumps(results, indent=1) + "\n")
+    (out / "README.md").write_text(CARD.format(**results))
 
 
 if __name__ == "__main__":

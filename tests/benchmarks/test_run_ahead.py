@@ -1,4 +1,4 @@
-"""benchmarks/run_ahead.py: every staleness does the same work, and the figures say how long its steps took."""
+"""benchmarks/run_ahead.py: every staleness does the same work, and the results say how long its steps took."""
 
 import json
 import subprocess
