@@ -45,7 +45,7 @@ search-quickstart: $(SEARCH) ## train a small model to search by RL, with its ow
 	@$(BIN)/burnish quickstart --task search $(ARGS)
 
 test: $(FULL) ## run the tests (ARGS="-m gpu" for those that need a GPU)
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 test-long: $(FULL) ## run the long trials of processes: kills, hangs, many hostile programs, the quickstarts (minutes)
 	$(BIN)/python -m pytest -m long $(ARGS)

@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 import ray
 import torch
+from burnish.data.collate import collate
 
 from burnish.config.cluster import RayInitConfig
 from burnish.config.placement import MOST_AGENT_WORKERS
@@ -43,8 +44,7 @@ from burnish.controller.columns import pack
 from burnish.controller.group import BoundMethod
 from burnish.controller.process import Address
 from burnish.controller.ray import AT_ONCE, Hosts, Process, RayWorkerGroup, connect
-from burnish.controller.worker import Place
-from burnish.data.collate import collate
+from burnish.controller.worker import WorkerPlace
 from burnish.data.files import Row
 from burnish.errors import BurnishError
 from burnish.protocol import DataProto
@@ -52,6 +52,7 @@ from burnish.rewards.contract import ScoreResult
 from burnish.rollout.base import Sampling
 from burnish.trainer.passes import Passes
 from burnish.trainer.remote_rollouts import RemoteRollouts
+from burnish.workers.rollouts import RoundSettings
 from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS
 
 SLEEPS = 7  # calls of a step that compute: new weights, generation, three passes, two updates
@@ -127,9 +128,7 @@ class Agents(Worker):
         self.answer = answered(len(rows), width)
 
     @register(dispatch_mode=GROUPED_ROLLOUTS)
-    def begin_sequences(
-        self, rows: list[Row], number: int, sampling: Sampling, namespace: str, score: bool, total: int | None = None
-    ) -> None: ...
+    def begin_sequences(self, rows: list[Row], settings: RoundSettings, total: int | None = None) -> None: ...
 
     @register(dispatch_mode=BEGUN_ROLLOUTS)
     def finish_sequences(self, number: int) -> DataProto:
@@ -284,7 +283,7 @@ def one_step(
 ) -> DataProto:
     """As `PPOTrainer.fit` makes it, of which all that needs workers; returns what was trained on."""
     rollouts.update_weights(number)
-    rollouts.begin_sequences(prompts, number, Sampling(), "train", True)
+    rollouts.begin_sequences(prompts, RoundSettings(number, Sampling(), "train", True))
     batch = collate(prompts).union(rollouts.finish_sequences(number))
     passes = Passes(batch, {})
     passes.begin("old_log_prob", policy.compute_log_prob.start, ())
@@ -324,7 +323,7 @@ class Light:
 def measure_calls(hosts: Hosts, actors: list[Any], width: int, batch: DataProto, repeat: int = 5) -> dict[str, float]:
     """Seconds that the controller takes to send a call to so many workers, and then to wait for all answers."""
     nowhere = Address(0, "", "", "", "", 0)
-    places = [Process(actors[rank % len(actors)], Place(rank, width), nowhere) for rank in range(width)]
+    places = [Process(actors[rank % len(actors)], WorkerPlace(rank, width), nowhere) for rank in range(width)]
     group = RayWorkerGroup("light", Models, Hosts("light", places, hosts.cluster))
     methods: dict[str, tuple[Any, tuple[Any, ...]]] = {
         "alone": (group.update_weights, (0,)), "with batch": (group.update_actor, (batch, 0)),

@@ -4,8 +4,12 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.processes import Processes
 
 # Set before torch is imported (here or in a child process): the tests run side by side, and small tensors gain
 # nothing from threads.
@@ -20,6 +24,16 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from burnish.models.tiny import write_tiny_model
 
     return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Processes"]:
+    """Four processes that call functions of the tests together; started once, by the first test that asks."""
+    from tests.processes import Processes
+
+    found = Processes(4, tmp_path_factory.mktemp("processes"))
+    yield found
+    found.close()
 
 
 @pytest.fixture(autouse=True)

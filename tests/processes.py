@@ -1,7 +1,7 @@
 """Several processes on this machine that find each other by gloo, and call functions of the tests together.
 
-Made once for a module of tests: starting them costs seconds, a call milliseconds. A function is given by its name in a
-module, so it stands at the top of a test file; what it takes and gives back is pickled.
+Made once for all tests (the fixture `processes`): starting them costs seconds, a call milliseconds. A function is given
+by its name in a module, so it is defined at the top of a file; its arguments and results are pickled.
 """
 
 import multiprocessing
@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-TIMEOUT = timedelta(seconds=60)  # of a collective that somebody does not join
+TIMEOUT = timedelta(seconds=120)  # of a collective that somebody does not join
 PRELOADED = ["torch", "torch.distributed.fsdp", "transformers", "burnish.engine.trainable", "burnish.models.loading"]
 
 
@@ -39,7 +39,7 @@ class Processes:
         for rank, pipe in enumerate(pipes):
             pipe.send_bytes(pickle.dumps((function, args, rank, world, store)))
         answers = [pickle.loads(pipe.recv_bytes()) for pipe in pipes]  # noqa: S301 - our own processes
-        if failed := [f"process {rank}: {told}" for rank, (is_good, told) in enumerate(answers) if not is_good]:
+        if failed := [f"process {rank}: {trace}" for rank, (is_good, trace) in enumerate(answers) if not is_good]:
             raise AssertionError("\n".join(failed))
         return [result for _, result in answers]
 
@@ -69,6 +69,6 @@ def _serve(pipe: Connection) -> None:
                 answer = True, function(*args)
             finally:
                 dist.destroy_process_group()
-        except Exception:  # noqa: BLE001 - told to the test, which raises it
+        except Exception:  # noqa: BLE001 - sent to the test, which raises it
             answer = False, traceback.format_exc()
         pipe.send_bytes(pickle.dumps(answer))

@@ -22,6 +22,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,14 +58,19 @@ class Trajectory:
 
 
 @dataclass(frozen=True)
-class Call:
-    """What all trajectories of one call have in common."""
+class RolloutCall:
+    """What all trajectories of one call have in common.
+
+    namespace   keeps the noise of training and validation apart
+    score       `score(row, output, text)` is awaited for each trajectory as it finishes
+    deadline_s  for all of them
+    """
 
     sampling: Sampling
     namespace: str
     seed: int
     score: Score | None = None
-    deadline: float | None = None  # a moment of time.monotonic()
+    deadline_s: float | None = None
 
 
 class TrajectoryRunner:
@@ -87,24 +93,11 @@ class TrajectoryRunner:
             threaded=config.staleness > 0,
         )
 
-    def begin(
-        self,
-        rows: Sequence[dict[str, Any]],
-        sampling: Sampling,
-        *,
-        namespace: str,
-        seed: int,
-        score: Score | None = None,
-        deadline_s: float | None = None,
-    ) -> "Future[list[Trajectory]]":
-        """Begin one trajectory per row. A row has `uid`, `sample` and `raw_prompt`.
-
-        `namespace` keeps the noise of training and validation apart. `score(row, output, text)` is awaited for each
-        trajectory as it finishes.
-        """
+    def begin(self, rows: Sequence[dict[str, Any]], call: RolloutCall) -> "Future[list[Trajectory]]":
+        """Begin one trajectory per row. A row has `uid`, `sample` and `raw_prompt`."""
         if {row.get("agent_name") or self.default_loop for row in rows} & {*TOOL_LOOPS}:
             _ = self.environment.tools  # here, because what starts a server would hold up all trajectories
-        return self._loop.run(self._run_all(rows, Call(sampling, namespace, seed, score), deadline_s))
+        return self._loop.run(self._run_all(rows, call))
 
     def finish(self, begun: "Future[list[Trajectory]]", what: str, deadline_s: float | None = None) -> list[Trajectory]:
         """The trajectories, in the order of the rows. `what` names them where they are waited for."""
@@ -114,32 +107,25 @@ class TrajectoryRunner:
         with waiting("engine", "", f"{what}, in thread {self._loop.name}", deadline_s, is_only_told=True):
             return self._loop.result(begun)
 
-    def run(
-        self,
-        rows: Sequence[dict[str, Any]],
-        sampling: Sampling,
-        *,
-        namespace: str,
-        seed: int,
-        score: Score | None = None,
-        deadline_s: float | None = None,
-    ) -> list[Trajectory]:
-        """`begin` and `finish`. Works inside a running event loop too, as in a notebook, which it blocks."""
-        begun = self.begin(rows, sampling, namespace=namespace, seed=seed, score=score, deadline_s=deadline_s)
-        return self.finish(begun, f"{len(rows)} trajectories of {namespace}", deadline_s)
+    def run(self, rows: Sequence[dict[str, Any]], sampling: Sampling, **settings: Any) -> list[Trajectory]:
+        """`begin` and `finish`, with the settings of a `RolloutCall`. Blocks an event loop that runs in this thread."""
+        call = RolloutCall(sampling, **settings)
+        return self.finish(self.begin(rows, call), f"{len(rows)} trajectories of {call.namespace}", call.deadline_s)
 
     def close(self) -> None:
         """End what the environment started, and the event loop; trajectories on their way are cancelled first."""
         self._loop.close()
 
-    async def _run_all(
-        self, rows: Sequence[dict[str, Any]], call: "Call", deadline_s: float | None
-    ) -> list[Trajectory]:
+    async def _run_all(self, rows: Sequence[dict[str, Any]], call: RolloutCall) -> list[Trajectory]:
         limit = self.config.data.response_limit
         sampling = replace(call.sampling, max_tokens=min(call.sampling.max_tokens or limit, limit))
-        call = replace(call, sampling=sampling, deadline=None if deadline_s is None else time.monotonic() + deadline_s)
+        call, deadline_s = replace(call, sampling=sampling), call.deadline_s
+        deadline = None if deadline_s is None else time.monotonic() + deadline_s
         stages = ["starting"] * len(rows)  # what each trajectory waits for, to be told when it waits too long
-        tasks = [asyncio.create_task(self._one(i, row, call, stages), name=_who(row)) for i, row in enumerate(rows)]
+        tasks = [
+            asyncio.create_task(self._one(row, call, deadline, partial(stages.__setitem__, i)), name=_who(row))
+            for i, row in enumerate(rows)
+        ]
         if not tasks:
             return []
         try:
@@ -159,7 +145,10 @@ class TrajectoryRunner:
         finally:
             await _cancelled(tasks)
 
-    async def _one(self, position: int, row: dict[str, Any], call: "Call", stages: list[str]) -> Trajectory:
+    async def _one(
+        self, row: dict[str, Any], call: RolloutCall, deadline: float | None, enter: Callable[[str], None]
+    ) -> Trajectory:
+        """`enter` is called with each stage that the trajectory comes to."""
         name = row.get("agent_name") or self.default_loop
         uid, sample = int(row["uid"]), int(row["sample"])
         sampling = _greedy(call.sampling) if row.get(GREEDY) else call.sampling
@@ -170,13 +159,13 @@ class TrajectoryRunner:
             seed=call.seed,
             uid=uid,
             sample=sample,
-            deadline=call.deadline,
+            deadline=deadline,
         )
         try:
             make = self.user_loops.get(name) or find_loop(name)
             loop = make(config=self.config, server_manager=server, tokenizer=self.tokenizer, chat=self.chat)
             loop.environment = self.environment
-            stages[position] = f"in agent loop {name}"
+            enter(f"in agent loop {name}")
             returned = await loop.run(sampling.to_params(), **self._arguments(row))
             output = self._finished(returned, server.completions)
         except ToolFailure as failure:
@@ -192,7 +181,7 @@ class TrajectoryRunner:
         text = self._text(output.policy_turns() or [turn.token_ids for turn in server.completions])
         trajectory = Trajectory(row, output, text, completions=server.completions)
         if call.score is not None:
-            stages[position] = "being scored"
+            enter("being scored")
             trajectory.score_result = await call.score(row, output, text)
         return trajectory
 

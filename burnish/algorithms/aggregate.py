@@ -25,21 +25,21 @@ from burnish.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Counts:
+class LossCounts:
     """What a whole mini-batch holds: the denominators of its loss."""
 
     tokens: int  # policy tokens
     sequences: int  # rows with at least one policy token
 
     @classmethod
-    def of(cls, response_mask: torch.Tensor) -> "Counts":
+    def of(cls, response_mask: torch.Tensor) -> "LossCounts":
         """Counts of a mini-batch's mask (B, R)."""
         inside = response_mask.bool()
         return cls(tokens=int(inside.sum()), sequences=int(inside.any(-1).sum()))
 
 
 def aggregate(
-    losses: torch.Tensor, mask: torch.Tensor, mode: str, counts: Counts, max_response_length: float
+    losses: torch.Tensor, mask: torch.Tensor, mode: str, counts: LossCounts, max_response_length: float
 ) -> torch.Tensor:
     """This micro-batch's share of the mini-batch's loss, a scalar.
 

@@ -9,12 +9,12 @@ With d = log π - log π_ref at the sampled token (Schulman, "Approximating KL d
 
 A `+` after any kind (`k3+`) keeps its value and takes k2's gradient, which is the unbiased one in a loss.
 
-How we differ: the adaptive controller's coefficient cannot become negative or stick at 0, see `AdaptiveKL`.
+How we differ: the adaptive controller's coefficient cannot become negative or stick at 0, see `KLController`.
 """
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -29,21 +29,16 @@ if TYPE_CHECKING:
 
 def kl_penalty(log_prob: torch.Tensor, ref_log_prob: torch.Tensor, kind: str) -> torch.Tensor:
     """The estimate at each token, in the shape of the log-probs."""
-    difference = log_prob - ref_log_prob
-    value = _estimate(difference, kind.removesuffix("+"))
-    if not kind.endswith("+"):
-        return value
-    k2 = difference**2 / 2
-    return value.detach() + (k2 - k2.detach())
-
-
-def _estimate(d: torch.Tensor, kind: str) -> torch.Tensor:
+    d = log_prob - ref_log_prob
+    k2 = d**2 / 2
+    if kind.endswith("+"):
+        return kl_penalty(log_prob, ref_log_prob, kind.removesuffix("+")).detach() + (k2 - k2.detach())
     if kind in ("kl", "k1"):
         return d
     if kind == "abs":
         return d.abs()
     if kind in ("mse", "k2"):
-        return d**2 / 2
+        return k2
     if kind in ("low_var_kl", "k3"):
         negative = (-d).clamp(-20, 20)
         return (negative.expm1() - negative).clamp(-10, 10)  # exp - 1 loses all digits of a small d
@@ -54,36 +49,12 @@ def _estimate(d: torch.Tensor, kind: str) -> torch.Tensor:
     raise ConfigError(f"the KL kind {kind!r} is unknown: {hint}There is {', '.join(KL_KINDS)}, each also with a +")
 
 
-class KLController(Protocol):
-    """Sets the weight of the KL penalty in the reward. Its state is part of the checkpoint."""
-
-    value: float
-
-    def update(self, current_kl: float, n_steps: int) -> None: ...
-    def state_dict(self) -> dict[str, float]: ...
-    def load_state_dict(self, state: dict[str, float]) -> None: ...
-
-
 @dataclass
-class FixedKL:
-    """A constant coefficient."""
+class KLController:
+    """Sets the weight of the KL penalty in the reward. Its state is part of the checkpoint.
 
-    value: float
-
-    def update(self, current_kl: float, n_steps: int) -> None:
-        """A constant does not move."""
-
-    def state_dict(self) -> dict[str, float]:
-        """Nothing to remember: a resumed run takes the coefficient from its configuration."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, float]) -> None:
-        """Nothing to take over, also from a run that was adaptive."""
-
-
-@dataclass
-class AdaptiveKL:
-    """Steers the KL towards a target (Ziegler et al. 2019, arXiv:1909.08593).
+    Without a target the coefficient is constant. With one it steers the KL towards it (Ziegler et al. 2019,
+    arXiv:1909.08593):
 
         value ← value · max(1 + clip(kl / target - 1, ±0.2) · n_steps / horizon, MIN_FACTOR)
 
@@ -92,21 +63,25 @@ class AdaptiveKL:
     """
 
     value: float
-    target: float
-    horizon: float
+    target: float | None = None
+    horizon: float = 1.0
 
     MIN_FACTOR = 0.1
 
     def update(self, current_kl: float, n_steps: int) -> None:
         """One step after `n_steps` sequences whose mean KL was `current_kl`."""
-        error = min(max(current_kl / self.target - 1, -0.2), 0.2)
-        self.value *= max(1 + error * n_steps / self.horizon, self.MIN_FACTOR)
+        if self.target is not None:
+            error = min(max(current_kl / self.target - 1, -0.2), 0.2)
+            self.value *= max(1 + error * n_steps / self.horizon, self.MIN_FACTOR)
 
     def state_dict(self) -> dict[str, float]:
-        return {"kl_coef": self.value}
+        """Empty for a constant one: a resumed run takes the coefficient from its configuration."""
+        return {} if self.target is None else {"kl_coef": self.value}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         value = state.get("kl_coef", self.value)  # a checkpoint of a fixed run has none: start from the configured one
+        if self.target is None:
+            return
         if not (math.isfinite(value) and value >= 0):
             raise CheckpointError(f"the checkpoint's adaptive KL coefficient is {value}, not a number of at least 0")
         self.value = float(value)
@@ -115,9 +90,9 @@ class AdaptiveKL:
 def kl_controller(config: "KLControlConfig") -> KLController:
     """The controller that `algorithm.kl_ctrl` describes; its numbers are checked where keys are read."""
     if config.type == "fixed":
-        return FixedKL(config.kl_coef)
+        return KLController(config.kl_coef)
     if config.type == "adaptive":
-        return AdaptiveKL(config.kl_coef, config.target_kl, config.horizon)
+        return KLController(config.kl_coef, config.target_kl, config.horizon)
     raise ConfigError(f"algorithm.kl_ctrl.type={config.type} is unknown: there is fixed and adaptive")
 
 

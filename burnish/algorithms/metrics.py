@@ -48,12 +48,18 @@ def data_metrics(
         accuracy = known[~np.isnan(known)]
     elif bool(((scores == 0) | (scores == 1)).all()):
         accuracy = scores.numpy(force=True)
+    values = {}
+    if "values" in batch.keys():  # noqa: SIM118  (a TensorDict answers `in` only for its keys)
+        values = _spread("critic/values", batch["values"][mask])
+        if mask.sum() > 1:  # how well the critic knew the returns: 1 is perfect, 0 no better than a constant
+            gap = masked_var(batch["returns"] - batch["values"], mask) / (masked_var(batch["returns"], mask) + 1e-5)
+            values["critic/vf_explained_var"] = 1 - float(gap)
     return {
         **_spread("critic/score", scores),
         **_spread("critic/rewards", rewards),
         **_spread("critic/advantages", batch["advantages"][mask]),
         **_spread("critic/returns", batch["returns"][mask]),
-        **_value_metrics(batch, mask),
+        **values,
         **_length("response_length", response, max_response_length),
         **_length("response_length_non_aborted", response[present], max_response_length),
         "response/aborted_ratio": 1 - _mean(present),
@@ -105,18 +111,6 @@ def reduce_metrics(metrics: Mapping[str, float | Sequence[float]]) -> dict[str, 
         reduce = {"max": np.max, "min": np.min}.get(last_word, np.mean)
         reduced[name] = float(reduce(values))
     return reduced
-
-
-def _value_metrics(batch: Batch, mask: torch.Tensor) -> dict[str, float]:
-    """How well the critic knew the returns: 1 is perfect, 0 no better than a constant, below 0 worse."""
-    if "values" not in batch.keys():  # noqa: SIM118  (a TensorDict answers `in` only for its keys)
-        return {}
-    values, returns = batch["values"], batch["returns"]
-    metrics = _spread("critic/values", values[mask])
-    if mask.sum() > 1:
-        unexplained = masked_var(returns - values, mask) / (masked_var(returns, mask) + 1e-5)
-        metrics["critic/vf_explained_var"] = 1 - float(unexplained)
-    return metrics
 
 
 def _spread(name: str, values: torch.Tensor) -> dict[str, float]:

@@ -18,9 +18,9 @@ gradient, never log 0; a row without policy tokens teaches nothing.
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from burnish.algorithms.aggregate import Counts
+from burnish.algorithms.aggregate import LossCounts
 from burnish.algorithms.masked import masked_sum, zero_outside
-from burnish.algorithms.tally import Mean, Metrics, mean_over_tokens
+from burnish.algorithms.tally import Metrics, mean_over_tokens, part_of_mean
 
 
 def process_rewards(
@@ -31,7 +31,7 @@ def process_rewards(
 
 
 def outcome_loss(
-    rewards: torch.Tensor, outcomes: torch.Tensor, mask: torch.Tensor, counts: Counts
+    rewards: torch.Tensor, outcomes: torch.Tensor, mask: torch.Tensor, counts: LossCounts
 ) -> tuple[torch.Tensor, Metrics]:
     """The micro-batch's share of the loss, and its metrics.
 
@@ -43,6 +43,6 @@ def outcome_loss(
     losses = binary_cross_entropy_with_logits(logits, wanted, reduction="none")  # (B,)
     agrees = (logits > 0) == (wanted > 0.5)
     return masked_sum(losses, there) / max(counts.sequences, 1), {
-        "process_reward/accuracy": Mean(masked_sum(agrees, there), there.sum()),
+        "process_reward/accuracy": part_of_mean(masked_sum(agrees, there), there.sum()),
         "process_reward/reward_mean": mean_over_tokens(rewards, mask),
     }

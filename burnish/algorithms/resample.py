@@ -27,20 +27,17 @@ OTHERS = 0.4  # weight of what is not the best, under max_random
 
 def resample(scores: np.ndarray, config: "PFPPOConfig", random: np.random.Generator) -> np.ndarray:
     """B row numbers, drawn with replacement by the scores (B,); in rising order."""
-    weights = _weights(scores.astype(np.float64), config)
+    scores, method = scores.astype(np.float64), config.reweight_method
+    if method == "pow":
+        size = np.abs(scores)
+        weights = (size / (size.max() or 1.0)) ** config.weight_pow  # shares of the largest, which no power overflows
+    elif method == "max_min":
+        weights = ((scores == scores.max()) | (scores == scores.min())).astype(np.float64)
+    elif method == "max_random":
+        weights = np.where(scores == scores.max(), 1.0, OTHERS)
+    else:
+        raise ConfigError(f"algorithm.pf_ppo.reweight_method={method} is unknown: choose pow, max_min or max_random")
     total = weights.sum()
     if total == 0:
         return np.arange(len(scores))
     return np.sort(random.choice(len(scores), size=len(scores), p=weights / total))
-
-
-def _weights(scores: np.ndarray, config: "PFPPOConfig") -> np.ndarray:
-    method = config.reweight_method
-    if method == "pow":
-        size = np.abs(scores)
-        return (size / (size.max() or 1.0)) ** config.weight_pow  # as shares of the largest, which no power overflows
-    if method == "max_min":
-        return ((scores == scores.max()) | (scores == scores.min())).astype(np.float64)
-    if method == "max_random":
-        return np.where(scores == scores.max(), 1.0, OTHERS)
-    raise ConfigError(f"algorithm.pf_ppo.reweight_method={method} is unknown: there is pow, max_min and max_random")

@@ -1,14 +1,14 @@
 """A table of algorithms: a name or an import path in, a function and its `Needs` out. Imports no torch.
 
-`advantages` and `losses` each hold one `Table`. Built-in entries are import paths, so that a name can be checked and
-its needs read before anything heavy is loaded. A user adds an entry with the table's decorator, or none at all: a
+`advantages` and `losses` each hold one. Built-in entries are import paths, so that a name can be checked and its needs
+read before anything heavy is loaded. A user adds an entry with the table's decorator, or none at all: a
 value such as `my.module:function` or `my_loss.py:function` is imported as it stands, and what it needs is read off its
 `needs` attribute. Needs that are none are refused when they are read, before a model is loaded.
 """
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -34,7 +34,7 @@ class Entry:
 
 
 @dataclass
-class Table:
+class AlgorithmTable:
     """The algorithms that a configuration key can name."""
 
     key: str  # the configuration key, for messages
@@ -82,17 +82,14 @@ class Table:
             function = self._import(name)
             entry = getattr(function, "entry", None) or Entry(function, getattr(function, "needs", NOTHING))
             return self._checked(entry, name)
+        near = difflib.get_close_matches(name.lower(), self.entries, n=1)
+        hint = f", did you mean {near[0]!r}?" if near else ""
+        if name.lower() in self.elsewhere:
+            hint = f": {self.elsewhere[name.lower()]}"
         raise ConfigError(
-            f"{self.key}={name}: no such name{self._hint(name)}. There are {_listed(self.entries)}; a function of your "
+            f"{self.key}={name}: no such name{hint}. There are {', '.join(sorted(self.entries))}; a function of your "
             "own is named by its import path, my.module:function"
         )
-
-    def _hint(self, name: str) -> str:
-        """What may have been meant: something that is called otherwise here, or a name that is near."""
-        if name.lower() in self.elsewhere:
-            return f": {self.elsewhere[name.lower()]}"
-        near = difflib.get_close_matches(name.lower(), self.entries, n=1)
-        return f", did you mean {near[0]!r}?" if near else ""
 
     def _checked(self, entry: Entry, name: str) -> Entry:
         """Refuse needs that the run cannot read: a user's own are whatever was written."""
@@ -105,19 +102,12 @@ class Table:
 
     def _import(self, path: str) -> Function:
         function: Function = load_target(path, self.key)
-        self._check_signature(function, path)
-        return function
-
-    def _check_signature(self, function: Function, path: str) -> None:
         try:
             inspect.signature(function).bind(None)
         except TypeError as error:
             raise ConfigError(f"{self.key}={path} must be a function of one argument, the inputs ({error})") from error
+        return function
 
 
 def _origin(function: str | Function) -> str:
     return function if isinstance(function, str) else f"{function.__module__}:{function.__qualname__}"
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))

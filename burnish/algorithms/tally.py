@@ -1,185 +1,140 @@
 """Metrics of a micro-batch that add up to exactly those of the mini-batch, whichever way it was cut.
 
-A loss hands back a dictionary of tallies, most of them a `Sum` or a `Mean`. Their tensors stay on the device, detached,
-until `merge` adds the micro-batches up and reads the numbers once. A statistic of nothing is 0.
+A loss returns a dictionary of tallies, most of them a `part_of_sum` or a `mean_over_tokens`. Their tensors stay on the
+device, detached, until `merge` adds the micro-batches up and reads the numbers once. A statistic of nothing is 0.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from burnish.algorithms.masked import masked_mean, masked_sum
 
-
-@dataclass(frozen=True)
-class Sum:
-    """A part of a total, such as a loss that is already divided by the mini-batch's counts."""
-
-    total: torch.Tensor
-
-    def __add__(self, other: "Sum") -> "Sum":
-        return Sum(self.total + other.total)
-
-    @property
-    def value(self) -> float:
-        return float(self.total)
+Part = torch.Tensor | float
+Parts = tuple[Part, ...]
 
 
-@dataclass(frozen=True)
-class Mean:
-    """A part of a mean: the sum of what was counted, and how much was counted."""
-
-    total: torch.Tensor | float
-    weight: torch.Tensor | float
-
-    def __add__(self, other: "Mean") -> "Mean":
-        return Mean(self.total + other.total, self.weight + other.weight)
-
-    @property
-    def value(self) -> float:
-        return float(self.total) / max(float(self.weight), 1.0)
+def _add(one: Parts, other: Parts) -> Parts:
+    return tuple(a + b for a, b in zip(one, other, strict=True))
 
 
-@dataclass(frozen=True)
-class Largest:
-    """The largest value of a part, -inf where it has none."""
+def _join_spreads(one: Any, other: Any) -> Parts:
+    """(count, mean, squared distances from it) of two parts as if they had been one (Chan, Golub and LeVeque 1979),
+    which loses no digits to a large mean."""
+    (count, mean, squares), (more, other_mean, other_squares) = one, other
+    total, apart = count + more, other_mean - mean
+    share = more / total.clamp(min=1)
+    return total, mean + apart * share, squares + other_squares + apart**2 * count * share
 
-    top: torch.Tensor
 
-    def __add__(self, other: "Largest") -> "Largest":
-        return Largest(torch.maximum(self.top, other.top))
+def _spread_value(squares: float, count: float) -> float:
+    return math.sqrt(squares / max(count, 1.0))
 
-    @property
-    def value(self) -> float:
-        top = float(self.top)
-        return 0.0 if top == -math.inf else top
+
+# How two parts are joined, and what the joined parts, as plain numbers, come to.
+KINDS: dict[str, tuple[Callable[..., Parts], Callable[..., float]]] = {
+    "sum": (_add, lambda total: total),
+    "mean": (_add, lambda total, weight: total / max(weight, 1.0)),
+    "largest": (lambda a, b: (torch.maximum(a[0], b[0]),), lambda top: 0.0 if top == -math.inf else top),
+    "smallest": (lambda a, b: (torch.minimum(a[0], b[0]),), lambda low: 0.0 if low == math.inf else low),
+    "spread": (_join_spreads, lambda count, mean, squares: _spread_value(squares, count)),
+    "sample spread": (_join_spreads, lambda count, mean, squares: _spread_value(squares, count - 1)),
+    "effective share": (_add, lambda total, squares, n: total**2 / (n * squares) if squares > 0 else 0.0),
+}
 
 
 @dataclass(frozen=True)
-class Smallest:
-    """The smallest value of a part, inf where it has none."""
+class Tally:
+    """A part of a statistic of the given kind, in `KINDS`."""
 
-    bottom: torch.Tensor
+    kind: str
+    parts: Parts
 
-    def __add__(self, other: "Smallest") -> "Smallest":
-        return Smallest(torch.minimum(self.bottom, other.bottom))
-
-    @property
-    def value(self) -> float:
-        bottom = float(self.bottom)
-        return 0.0 if bottom == math.inf else bottom
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A part of a standard deviation: how many values, their mean, and their squared distances from it, summed.
-
-    Two parts are joined as if they had been one (Chan, Golub and LeVeque 1979), which loses no digits to a large mean.
-    """
-
-    count: torch.Tensor
-    mean: torch.Tensor
-    squares: torch.Tensor
-    sample: bool  # divide by n - 1, not by n
-
-    def __add__(self, other: "Spread") -> "Spread":
-        count, apart = self.count + other.count, other.mean - self.mean
-        share = other.count / count.clamp(min=1)
-        squares = self.squares + other.squares + apart**2 * self.count * share
-        return Spread(count, self.mean + apart * share, squares, self.sample)
+    def __add__(self, other: "Tally") -> "Tally":
+        return replace(self, parts=KINDS[self.kind][0](self.parts, other.parts))
 
     @property
     def value(self) -> float:
-        return math.sqrt(float(self.squares) / max(float(self.count) - self.sample, 1.0))
+        return KINDS[self.kind][1](*map(float, self.parts))
 
 
-@dataclass(frozen=True)
-class EffectiveShare:
-    """A part of (Σw)² / (n Σw²): 1 for n equal weights, 1/n where a single one is not 0, 0 where all are."""
-
-    total: torch.Tensor
-    squares: torch.Tensor
-    count: torch.Tensor
-
-    def __add__(self, other: "EffectiveShare") -> "EffectiveShare":
-        return EffectiveShare(self.total + other.total, self.squares + other.squares, self.count + other.count)
-
-    @property
-    def value(self) -> float:
-        squares = float(self.squares)
-        return float(self.total) ** 2 / (float(self.count) * squares) if squares > 0 else 0.0
-
-
-Tally: TypeAlias = Sum | Mean | Largest | Smallest | Spread | EffectiveShare
 Metrics = dict[str, Tally]
 
 
-def part_of_sum(total: torch.Tensor) -> Sum:
-    """A loss as a metric."""
-    return Sum(total.detach())
+def part_of_sum(total: torch.Tensor) -> Tally:
+    """A part of a total, such as a loss that is already divided by the mini-batch's counts."""
+    return Tally("sum", (total.detach(),))
 
 
-def mean_over_tokens(values: torch.Tensor, mask: torch.Tensor) -> Mean:
+def part_of_mean(total: Part, weight: Part) -> Tally:
+    """A part of a mean: the sum of what was counted, and how much was counted."""
+    return Tally("mean", (total, weight))
+
+
+def mean_over_tokens(values: torch.Tensor, mask: torch.Tensor) -> Tally:
     """The mean inside the mask, of tokens (B, R) or of rows (B,); booleans as 0 and 1."""
-    return Mean(masked_sum(values.detach(), mask), mask.bool().sum())
+    return part_of_mean(masked_sum(values.detach(), mask), mask.bool().sum())
 
 
-def largest(values: torch.Tensor, mask: torch.Tensor) -> Largest:
+def largest(values: torch.Tensor, mask: torch.Tensor) -> Tally:
     """The largest value inside the mask, of tokens (B, R) or of rows (B,)."""
-    inside = values.detach().masked_fill(~mask.bool(), -math.inf).flatten()
-    return Largest(F.pad(inside, (0, 1), value=-math.inf).max())  # padded: a part may have no rows at all
+    return Tally("largest", (_top(values, mask),))
 
 
-def smallest(values: torch.Tensor, mask: torch.Tensor) -> Smallest:
+def smallest(values: torch.Tensor, mask: torch.Tensor) -> Tally:
     """The smallest value inside the mask."""
-    return Smallest(-largest(-values, mask).top)
+    return Tally("smallest", (-_top(-values, mask),))
 
 
-def spread(values: torch.Tensor, mask: torch.Tensor, sample: bool = True) -> Spread:
+def _top(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    inside = values.detach().masked_fill(~mask.bool(), -math.inf).flatten()
+    return F.pad(inside, (0, 1), value=-math.inf).max()  # padded: a part may have no rows at all
+
+
+def spread(values: torch.Tensor, mask: torch.Tensor, sample: bool = True) -> Tally:
     """The standard deviation inside the mask, of a sample (n - 1) or of all there is (n); worked out in float64."""
     wide = values.detach().double()
     mean = masked_mean(wide, mask)
     count = mask.bool().sum(dtype=torch.float64)  # integers would be divided in float32
-    return Spread(count, mean, masked_sum((wide - mean) ** 2, mask), sample)
+    return Tally("sample spread" if sample else "spread", (count, mean, masked_sum((wide - mean) ** 2, mask)))
 
 
-def effective_share(weights: torch.Tensor, mask: torch.Tensor) -> EffectiveShare:
-    """The effective sample size of the weights inside the mask, as a share of their number."""
+def effective_share(weights: torch.Tensor, mask: torch.Tensor) -> Tally:
+    """The effective sample size of the weights inside the mask as a share of their number: (Σw)² / (n Σw²).
+
+    1 for n equal weights, 1/n where a single one is not 0, 0 where all are.
+    """
     wide = weights.detach().double()
-    return EffectiveShare(masked_sum(wide, mask), masked_sum(wide**2, mask), mask.bool().sum())
+    return Tally("effective share", (masked_sum(wide, mask), masked_sum(wide**2, mask), mask.bool().sum()))
 
 
 def merge(parts: Iterable[Mapping[str, Tally]]) -> dict[str, float]:
-    """The metrics of the whole mini-batch from those of its micro-batches."""
+    """The metrics of the whole mini-batch from those of its micro-batches.
+
+    All tensors come from the device at once, in float64, which holds them all.
+    """
     merged: Metrics = {}
     for part in parts:
         for name, metric in part.items():
-            merged[name] = merged[name] + metric if name in merged else metric  # type: ignore[operator]
-    return {name: metric.value for name, metric in _read(merged).items()}
+            merged[name] = merged[name] + metric if name in merged else metric
+    tensors = [part for metric in merged.values() for part in metric.parts if isinstance(part, torch.Tensor)]
+    if tensors:
+        device = tensors[0].device
+        wide = torch.stack([part.detach().reshape(()).to(device, torch.float64) for part in tensors])
+        numbers = iter(wide.tolist())
+        for name, metric in merged.items():
+            plain = tuple(next(numbers) if isinstance(part, torch.Tensor) else part for part in metric.parts)
+            merged[name] = replace(metric, parts=plain)
+    return {name: metric.value for name, metric in merged.items()}
 
 
 def on_cpu(metrics: Mapping[str, Tally]) -> Metrics:
     """The same tallies with their tensors in host memory, to be sent to other processes."""
-    moved: Metrics = {}
-    for name, metric in metrics.items():
-        tensors: dict[str, Any] = {field: part.cpu() for field, part in vars(metric).items() if torch.is_tensor(part)}
-        moved[name] = replace(metric, **tensors)
-    return moved
-
-
-def _read(metrics: Metrics) -> Metrics:
-    """The same tallies of plain numbers: all tensors come from the device at once, in float64, which holds them all."""
-    tensors = [part for metric in metrics.values() for part in vars(metric).values() if torch.is_tensor(part)]
-    if not tensors:
-        return metrics
-    device = tensors[0].device
-    wide = torch.stack([part.detach().reshape(()).to(device, torch.float64) for part in tensors])
-    numbers = iter(wide.tolist())
     return {
-        name: replace(metric, **{field: next(numbers) for field, part in vars(metric).items() if torch.is_tensor(part)})
+        name: replace(metric, parts=tuple(p.cpu() if isinstance(p, torch.Tensor) else p for p in metric.parts))
         for name, metric in metrics.items()
     }

@@ -10,7 +10,7 @@ Consumes, per sample, its data source, the id of its question and the numbers it
 
 with k = 2, 4, 8, … and N. Questions are then averaged, each key over the questions that have it. A drawn tie goes to
 the answer that came first. Predictions that cannot be hashed (lists, dicts) are the same where they print the same.
-Draws are seeded per statistic, so a figure depends on nothing but its own samples, and the program's own random state
+Draws are seeded per statistic, so a statistic depends on nothing but its own samples, and the global random state
 is left alone. They are the same positions for every question of N samples, so such questions are worked out together.
 """
 
@@ -32,23 +32,20 @@ Statistics = dict[str, float]
 
 
 def validation_metrics(
-    data_sources: Sequence[str],
-    uids: Sequence[Hashable],
-    infos: Mapping[str, Sequence[Any]],
-    seed: int = SEED,
+    data_sources: Sequence[str], uids: Sequence[Hashable], infos: Mapping[str, Sequence[Any]], seed: int = SEED
 ) -> dict[str, float]:
-    """The figures by the name they are tracked under: `val-core|val-aux/<data_source>/<variable>/<statistic>`."""
+    """The statistics by the name they are tracked under: `val-core|val-aux/<data_source>/<variable>/<statistic>`."""
     return tracked_names(process_validation_metrics(data_sources, uids, infos, seed))
 
 
-def tracked_names(figures: Mapping[str, Mapping[str, Statistics]]) -> dict[str, float]:
+def tracked_names(statistics_of: Mapping[str, Mapping[str, Statistics]]) -> dict[str, float]:
     """data source → variable → statistic → value, flat.
 
     Core is what a run is judged by: mean, best and majority of all N samples of `acc`, or of `reward` where the
     reward function gives no `acc`; of `rm_score` where no rule scores any row of a source.
     """
     named = {}
-    for source, variables in figures.items():
+    for source, variables in statistics_of.items():
         core = next((name for name in CORE if name in variables), None)
         for variable, statistics in variables.items():
             largest = max(int(name.split("@")[1].split("/")[0]) for name in statistics)
@@ -60,10 +57,7 @@ def tracked_names(figures: Mapping[str, Mapping[str, Statistics]]) -> dict[str, 
 
 
 def process_validation_metrics(
-    data_sources: Sequence[str],
-    uids: Sequence[Hashable],
-    infos: Mapping[str, Sequence[Any]],
-    seed: int = SEED,
+    data_sources: Sequence[str], uids: Sequence[Hashable], infos: Mapping[str, Sequence[Any]], seed: int = SEED
 ) -> dict[str, dict[str, Statistics]]:
     """data source → variable → statistic → value. All sequences hold one entry per sample.
 
@@ -72,10 +66,12 @@ def process_validation_metrics(
     questions: dict[tuple[str, Hashable], list[int]] = defaultdict(list)
     for sample, question in enumerate(zip(data_sources, uids, strict=True)):
         questions[question].append(sample)
-    variables = [name for name, values in infos.items() if all(value is None or _is_number(value) for value in values)]
+    numeric = Real | np.bool_
+    variables = [name for name, values in infos.items() if all(isinstance(value, numeric | None) for value in values)]
     numbers = {name: np.array([value or 0 for value in infos[name]], dtype=np.float64) for name in variables}
     predictions = infos.get(PREDICTION, [None] * len(uids))
-    answers = _numbered(predictions)
+    seen: dict[Hashable, int] = {}
+    answers = np.array([seen.setdefault(_hashable(prediction), len(seen)) for prediction in predictions])  # (samples,)
 
     # Questions that are worked out together, each by its samples: as many of them, and numbers in the same variables.
     alike: dict[tuple[str, int, bool, tuple[str, ...]], list[tuple[int, ...]]] = defaultdict(list)
@@ -163,16 +159,6 @@ def majority(answers: np.ndarray, drawn: np.ndarray) -> np.ndarray:
     votes = (times * (k + 1)).astype(exact) @ same.astype(exact)  # (Q, draws, N), k + 1 for each
     votes -= first.astype(exact)  # at most k: of equals, the one drawn first
     return votes.argmax(-1)
-
-
-def _numbered(predictions: Sequence[Any]) -> np.ndarray:
-    """(samples,) a number for each prediction, equal where they are."""
-    numbers: dict[Hashable, int] = {}
-    return np.array([numbers.setdefault(_hashable(prediction), len(numbers)) for prediction in predictions])
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real | np.bool_)
 
 
 def _hashable(prediction: Any) -> Hashable:

@@ -11,7 +11,7 @@ tokens). In values per token and layer, a pass with gradients keeps for its back
                                   of their own, queries and keys before them, too
 
 The fused pass on a CPU is torch's functions and counts as transformers' layers. With gradient checkpointing a layer
-keeps its input, which in the fused pass is two parts (see `models/fused_training.py`), and one layer at a time is
+keeps its input, which in the fused pass is two parts (see `models/backbones.py`), and one layer at a time is
 computed again. Activations in host memory leave those of two layers on the device: one at work, one on its way. A pass
 without gradients keeps one layer at a time.
 

@@ -2,7 +2,7 @@
 
 Read in this order:
 
-    worker.py     Worker: the base of what holds a model and computes; Place: where one of them runs
+    worker.py     Worker: the base of what holds a model and computes; WorkerPlace: where one of them runs
     decorator.py  `register`: says how calls of a method are split over workers and their results joined
     dispatch.py   the ways to split and join, as pure functions
     group.py      WorkerGroup: the workers of one class, with the registered methods bound; ClassWithInitArgs
@@ -19,7 +19,7 @@ from burnish.controller.decorator import Execute, register
 from burnish.controller.dispatch import Dispatch, DispatchPair, register_dispatch
 from burnish.controller.group import ClassWithInitArgs, Future, Peer, WorkerGroup
 from burnish.controller.pool import ResourcePool, ResourcePoolManager, Role
-from burnish.controller.worker import Place, Worker
+from burnish.controller.worker import Worker, WorkerPlace
 
 __all__ = [
     "ClassWithInitArgs",
@@ -28,12 +28,12 @@ __all__ = [
     "Execute",
     "Future",
     "Peer",
-    "Place",
     "ResourcePool",
     "ResourcePoolManager",
     "Role",
     "Worker",
     "WorkerGroup",
+    "WorkerPlace",
     "register",
     "register_dispatch",
 ]

@@ -19,14 +19,14 @@ import numpy as np
 import torch
 
 
-class Packed(NamedTuple):
+class PackedColumns(NamedTuple):
     """`skeleton`: the pickle. `tensors`: what it left out, in the order of their numbers."""
 
     skeleton: bytes
     tensors: list[torch.Tensor]
 
 
-def pack(value: Any, pickler: type[pickle.Pickler] = pickle.Pickler) -> Packed:
+def pack(value: Any, pickler: type[pickle.Pickler] = pickle.Pickler) -> PackedColumns:
     """Take a value apart; `pickler` is the kind of pickle (cloudpickle's also takes functions and classes by value)."""
     tensors: list[torch.Tensor] = []
     numbers: dict[int, int] = {}
@@ -42,13 +42,13 @@ def pack(value: Any, pickler: type[pickle.Pickler] = pickle.Pickler) -> Packed:
 
     file = io.BytesIO()
     Leaving(file, protocol=5).dump(value)
-    return Packed(file.getvalue(), tensors)
+    return PackedColumns(file.getvalue(), tensors)
 
 
 def unpack(
     skeleton: bytes, memory: Sequence[np.ndarray], tell: Callable[[int, torch.Tensor], None] | None = None
 ) -> Any:
-    """The value again; its tensors use `memory`, the `flat` arrays in the order of `Packed.tensors`.
+    """The value again; its tensors use `memory`, the `flat` arrays in the order of `PackedColumns.tensors`.
 
     `tell` hears which tensor was made of the array with which number.
     """

@@ -2,7 +2,7 @@
 
 Every way is a `DispatchPair` of two pure functions:
 
-    dispatch(world_size, /, *args, **kwargs) -> Split  the arguments of every worker, from rank 0 on
+    dispatch(world_size, /, *args, **kwargs) -> CallSplit  the arguments of every worker, from rank 0 on
     collect(split, outputs) -> result                  outputs in the order of split.calls
 
 Nothing here knows processes, so local and Ray groups share it. `register_dispatch` adds a pair of your own.
@@ -17,20 +17,20 @@ from burnish.errors import WorkerError
 from burnish.protocol import DataProto, join_metrics, pad_dataproto_to_divisor, unpad_dataproto
 
 
-class Call(NamedTuple):
+class WorkerCall(NamedTuple):
     """The arguments of one worker's call."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
 
-class Split(NamedTuple):
+class CallSplit(NamedTuple):
     """Calls for workers 0, 1, ...; `rows` of each DataProto after padding, of which the last `padding` are copies.
 
     answering  the first so many workers' results are wanted, the others send nothing back; None: all
     """
 
-    calls: list[Call]
+    calls: list[WorkerCall]
     rows: int = 0
     padding: int = 0
     answering: int | None = None
@@ -40,8 +40,8 @@ class Split(NamedTuple):
 class DispatchPair:
     """One way to split a call over workers and to join their results."""
 
-    dispatch: Callable[..., Split]
-    collect: Callable[[Split, list[Any]], Any]
+    dispatch: Callable[..., CallSplit]
+    collect: Callable[[CallSplit, list[Any]], Any]
 
 
 class Dispatch(StrEnum):
@@ -61,23 +61,23 @@ class Dispatch(StrEnum):
 # --- splitting ---
 
 
-def to_rank_zero(world_size: int, /, *args: Any, **kwargs: Any) -> Split:
+def to_rank_zero(world_size: int, /, *args: Any, **kwargs: Any) -> CallSplit:
     """One call, for worker 0."""
-    return Split([Call(args, kwargs)])
+    return CallSplit([WorkerCall(args, kwargs)])
 
 
-def same_to_all(world_size: int, /, *args: Any, **kwargs: Any) -> Split:
+def same_to_all(world_size: int, /, *args: Any, **kwargs: Any) -> CallSplit:
     """The same arguments for every worker."""
-    return Split([Call(args, dict(kwargs)) for _ in range(world_size)])
+    return CallSplit([WorkerCall(args, dict(kwargs)) for _ in range(world_size)])
 
 
-def all_together(world_size: int, /, *args: Any, **kwargs: Any) -> Split:
+def all_together(world_size: int, /, *args: Any, **kwargs: Any) -> CallSplit:
     """The same arguments for every worker, for one computation of all of them: each takes its own share of the rows,
     collectives join what they found, and rank 0 answers for all. Batches need not divide and nothing is padded."""
     return same_to_all(world_size, *args, **kwargs)._replace(answering=1)
 
 
-def own_to_each(world_size: int, /, *args: Any, **kwargs: Any) -> Split:
+def own_to_each(world_size: int, /, *args: Any, **kwargs: Any) -> CallSplit:
     """Every argument is a list with one entry for each worker; worker i gets the i-th entries."""
     for name, value in [*enumerate(args), *kwargs.items()]:
         if not isinstance(value, list | tuple) or len(value) != world_size:
@@ -86,10 +86,12 @@ def own_to_each(world_size: int, /, *args: Any, **kwargs: Any) -> Split:
                 f"needs a list with one entry for each of its {world_size} workers as argument {name!r}, not {got}; "
                 "register the method with Dispatch.ONE_TO_ALL to send the same to all"
             )
-    return Split([Call(tuple(a[i] for a in args), {k: v[i] for k, v in kwargs.items()}) for i in range(world_size)])
+    return CallSplit(
+        [WorkerCall(tuple(a[i] for a in args), {k: v[i] for k, v in kwargs.items()}) for i in range(world_size)]
+    )
 
 
-def rows_to_each(world_size: int, /, *args: Any, **kwargs: Any) -> Split:
+def rows_to_each(world_size: int, /, *args: Any, **kwargs: Any) -> CallSplit:
     """Every DataProto is padded to a multiple of world_size and split by rows; other arguments go to all as they are.
 
     Padding rows are copies with `response_mask` 0, so that no duplicate is trained or counted.
@@ -110,14 +112,14 @@ def rows_to_each(world_size: int, /, *args: Any, **kwargs: Any) -> Split:
     return split._replace(rows=rows + padding, padding=padding)
 
 
-def func_and_rows_to_each(world_size: int, /, *args: Any, **kwargs: Any) -> Split:
+def func_and_rows_to_each(world_size: int, /, *args: Any, **kwargs: Any) -> CallSplit:
     """As `rows_to_each`, with a function as the first argument, which goes to all."""
     if not args or not callable(args[0]):
         raise WorkerError("needs a function as its first argument")
     return rows_to_each(world_size, *args, **kwargs)
 
 
-def no_call(world_size: int, /, *args: Any, **kwargs: Any) -> Split:
+def no_call(world_size: int, /, *args: Any, **kwargs: Any) -> CallSplit:
     """There is no group call: another worker, or the controller, calls such a method directly on one worker (group.py's
     `Peer`), beside what that worker computes. So are requests to its rollout engine made, and checkpoints written."""
     raise WorkerError(
@@ -136,17 +138,17 @@ def _padded(data: DataProto, divisor: int) -> DataProto:
 # --- joining ---
 
 
-def only_one(split: Split, outputs: list[Any]) -> Any:
+def only_one(split: CallSplit, outputs: list[Any]) -> Any:
     """The result of the one call, or of rank 0, which answers for all."""
     return outputs[0]
 
 
-def as_list(split: Split, outputs: list[Any]) -> list[Any]:
+def as_list(split: CallSplit, outputs: list[Any]) -> list[Any]:
     """The results, by rank."""
     return outputs
 
 
-def joined_rows(split: Split, outputs: list[Any]) -> DataProto | None:
+def joined_rows(split: CallSplit, outputs: list[Any]) -> DataProto | None:
     """The workers' DataProtos as one, without padding; None where every worker gave None.
 
     A batch without columns (metrics only) has nothing to unpad.
@@ -169,7 +171,7 @@ def joined_rows(split: Split, outputs: list[Any]) -> DataProto | None:
     return unpad_dataproto(whole, split.padding)
 
 
-def joined_metrics(split: Split, outputs: list[Any]) -> dict[str, list[Any]]:
+def joined_metrics(split: CallSplit, outputs: list[Any]) -> dict[str, list[Any]]:
     """The workers' metrics, each a dict, a DataProto with meta_info["metrics"], or None, as one dict of lists."""
     found: list[Mapping[str, Any] | Sequence[Mapping[str, Any]]] = []
     for output in outputs:

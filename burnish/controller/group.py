@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from burnish.controller.decorator import Execute, Registered, registered_methods
-from burnish.controller.dispatch import Call, Split, only_one
+from burnish.controller.dispatch import CallSplit, WorkerCall, only_one
 from burnish.controller.pool import ResourcePool
-from burnish.controller.worker import Place, Worker, failed
+from burnish.controller.worker import Worker, WorkerPlace, failed
 from burnish.errors import BurnishError, WorkerError
 
 W = TypeVar("W", bound=Worker)
@@ -46,7 +46,7 @@ class ClassWithInitArgs(Generic[W]):
     def __init__(self, cls: type[W], *args: Any, **kwargs: Any):
         self.cls, self.args, self.kwargs = cls, args, kwargs
 
-    def make(self, place: Place) -> W:
+    def make(self, place: WorkerPlace) -> W:
         """Make the worker of this place; it knows its place before its `__init__` runs."""
         worker = self.cls.__new__(self.cls)
         worker.place = place
@@ -85,7 +85,7 @@ class WorkerGroup(ABC):
         return BoundMethod(self, name, mark)
 
     @abstractmethod
-    def submit(self, method: str, calls: list[Call], answering: int | None = None) -> Future:
+    def submit(self, method: str, calls: list[WorkerCall], answering: int | None = None) -> Future:
         """Start the i-th call on worker i. The future gives the list of results, of the first `answering` workers where
         that is said; errors of any worker rise from its `get`."""
 
@@ -121,9 +121,11 @@ class BoundMethod:
         future = self._group.submit(self._name, split.calls, split.answering)
         return _Collected(future, partial(self._naming, collect, split))
 
-    def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Split, Callable[[Split, list[Any]], Any]]:
+    def _split(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[CallSplit, Callable[[CallSplit, list[Any]], Any]]:
         """The calls of the workers, and what joins their results."""
-        split: Split = self._naming(self._mark.pair.dispatch, self._group.world_size, *args, **kwargs)
+        split: CallSplit = self._naming(self._mark.pair.dispatch, self._group.world_size, *args, **kwargs)
         if self._mark.execute is Execute.RANK_ZERO:
             return split._replace(calls=split.calls[:1], answering=None), only_one
         return split, self._mark.pair.collect

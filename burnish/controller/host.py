@@ -27,7 +27,7 @@ from burnish.controller.failures import Carried, carry, restore
 from burnish.controller.group import ClassWithInitArgs, check_direct
 from burnish.controller.process import Address, Surroundings, Warnings, share_cores, stack_of, stacks, tail
 from burnish.controller.telling import NO_CALL, Whereabouts
-from burnish.controller.worker import Place, Worker, call_worker, call_worker_async, device_of
+from burnish.controller.worker import Worker, WorkerPlace, call_worker, call_worker_async, device_of
 from burnish.errors import BurnishError, WorkerError
 from burnish.tracking.watchdog import Watchdog
 
@@ -175,7 +175,7 @@ class Host:
         self._store = torch.distributed.TCPStore(self._address.ip, 0, is_master=True, wait_for_workers=False)
         return self._address.ip, self._store.port
 
-    def join(self, place: Place, meeting: tuple[str, int] | None) -> None:
+    def join(self, place: WorkerPlace, meeting: tuple[str, int] | None) -> None:
         """Take a place: its device, its share of the cores, and with the others the process group of the pool."""
         device = device_of(place)
         share_cores(self._surroundings, place.local_world_size)
@@ -193,7 +193,7 @@ class Host:
             backend, store=store, rank=place.rank, world_size=place.world_size, timeout=timeout
         )
 
-    def make(self, role: str, made: ClassWithInitArgs, place: Place) -> None:
+    def make(self, role: str, made: ClassWithInitArgs, place: WorkerPlace) -> None:
         """Make the worker of a role."""
         self._workers[role] = made.make(place)
 

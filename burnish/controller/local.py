@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 
 from burnish.controller.decorator import Registered
-from burnish.controller.dispatch import Call
+from burnish.controller.dispatch import WorkerCall
 from burnish.controller.group import BoundMethod, ClassWithInitArgs, Future, WorkerGroup, check_direct
 from burnish.controller.pool import ResourcePool
 from burnish.controller.worker import Worker, call_worker, call_worker_async, failed
@@ -42,7 +42,7 @@ class LocalWorkerGroup(WorkerGroup):
     def bind(self, name: str, mark: Registered) -> BoundMethod:
         return LocalMethod(self, name, mark)
 
-    def submit(self, method: str, calls: list[Call], answering: int | None = None) -> Future:
+    def submit(self, method: str, calls: list[WorkerCall], answering: int | None = None) -> Future:
         return Finished(lambda: [call_worker(self.worker, method, call.args, call.kwargs) for call in calls])
 
     def peers(self, rounds: int = 1) -> "list[LocalPeer]":

@@ -7,7 +7,7 @@ pools and maps roles to them: roles of one pool share its devices, roles of diff
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from burnish.controller.worker import Place
+from burnish.controller.worker import WorkerPlace
 from burnish.errors import ConfigError
 
 
@@ -39,10 +39,10 @@ class ResourcePool:
     def world_size(self) -> int:
         return sum(self.process_on_nodes)
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[WorkerPlace]:
         """The place of every rank, node by node."""
         local = [(rank, count) for count in self.process_on_nodes for rank in range(count)]
-        return [Place(rank, self.world_size, *local_rank, self.device) for rank, local_rank in enumerate(local)]
+        return [WorkerPlace(rank, self.world_size, *local_rank, self.device) for rank, local_rank in enumerate(local)]
 
     def __repr__(self) -> str:
         return f"ResourcePool({self.process_on_nodes}, name={self.name!r}, device={self.device!r})"

@@ -1,4 +1,4 @@
-"""Worker: the base of every class that holds a model and computes, and `Place`: where one worker runs.
+"""Worker: the base of every class that holds a model and computes, and `WorkerPlace`: where one worker runs.
 
 A group makes workers through `ClassWithInitArgs` (group.py), which puts the place on the object before `__init__`
 runs: a worker knows its rank from its first line on. A worker made by hand is rank 0 of 1.
@@ -18,7 +18,7 @@ from burnish.models.device import pick_device
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkerPlace:
     """Where a worker runs: its rank among all workers of its group, its rank on its node, and the kind of device.
 
     gpu        which GPU of those that the process sees; None: that of its local rank
@@ -35,7 +35,7 @@ class Place:
     timeout_s: float = 1800.0
 
 
-def device_of(place: Place) -> torch.device:
+def device_of(place: WorkerPlace) -> torch.device:
     """The device of a place: its own GPU, or the CPU. A process that sees one GPU only has that one."""
     own = place.local_rank if place.gpu is None else place.gpu
     return pick_device(place.device, own if torch.cuda.device_count() > 1 else 0)
@@ -44,7 +44,7 @@ def device_of(place: Place) -> torch.device:
 class Worker:
     """Methods marked with `register` can be called through a WorkerGroup; the others are the worker's own."""
 
-    place: Place = Place()
+    place: WorkerPlace = WorkerPlace()
 
     @property
     def rank(self) -> int:
@@ -81,7 +81,7 @@ async def call_worker_async(worker: Worker, method: str, args: Sequence[Any], kw
         raise failed(type(worker), method, worker.place, error) from error
 
 
-def failed(worker_class: type, method: str, place: Place, error: Exception) -> WorkerError:
+def failed(worker_class: type, method: str, place: WorkerPlace, error: Exception) -> WorkerError:
     """The error for a worker that raised something it did not mean to."""
     where = f"{worker_class.__name__}.{method} failed on rank {place.rank} of {place.world_size}"
     return WorkerError(f"{where}: {type(error).__name__}: {error}")

@@ -1,6 +1,6 @@
 """Sequences in parts of even cost: micro-batches within a budget of tokens, and a given number of parts.
 
-Consumes sequence lengths; hands on lists of indices. Pure Python on whole numbers, the same on every machine.
+Consumes sequence lengths; returns lists of indices. Pure Python on whole numbers, the same on every machine.
 
 A partition starts greedy (longest first, into the lightest part) and is then refined: the heaviest and the lightest
 part trade one or two sequences with another part in the way that evens the two out most, until nothing helps. A
@@ -30,7 +30,7 @@ def workload(length: int) -> int:
 def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
     """Indices in as few parts of at most `budget` tokens as are found, even in workload, the heaviest first.
 
-    The heaviest comes first so that memory peaks at once: a run that does not fit tells so at its first pass.
+    The heaviest comes first so that memory peaks at once: a run that does not fit fails at its first pass.
     """
     if budget < 1:
         raise ValueError(f"a budget of {budget} tokens holds no sequence")
@@ -51,7 +51,15 @@ def balanced_partitions(weights: Sequence[int], k: int, *, equal_size: bool = Fa
         raise ValueError(f"{len(weights)} sequences cannot be split into {k} parts")
     if equal_size and len(weights) % k:
         raise ValueError(f"{len(weights)} sequences cannot be split into {k} parts of equal size")
-    parts = _greedy(weights, k, len(weights) // k if equal_size else None)
+    size = len(weights) // k if equal_size else None
+    parts: list[list[int]] = [[] for _ in range(k)]
+    # The member count breaks ties, so that k zeros still land in k different parts.
+    lightest = [(0, 0, part) for part in range(k)]
+    for i in _falling(weights):
+        total, members, part = heapq.heappop(lightest)
+        parts[part].append(i)
+        if size is None or members + 1 < size:
+            heapq.heappush(lightest, (total + weights[i], members + 1, part))
     _Trades(weights, parts, swaps_only=equal_size).make()
     return sorted(sorted(part) for part in parts)
 
@@ -96,18 +104,6 @@ def _within(tokens: Sequence[int], costs: Sequence[int], budget: int) -> list[li
 
 def _falling(weights: Sequence[int]) -> list[int]:
     return sorted(range(len(weights)), key=lambda i: (-weights[i], i))
-
-
-def _greedy(weights: Sequence[int], k: int, size: int | None) -> list[list[int]]:
-    parts: list[list[int]] = [[] for _ in range(k)]
-    # The member count breaks ties, so that k zeros still land in k different parts.
-    lightest = [(0, 0, part) for part in range(k)]
-    for i in _falling(weights):
-        total, members, part = heapq.heappop(lightest)
-        parts[part].append(i)
-        if size is None or members + 1 < size:
-            heapq.heappush(lightest, (total + weights[i], members + 1, part))
-    return parts
 
 
 class _Trades:

@@ -1,8 +1,8 @@
 """Cuts of a batch: into mini-batches (one optimiser step each) and micro-batches (one forward pass each).
 
-Consumes group ids or sequence lengths and hands on index arrays into the batch. A mini-batch holds whole groups and
-is part of the algorithm; a micro-batch is only about memory and speed and never changes a result, and neither is how
-`passes` deals the rows of a batch to several processes.
+Consumes group ids or sequence lengths and returns index arrays into the batch. A mini-batch holds whole groups and is
+part of the algorithm; a micro-batch is only about memory and speed and never changes a result, nor does the way in
+which `passes` divides the rows of a batch among several processes.
 """
 
 from collections.abc import Hashable, Sequence
@@ -65,28 +65,28 @@ class MicroBatch:
         return [np.arange(i, min(i + most, len(lengths))) for i in range(0, len(lengths), most)]
 
 
-class Pass(NamedTuple):
+class ForwardPass(NamedTuple):
     """One forward pass: its rows, and whether they count. Rows that do not only keep step with other processes."""
 
     rows: np.ndarray
     counts: bool = True
 
 
-def passes(lengths: Sequence[int], micro: MicroBatch, mesh: Mesh | None = None) -> list[Pass]:
+def passes(lengths: Sequence[int], micro: MicroBatch, mesh: Mesh | None = None) -> list[ForwardPass]:
     """The passes of this process over a batch that all processes of the mesh have whole.
 
     Each row counts in one process, or in all that share its sequence. Weights are gathered in step, so all processes
     make as many passes: one that has none left repeats the shortest row of the batch, which then counts for nothing.
     """
     if mesh is None:
-        return [Pass(rows) for rows in micro.cut(lengths)]
+        return [ForwardPass(rows) for rows in micro.cut(lengths)]
     if micro.max_tokens is not None:  # of one process, which has a slice of each sequence
         micro = MicroBatch(max_tokens=micro.max_tokens * mesh.ulysses_size)
     sizes = np.asarray(lengths, dtype=np.int64)
     cuts = [[share[part] for part in micro.cut(sizes[share])] for share in deal(lengths, mesh.data_size, mesh.even)]
     own, most = cuts[mesh.data_rank], max(map(len, cuts))
-    idle = [Pass(np.array([int(sizes.argmin())]), counts=False) for _ in range(most - len(own))]
-    return [*map(Pass, own), *idle]
+    idle = [ForwardPass(np.array([int(sizes.argmin())]), counts=False) for _ in range(most - len(own))]
+    return [*map(ForwardPass, own), *idle]
 
 
 def deal(lengths: Sequence[int], parts: int, even: bool) -> list[np.ndarray]:

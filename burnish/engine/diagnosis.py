@@ -1,6 +1,6 @@
 """Where a NaN or an infinity comes from: weights, gradients, modules and tokens that are not finite.
 
-Consumes a `Trainable`, or figures of each token of a batch, and hands on names and places. Nothing is changed but the
+Consumes a `Trainable`, or values of each token of a batch, and returns names and places. Nothing is changed but the
 gradients that a pass leaves behind.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Place:
+class TokenPlace:
     """A token of a batch: its row, and its number in the response."""
 
     row: int
@@ -62,19 +62,19 @@ def first_bad_module(module: nn.Module, run: Callable[[], object]) -> str | None
     return found[0] if found else None
 
 
-def first_bad_token(figures: Mapping[str, Tensor], mask: Tensor, row: int) -> int | None:
-    """The first token of a row, among those in `mask` (B, R), with a figure (B, R) that is NaN or infinite."""
-    bad = torch.stack([~figure[row].isfinite() for figure in figures.values()]).any(0) & mask[row].bool()  # (R,)
+def first_bad_token(values: Mapping[str, Tensor], mask: Tensor, row: int) -> int | None:
+    """The first token of a row, among those in `mask` (B, R), with a value (B, R) that is NaN or infinite."""
+    bad = torch.stack([~value[row].isfinite() for value in values.values()]).any(0) & mask[row].bool()  # (R,)
     return int(bad.nonzero()[0]) if bool(bad.any()) else None
 
 
-def largest(figure: Tensor, mask: Tensor) -> tuple[float, Place] | None:
+def largest(values: Tensor, mask: Tensor) -> tuple[float, TokenPlace] | None:
     """The finite value of the largest size among the tokens in `mask`, and its place; None where there is none."""
-    size = torch.where(mask.bool() & figure.isfinite(), figure.abs().double(), -math.inf)  # (B, R)
+    size = torch.where(mask.bool() & values.isfinite(), values.abs().double(), -math.inf)  # (B, R)
     if not size.numel() or bool(size.max() < 0):
         return None
     row, token = divmod(int(size.argmax()), size.shape[1])
-    return float(figure[row, token]), Place(row, token)
+    return float(values[row, token]), TokenPlace(row, token)
 
 
 def _is_finite(tensor: Tensor) -> bool:

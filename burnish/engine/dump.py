@@ -2,12 +2,12 @@
 
     update.json         which update it was, its metrics as the run saw them, every key of the run, versions
     batch.safetensors   the tensor columns of its mini-batch
-    batch.json          the other columns and the facts of it, as far as JSON has them
+    batch.json          its other columns and its facts, where they have a JSON form
     model/              the weights it was computed with and the tokenizer; with LoRA the adapter, without its base
 
 `BadSteps` writes them and `read_dump` reads one. Everything is safetensors or JSON; nothing is unpickled. A dump may
-come from anyone: `read_dump` checks the types of all that it hands on, and the columns that the role's update reads. An
-update that is not applied leaves the weights as they were, so what is dumped after it is what it was computed with.
+come from anyone: `read_dump` checks the types of all that it returns, and the columns that the role's update reads. An
+update that is not applied leaves the weights as they were, so they are dumped after it.
 """
 
 import json
@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 
 from burnish import __version__
 from burnish.config.key import keys_of, read
-from burnish.engine.state import Snapshot, capture
+from burnish.engine.state import capture
 from burnish.errors import CheckpointError
 from burnish.protocol import DataProto
 
@@ -75,7 +75,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Dump:
-    """An update that was dumped, with all that it takes to run it again; its weights lie in `folder / MODEL`."""
+    """An update that was dumped, with all that it takes to run it again; its weights are in `folder / MODEL`."""
 
     folder: Path
     command: str  # ppo, sft or rm
@@ -94,7 +94,7 @@ class BadSteps:
     def write(
         self, update: Update, batch: DataProto, trainable: "Trainable", tokenizer: "PreTrainedTokenizerBase"
     ) -> None:
-        """Dump an update that was not applied. Where that cannot be done the run goes on, and a warning says why.
+        """Dump an update that was not applied. If that fails, the run continues and a warning says why.
 
         The processes of a mesh call it together, and the first of them writes.
         """
@@ -107,31 +107,22 @@ class BadSteps:
         if not (wanted if mesh is None else mesh.gather(wanted)[0]):
             return
         model = capture(trainable, ["hf_model"], copy=False)
-        if writes:
-            self._write(final, update, batch, model, tokenizer)
-
-    def _write(
-        self, final: Path, update: Update, batch: DataProto, model: Snapshot, tokenizer: "PreTrainedTokenizerBase"
-    ) -> None:
+        if not writes:
+            return
         writing = final.with_name(f".{final.name}.writing")
         try:
             shutil.rmtree(writing, ignore_errors=True)
             writing.mkdir(parents=True)
-            self._fill(writing, update, batch, model, tokenizer)
+            self._fill(writing, update, batch)
+            model.write(writing / MODEL)
+            tokenizer.save_pretrained(writing / MODEL)
             shutil.rmtree(final, ignore_errors=True)  # a resumed run that comes to the same update again
             writing.rename(final)
         except (OSError, SafetensorError) as error:  # safetensors wraps the system's error in its own
             shutil.rmtree(writing, ignore_errors=True)
             log.warning("%s cannot be dumped for replay: %s", final, getattr(error, "strerror", None) or error)
 
-    def _fill(
-        self,
-        folder: Path,
-        update: Update,
-        batch: DataProto,
-        model: Snapshot,
-        tokenizer: "PreTrainedTokenizerBase",
-    ) -> None:
+    def _fill(self, folder: Path, update: Update, batch: DataProto) -> None:
         facts = {
             "format": FORMAT,
             "command": self.command,
@@ -141,9 +132,12 @@ class BadSteps:
             "config": {name: read(self.config, name) for name in keys_of(type(self.config))},
         }
         (folder / UPDATE).write_text(json.dumps(facts, indent=1))
-        _write_batch(folder, batch)
-        model.write(folder / MODEL)
-        tokenizer.save_pretrained(folder / MODEL)
+        # Columns may share memory, which safetensors refuses: each gets its own.
+        whole = torch.contiguous_format
+        columns = {name: column.detach().cpu().clone(memory_format=whole) for name, column in batch.batch.items()}
+        save_file(columns, folder / TENSORS)
+        others, meta_info = _with_json_form(batch.non_tensor_batch), _with_json_form(batch.meta_info)
+        (folder / REST).write_text(json.dumps({"non_tensor_batch": others, "meta_info": meta_info}, indent=1))
 
 
 def dump_folder(run_folder: str | Path, step: int, role: str, number: int) -> Path:
@@ -152,34 +146,30 @@ def dump_folder(run_folder: str | Path, step: int, role: str, number: int) -> Pa
 
 
 def versions() -> dict[str, str]:
-    """Of what an update's figures depend on."""
+    """The versions that the numbers of an update depend on."""
     return {"burnish": __version__, "torch": torch.__version__, "transformers": transformers.__version__}
 
 
 def read_dump(folder: str | Path) -> Dump:
-    """The dump in a folder, but for its weights; CheckpointError where there is none, or it is not whole."""
+    """The dump in a folder without its weights; CheckpointError where there is none, or it is incomplete."""
     folder = Path(folder).expanduser()
     facts = _read_facts(folder)
     try:
-        update = _update(facts)
+        metrics = {name: float(value) for name, value in _typed(facts, "metrics", dict).items()}
+        step, number, schedule = (_typed(facts, name, int) for name in ("step", "number", "schedule"))
+        if min(step, number) < 0:
+            raise ValueError(f"{UPDATE}: step={step}, number={number}")
+        update = Update(_typed(facts, "role", str), step, number, schedule, metrics)
         rest = json.loads((folder / REST).read_text())
         batch = DataProto.from_dict(load_file(folder / TENSORS), rest["non_tensor_batch"], rest["meta_info"])
-        command, config, found = (
-            _typed(facts, *what) for what in (("command", str), ("config", dict), ("versions", dict))
-        )
+        kinds = {"command": str, "config": dict, "versions": dict}
+        command, config, found = (_typed(facts, name, kind) for name, kind in kinds.items())
         if role_needs := NEEDED.get(update.role):
             _check_columns(batch, role_needs, SIDES.get(update.role, 1))
         return Dump(folder, command, update, config, {name: str(version) for name, version in found.items()}, batch)
     except (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-        raise CheckpointError(f"the dump {folder} is damaged ({_reason(error)}); copy it again") from error
-
-
-def _update(facts: Mapping[str, Any]) -> Update:
-    metrics = {name: float(value) for name, value in _typed(facts, "metrics", dict).items()}
-    step, number, schedule = (_typed(facts, name, int) for name in ("step", "number", "schedule"))
-    if min(step, number) < 0:
-        raise ValueError(f"{UPDATE}: step={step}, number={number}")
-    return Update(_typed(facts, "role", str), step, number, schedule, metrics)
+        reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"the dump {folder} is damaged ({reason}); copy it again") from error
 
 
 def _typed(facts: Mapping[str, Any], name: str, kind: type) -> Any:
@@ -230,18 +220,8 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def _write_batch(folder: Path, batch: DataProto) -> None:
-    # Columns may share memory, which safetensors refuses: each gets its own.
-    columns = {
-        name: column.detach().cpu().clone(memory_format=torch.contiguous_format) for name, column in batch.batch.items()
-    }
-    save_file(columns, folder / TENSORS)
-    others, facts = _with_json_form(batch.non_tensor_batch), _with_json_form(batch.meta_info)
-    (folder / REST).write_text(json.dumps({"non_tensor_batch": others, "meta_info": facts}, indent=1))
-
-
 def _with_json_form(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that JSON can hold. No update reads the others: they are for whoever looks at a row."""
+    """Those that JSON can hold. No update reads the others: they are for people who look at a row."""
     kept = {}
     for name, value in values.items():
         try:
@@ -255,7 +235,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(type(value).__name__)
-
-
-def _reason(error: Exception) -> str:
-    return str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"

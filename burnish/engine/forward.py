@@ -1,13 +1,13 @@
 """Forward passes: log-probs and entropy of a language model, values of a critic, scores of a reward model.
 
-`Forward` is made once for a module and picks the way through it (`models/backbones.py`). It consumes a `Packed` and
-hands on (B, R) float32 tensors aligned with the response: the figure for token t is computed at the place before it.
+`Forward` is made once for a module and picks the way through it (`models/backbones.py`). It takes a `PackedBatch` and
+returns (B, R) float32 tensors aligned with the response: the value for token t is computed at the place before it.
 The output layer runs over response places only and in chunks that are recomputed in the backward pass
 (`ops/linear_log_probs.py`), so memory does not grow with vocabulary × tokens. A reward model reads whole conversations
-and gives one figure for each.
+and gives one score for each.
 
-Where processes share sequences (`models/ulysses.py`), each computes the figures of its own part of them; what is handed
-on is whole in all of them, and leads gradients back to the part that is here.
+Where processes share sequences (`models/ulysses.py`), each computes the values of its own part of them; the result is
+whole in all of them, and leads gradients back to the part that is here.
 """
 
 import inspect
@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from burnish.config.model import ModelConfig
 from burnish.engine.mesh import Mesh
-from burnish.engine.packing import Packed, pack_rows
+from burnish.engine.packing import PackedBatch, pack_rows
 from burnish.engine.sharding import run
 from burnish.errors import ConfigError, ModelError
 from burnish.models.backbones import FusedBackbone, PaddedBackbone, backbone_for
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 Line = tuple[Tensor, Tensor, Sequences]  # ids and positions (T,), and where the sequences lie
 
-# The outputs of `ops/linear_log_probs.py` in plain words, from log-probabilities (n, V) and tokens (n,): for output
-# layers that are no plain matrix, and for who asks for it (`use_fused_kernels=False`).
+# The outputs of `ops/linear_log_probs.py` in plain torch, from log-probabilities (n, V) and tokens (n,): for output
+# layers that are no plain matrix, and for `use_fused_kernels=False`.
 OUTPUTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "log_prob": lambda log_p, targets: log_p.gather(-1, targets[:, None])[:, 0],
     "entropy": lambda log_p, targets: -(log_p.exp() * log_p).sum(-1),
@@ -67,32 +67,31 @@ class Forward:
         self.fuses_head = config.use_fused_kernels is not False
 
     def log_probs(
-        self, packed: Packed, temperature: float = 1.0, outputs: Sequence[str] = ("log_prob",)
+        self, packed: PackedBatch, temperature: float = 1.0, outputs: Sequence[str] = ("log_prob",)
     ) -> dict[str, Tensor]:
         """The named `outputs` of each response token under softmax(logits / temperature): (B, R), 0 elsewhere."""
         check_arguments(outputs, temperature)
-        return run(self.module, self._log_probs, packed, temperature, outputs)
 
-    def _log_probs(self, packed: Packed, temperature: float, outputs: Sequence[str]) -> dict[str, Tensor]:
-        head, targets = self.module.get_output_embeddings(), packed.targets
-        fused = self.fuses_head and type(head) is nn.Linear
-        compute = self._fused_log_probs if fused else self._plain_log_probs
+        def compute() -> dict[str, Tensor]:
+            head, targets = self.module.get_output_embeddings(), packed.targets
+            log_probs: Callable[..., dict[str, Tensor]] = self._plain_log_probs
+            if self.fuses_head and type(head) is nn.Linear:
+                log_probs = self._fused_log_probs
+            results = self._at_places(
+                _line(packed),
+                packed.source,
+                lambda states, which: log_probs(states, head, targets[which], temperature, outputs),
+            )
+            return {name: packed.scatter(results[name]) for name in outputs}
 
-        def of_states(states: Tensor, which: slice) -> dict[str, Tensor]:
-            return compute(states, head, targets[which], temperature, outputs)
+        return run(self.module, compute)
 
-        results = self._figures(_line(packed), packed.source, of_states)
-        return {name: packed.scatter(results[name]) for name in outputs}
-
-    def values(self, packed: Packed) -> Tensor:
-        """The critic's figure before each response token, (B, R)."""
-        return run(self.module, self._values, packed)
-
-    def _values(self, packed: Packed) -> Tensor:
-        return packed.scatter(self._head_figures(_line(packed), packed.source))
+    def values(self, packed: PackedBatch) -> Tensor:
+        """The critic's value before each response token, (B, R)."""
+        return run(self.module, lambda: packed.scatter(self._head_values(_line(packed), packed.source)))
 
     def scores(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """The reward model's figure for each conversation, (B,), from right-padded ids and mask (B, L).
+        """The reward model's score for each conversation, (B,), from right-padded ids and mask (B, L).
 
         A classifier of sequences reads at the last token that is not its padding token; one that has no such token,
         and a classifier of tokens, at the last of all.
@@ -114,25 +113,28 @@ class Forward:
             places = torch.arange(input_ids.shape[1], device=ids.device)
             last = torch.where((attention_mask != 0) & (input_ids != padding), places, 0).amax(-1)  # (B,)
             ends = sequences.starts[:-1].long() + last
-        return self._head_figures((ids, positions, sequences), ends)
+        return self._head_values((ids, positions, sequences), ends)
 
-    def _head_figures(self, line: Line, places: Tensor) -> Tensor:
-        """What a classifier's head says at `places` (N,) of a line."""
-        head = _head_of(self.module)
-        return self._figures(line, places, lambda states, _: {"figure": head(states)[:, 0].float()})["figure"]
+    def _head_values(self, line: Line, places: Tensor) -> Tensor:
+        """The output of a classifier's head at `places` (N,) of a line."""
+        head: nn.Module | None = getattr(self.module, "score", None) or getattr(self.module, "classifier", None)
+        if head is None:
+            kind = type(self.module).__name__
+            raise ModelError(f"{kind} has no head named score or classifier that gives a value per token")
+        return self._at_places(line, places, lambda states, _: {"value": head(states)[:, 0].float()})["value"]
 
-    def _figures(
+    def _at_places(
         self, line: Line, places: Tensor, of_states: Callable[[Tensor, slice], Mapping[str, Tensor]]
     ) -> Mapping[str, Tensor]:
-        """Figures (N,) at `places` of a line, in rising order: what `of_states` makes of the states (n, C) there.
+        """Values (N,) at `places` of a line, in rising order: what `of_states` makes of the states (n, C) there.
 
-        Where processes share the line, it is asked for this one's part of the places, and told which these are.
+        Where processes share the line, it gets this one's part of the places, and which of them these are.
         """
         own, here = slice(None), places
         if self.ulysses is not None:
             own, here = self.ulysses.own(places, len(line[0]))
-        figures = of_states(self.backbone(*line)[here], own)
-        return figures if self.ulysses is None else self.ulysses.whole(figures, own, len(places))
+        values = of_states(self.backbone(*line)[here], own)
+        return values if self.ulysses is None else self.ulysses.whole(values, own, len(places))
 
     def _fused_log_probs(
         self, states: Tensor, head: nn.Linear, targets: Tensor, temperature: float, outputs: Sequence[str]
@@ -167,7 +169,7 @@ class Forward:
         return dict(zip(outputs, results, strict=True))
 
 
-def _line(packed: Packed) -> Line:
+def _line(packed: PackedBatch) -> Line:
     return packed.input_ids, packed.positions, packed.sequences
 
 
@@ -178,14 +180,6 @@ def _logit_settings(module: "PreTrainedModel") -> tuple[float, float | None]:
     for name in FACTORS:
         scale *= getattr(config, name, None) or 1.0
     return scale, getattr(config, SOFTCAP, None)
-
-
-def _head_of(module: "PreTrainedModel") -> nn.Module:
-    """What turns hidden states into figures, of a classifier."""
-    head: nn.Module | None = getattr(module, "score", None) or getattr(module, "classifier", None)
-    if head is None:
-        raise ModelError(f"{type(module).__name__} has no head named score or classifier that gives a figure per token")
-    return head
 
 
 def _padded_scores(module: "PreTrainedModel", input_ids: Tensor, attention_mask: Tensor, padding: int | None) -> Tensor:

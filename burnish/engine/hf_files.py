@@ -1,23 +1,20 @@
 """The files of a `Trainable` that transformers or PEFT reads: its Hugging Face folder, or with LoRA the adapter.
 
-`model_writer` gives what writes them, now or later and in any thread. Of a model that is sharded over several processes
-the weights are brought together first, bucket by bucket, in host memory of the first process, which alone writes: in
-the type that the model computes in, so the files are those that one process would have written.
+`model_writer` returns what writes them, now or later and in any thread. The weights of a sharded model are first
+gathered, bucket by bucket, in host memory of the first process, which alone writes: in the type that the model computes
+in, so the files are those that one process would have written.
 """
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
-from transformers.utils import logging as hf_logging
 
-from burnish.engine.mesh import Mesh
 from burnish.engine.sharding import computes_in, local, reshard, slices_of, whole_buckets
+from burnish.models.loading import quiet_transformers
 from burnish.models.lora import adapter_writer, has_adapter
 
 if TYPE_CHECKING:
@@ -50,28 +47,28 @@ def model_writer(trainable: "Trainable", hosted: Callable[[Tensor], Tensor], *, 
     module, mesh = trainable.module, trainable.mesh
     if mesh is None:
         return _writer(module, hosted, copy=copy)
-    whole = _whole_weights(trainable, mesh)
-    if mesh.rank:
-        return None
-    write = _writer(module, lambda tensor: whole[id(tensor)] if id(tensor) in whole else hosted(tensor), copy=True)
-    return partial(_write_in_type, write, computes_in(module))
-
-
-def _whole_weights(trainable: "Trainable", mesh: Mesh) -> dict[int, Tensor]:
-    """What is to be written of a sharded module, in the type that it computes in, by the parameter's id.
-
-    In host memory of the first process; the others only take part.
-    """
-    module = trainable.module
     reshard(module)
     parameters = trainable.parameters if has_adapter(module) else dict(module.named_parameters())
     slices = slices_of(parameters, mesh)
     mine = {name: local(parameter) for name, parameter in parameters.items()}
-    whole: dict[int, Tensor] = {}
+    whole: dict[int, Tensor] = {}  # by the parameter's id
     for bucket in whole_buckets(mine, slices, mesh, dtype=computes_in(module)):
         if mesh.rank == 0:
             whole |= {id(parameters[name]): in_place(tensor) for name, tensor in bucket.items()}
-    return whole
+    if mesh.rank:
+        return None
+    write = _writer(module, lambda tensor: whole[id(tensor)] if id(tensor) in whole else hosted(tensor), copy=True)
+    dtype = str(computes_in(module)).removeprefix("torch.")
+
+    def write_in_type(folder: Path) -> None:
+        """Let config.json name the type of the weights next to it; that of a sharded module is the masters'."""
+        write(folder)
+        file = folder / "config.json"  # an adapter has none, unless there is a head
+        if file.is_file():
+            config = json.loads(file.read_text()) | {"dtype": dtype}
+            file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")  # as transformers writes it
+
+    return write_in_type
 
 
 def _writer(module: "PreTrainedModel", hosted: Callable[[Tensor], Tensor], *, copy: bool) -> Write:
@@ -81,27 +78,6 @@ def _writer(module: "PreTrainedModel", hosted: Callable[[Tensor], Tensor], *, co
     return partial(_save_pretrained, module, weights)
 
 
-def _write_in_type(write: Write, dtype: torch.dtype, folder: Path) -> None:
-    """Let config.json name the type of the weights beside it; that of a sharded module's own is the masters'."""
-    write(folder)
-    file = folder / "config.json"  # an adapter has none, unless there is a head
-    if file.is_file():
-        config = json.loads(file.read_text()) | {"dtype": str(dtype).removeprefix("torch.")}
-        file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")  # as transformers writes it
-
-
 def _save_pretrained(module: "PreTrainedModel", weights: dict[str, Tensor] | None, folder: Path) -> None:
-    with _no_progress_bar():
+    with quiet_transformers():  # its progress bar would break the console's live table
         module.save_pretrained(folder, state_dict=weights)
-
-
-@contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    """transformers draws a bar for each model it writes, which tears the console's live table."""
-    was_on = hf_logging.is_progress_bar_enabled()
-    hf_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if was_on:
-            hf_logging.enable_progress_bar()

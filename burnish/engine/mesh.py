@@ -55,22 +55,19 @@ class Mesh:
             _made[everyone] = {}
         layout = (device.type, shards_of(fsdp_size, dist.get_world_size()), ulysses, even, timeout_s)
         if layout not in _made[everyone]:
-            _made[everyone][layout] = cls._new(*layout)
+            for name, size in (("fsdp_config.fsdp_size", layout[1]), ("ulysses_sequence_parallel_size", ulysses)):
+                if (world := dist.get_world_size()) % size:
+                    raise ConfigError(
+                        f"{name}={size} does not divide the {world} processes of the pool; choose a divisor"
+                    )
+            timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
+            _made[everyone][layout] = cls(
+                devices=_devices(device.type, layout[1], timeout),
+                control=dist.new_group(backend="gloo", timeout=timeout),
+                ulysses=_own_group(_rows(ulysses), timeout) if ulysses > 1 else None,
+                even=even,
+            )
         return _made[everyone][layout]
-
-    @classmethod
-    def _new(cls, device: str, shards: int, ulysses: int, even: bool, timeout_s: float | None) -> "Mesh":
-        world = dist.get_world_size()
-        for name, size in (("fsdp_config.fsdp_size", shards), ("ulysses_sequence_parallel_size", ulysses)):
-            if world % size:
-                raise ConfigError(f"{name}={size} does not divide the {world} processes of the pool; choose a divisor")
-        timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
-        return cls(
-            devices=_devices(device, shards, timeout),
-            control=dist.new_group(backend="gloo", timeout=timeout),
-            ulysses=_own_group(_rows(world, ulysses), timeout) if ulysses > 1 else None,
-            even=even,
-        )
 
     @property
     def rank(self) -> int:
@@ -105,7 +102,7 @@ class Mesh:
 
     @property
     def speaks(self) -> bool:
-        """Whether this process tells what came out for its rows; of those that share sequences, one does."""
+        """Whether this process reports the results of its rows; of those that share sequences, one does."""
         return self.ulysses_rank == 0
 
     @property
@@ -129,19 +126,19 @@ _made: dict[Any, dict[tuple[Any, ...], Mesh]] = {}  # by the group of all proces
 
 
 def _devices(device: str, shards: int, timeout: timedelta | None) -> DeviceMesh:
-    """Of groups that are made here: those that `init_device_mesh` makes wait half an hour, whatever the others do."""
-    everyone, world = dist.group.WORLD, dist.get_world_size()
+    """With groups of its own timeout: those that `init_device_mesh` makes wait half an hour, whatever happens."""
+    everyone = dist.group.WORLD
     assert everyone is not None, "there is a world of several processes"
-    if shards == world:
+    if shards == dist.get_world_size():
         return DeviceMesh.from_group(everyone, device, mesh_dim_names=("shards",))
-    ranks = _rows(world, shards)
+    ranks = _rows(shards)
     groups = [_own_group(list(map(list, zip(*ranks, strict=True))), timeout), _own_group(ranks, timeout)]
     return DeviceMesh.from_group(groups, device, ranks, mesh_dim_names=("replicas", "shards"))
 
 
-def _rows(world: int, size: int) -> list[list[int]]:
-    """The ranks in groups of `size` neighbours."""
-    return [list(range(start, start + size)) for start in range(0, world, size)]
+def _rows(size: int) -> list[list[int]]:
+    """All ranks in groups of `size` neighbours."""
+    return [list(range(start, start + size)) for start in range(0, dist.get_world_size(), size)]
 
 
 def _own_group(ranks: list[list[int]], timeout: timedelta | None) -> dist.ProcessGroup:

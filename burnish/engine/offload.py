@@ -4,8 +4,8 @@
     HostState(tensors, device)   float32 masters and moments are on the device for the optimiser's step alone
     HostModule(module)           the weights of a model that computes now and then are on the device while it does
 
-Consumes modules and tensors on a GPU; none of it changes a figure. Copies go through pinned memory. On a CPU there is
-nothing to move, and every one of these leaves things as they are.
+Consumes modules and tensors on a GPU; none of it changes a number. Copies go through pinned memory. On a CPU nothing
+is moved.
 """
 
 from collections import deque
@@ -39,7 +39,7 @@ class Offload:
 
     @classmethod
     def of(cls, model: "ModelConfig", fsdp: "FSDPConfig | None" = None, *, is_sharded: bool = False) -> "Offload":
-        """As the keys of a model say; a model without `fsdp_config` keeps its optimiser on the device.
+        """By the keys of a model; without `fsdp_config` the optimiser stays on the device.
 
         With FSDP2's own offload the optimiser steps in host memory, where masters and moments are anyway.
         """
@@ -51,8 +51,8 @@ class Offload:
 def activation_offload(module: nn.Module, device: torch.device) -> Iterator[None]:
     """Around a forward and backward pass of `module` on `device`: what the one saves for the other waits on the host.
 
-    Copies run beside the computation. Weights stay where they are, and so does whatever is small. With gradient
-    checkpointing only the inputs of layers are saved, so only those are moved.
+    Copies run alongside the computation. Weights and whatever is small stay where they are. With gradient checkpointing
+    only the inputs of layers are saved, so only those are moved.
     """
     if device.type != SCARCE:
         yield
@@ -74,10 +74,10 @@ class Transfers(Protocol):
 
 
 class _SideStream:
-    """Copies on a stream of their own. `wait` holds the computing stream, never the host.
+    """Copies on a separate stream. `wait` holds the computing stream, never the host.
 
     Memory on the device always belongs to the computing stream, which waits for a copy before that memory is freed;
-    so what is let go can be used again at once, and the peak does not depend on how far the host runs ahead.
+    so freed memory can be used again at once, and the peak does not depend on how far the host runs ahead.
     """
 
     def __init__(self, device: torch.device):
@@ -141,12 +141,21 @@ class Activations:
 
     def save(self, tensor: Tensor) -> Tensor | _Saved:
         """Called by the forward pass with each tensor that the backward pass will need."""
-        if not self._is_moved(tensor):
+        if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.device.type != SCARCE:
             return tensor
         storage = tensor.untyped_storage()
+        if storage.nbytes() < self.smallest or storage._cdata in self.weights:
+            return tensor
         moved = self.known.get(storage._cdata)
         if moved is None or moved.version != tensor._version:
-            moved = self._send(storage, tensor._version)
+            data = _bytes(storage)
+            host, mark = self.transfers.to_host(data)
+            moved = _Moved(len(self.order), StorageWeakRef(storage), tensor._version, host, data, mark)
+            self.known[storage._cdata] = moved
+            self.order.append(moved)
+            self.leaving.append(moved)
+            while len(self.leaving) > LEAVING:
+                self._let_go(self.leaving.popleft())
         moved.uses += 1
         return _Saved(moved, tensor.dtype, int(tensor.storage_offset()), tensor.size(), tensor.stride())
 
@@ -167,7 +176,10 @@ class Activations:
             moved.here = None
             if self.order:
                 self.order[moved.place] = None
-        self._look_ahead(moved.place)
+        waiting = (other for other in reversed(self.order[: moved.place]) if other is not None)
+        for other, _ in zip(waiting, range(AHEAD), strict=False):
+            if other.here is None:
+                self._fetch(other)
         return tensor
 
     def close(self) -> None:
@@ -178,31 +190,8 @@ class Activations:
         self.leaving.clear()
         self.known.clear()
 
-    def _is_moved(self, tensor: Tensor) -> bool:
-        if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.device.type != SCARCE:
-            return False
-        storage = tensor.untyped_storage()
-        return storage.nbytes() >= self.smallest and storage._cdata not in self.weights
-
-    def _send(self, storage: torch.UntypedStorage, version: int) -> _Moved:
-        data = _bytes(storage)
-        host, mark = self.transfers.to_host(data)
-        moved = _Moved(len(self.order), StorageWeakRef(storage), version, host, data, mark)
-        self.known[storage._cdata] = moved
-        self.order.append(moved)
-        self.leaving.append(moved)
-        while len(self.leaving) > LEAVING:
-            self._let_go(self.leaving.popleft())
-        return moved
-
     def _fetch(self, moved: _Moved) -> None:
         moved.here, moved.mark = self.transfers.to_device(moved.host)
-
-    def _look_ahead(self, place: int) -> None:
-        waiting = (moved for moved in reversed(self.order[:place]) if moved is not None)
-        for moved, _ in zip(waiting, range(AHEAD), strict=False):
-            if moved.here is None:
-                self._fetch(moved)
 
     def _let_go(self, moved: _Moved) -> None:
         self._wait(moved)
@@ -224,11 +213,11 @@ def update_state(
 
 
 class HostState:
-    """Tensors that lie in host memory, but for the time between `to_device` and `to_host`.
+    """Tensors that are in host memory, except between `to_device` and `to_host`.
 
-    `tensors` is asked each time, for moments come into being with the first step. Each tensor stays the object that it
-    is; its `data` is exchanged. Where they lie in host memory a checkpoint reads and writes them as they are. Single
-    numbers, such as a count of steps, stay where the optimiser keeps them.
+    `tensors` is called each time, for moments are created by the first step. Each tensor stays the object that it is:
+    its `data` is exchanged, and a checkpoint reads and writes it on the host. Single numbers, such as a count of steps,
+    stay where the optimiser keeps them.
     """
 
     def __init__(self, tensors: Callable[[], Iterable[Tensor]], device: torch.device):
@@ -241,23 +230,24 @@ class HostState:
 
     def to_host(self) -> None:
         """Take everything to host memory; it can be read there when this returns."""
+        is_cuda = self.device.type == "cuda"
         for tensor in self._all():
-            host = torch.empty_like(tensor, device="cpu", pin_memory=_pins(self.device), requires_grad=False)
+            host = torch.empty_like(tensor, device="cpu", pin_memory=is_cuda, requires_grad=False)
             tensor.data = host.copy_(tensor.detach(), non_blocking=True)
-        _finish(self.device)
+        if is_cuda:
+            torch.cuda.current_stream(self.device).synchronize()
 
     def _all(self) -> list[Tensor]:
         return [tensor for tensor in self.tensors() if tensor.dim()] if self.device.type == SCARCE else []
 
 
 class HostModule:
-    """A module whose weights lie in host memory, and on its device inside `with host_module.on_device():`.
+    """A module whose weights are in host memory, and on its device inside `with host_module.on_device():`.
 
-    Parameters and buffers stay the objects that they are, on the device that they name; only the memory behind them
-    comes and goes, so whoever holds one, or a view of one, has it again when it is back. Weights that can be trained
-    are copied back after each use, frozen ones are not. Outside the `with` they must not be read.
-
-    With `parks` false the weights stay on their device (`fsdp_config.param_offload` of a role).
+    Parameters and buffers stay the objects that they are; only the memory behind them is exchanged, so references and
+    views are valid again when it is back. Weights that can be trained are copied back after each use, frozen ones are
+    not. Outside the `with` they must not be read. With `parks` false they stay on their device
+    (`fsdp_config.param_offload` of a role).
     """
 
     def __init__(self, module: nn.Module, *, parks: bool = True):
@@ -282,38 +272,26 @@ class HostModule:
             self._in_use = False
 
     def _park(self) -> None:
+        found: dict[int, tuple[torch.UntypedStorage, bool]] = {}  # by address: the storage, and whether it is trained
+        for tensor in (*self.module.parameters(), *self.module.buffers()) if self.parks else ():
+            storage = local(tensor).untyped_storage()
+            if storage.device.type == SCARCE and storage.nbytes():
+                was_trained = found.get(storage._cdata, (storage, False))[1]
+                found[storage._cdata] = (storage, was_trained or tensor.requires_grad)
         homes = {}
-        for address, (storage, is_trained) in self._storages().items():  # a pass may have merged weights into new ones
+        for address, (storage, is_trained) in found.items():  # a pass may have merged weights into new ones
             host = self._homes[address][1] if address in self._homes else None
             if host is None or is_trained:
                 data = _bytes(storage)
                 if host is None:
-                    host = torch.empty(data.shape, dtype=data.dtype, pin_memory=_pins(data.device))
+                    host = torch.empty(data.shape, dtype=data.dtype, pin_memory=data.is_cuda)
                 host.copy_(data, non_blocking=True)
             homes[address] = (storage, host)
         for storage, _ in homes.values():
             storage.resize_(0)  # in the order of the stream: after the copy
         self._homes = homes
 
-    def _storages(self) -> dict[int, tuple[torch.UntypedStorage, bool]]:
-        found: dict[int, tuple[torch.UntypedStorage, bool]] = {}
-        for tensor in (*self.module.parameters(), *self.module.buffers()):
-            storage = local(tensor).untyped_storage()
-            if self.parks and storage.device.type == SCARCE and storage.nbytes():
-                was_trained = found.get(storage._cdata, (storage, False))[1]
-                found[storage._cdata] = (storage, was_trained or tensor.requires_grad)
-        return found
-
 
 def _bytes(storage: torch.UntypedStorage) -> Tensor:
     """A storage as a line of bytes, not a copy."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-
-
-def _pins(device: torch.device) -> bool:
-    return device.type == "cuda"
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()

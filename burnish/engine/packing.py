@@ -1,8 +1,7 @@
 """Sequences without padding: what every engine call takes.
 
-Consumes the padded columns of a batch (prompts left-padded, responses right-padded) and hands on a `Packed`: all
-tokens of all sequences in one line, with their places. `Packed.scatter` brings a figure per response token back to the
-batch's (B, R) shape.
+Consumes the padded columns of a batch (prompts left-padded, responses right-padded) and returns a `PackedBatch`: all
+tokens of all sequences in one line, with their places. Its `scatter` brings a value per response token back to (B, R).
 
 Notation: B sequences, R response width, T tokens in all, N response tokens in all.
 """
@@ -16,7 +15,7 @@ from burnish.ops.varlen_attention import Sequences
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedBatch:
     """B sequences in one line of T tokens."""
 
     input_ids: Tensor  # (T,)
@@ -31,11 +30,11 @@ class Packed:
         return self.input_ids[self.source + 1]
 
     def scatter(self, values: Tensor) -> Tensor:
-        """A figure per response token (N,) as (B, R); 0 where there is no token."""
+        """A value per response token (N,) as (B, R); 0 where there is no token."""
         return values.new_zeros(self.present.shape).masked_scatter(self.present, values)
 
 
-def pack(batch: Mapping[str, Tensor]) -> Packed:
+def pack(batch: Mapping[str, Tensor]) -> PackedBatch:
     """Pack the rows of `input_ids` (B, P+R) where `attention_mask` is 1; `responses` (B, R) gives the split."""
     attention = batch["attention_mask"].bool()  # (B, P+R)
     present = attention[:, attention.shape[1] - batch["responses"].shape[1] :]  # (B, R)
@@ -45,14 +44,11 @@ def pack(batch: Mapping[str, Tensor]) -> Packed:
         raise ValueError(f"row {row} has no prompt token: its first response token has no prefix to be predicted from")
     ends = attention.flatten().cumsum(0).view_as(attention)  # (B, P+R), 1 + the packed index of each real token
     source = ends[:, -present.shape[1] :][present] - 2 if present.shape[1] else ends.new_zeros(0)
-    return Packed(*_line(batch["input_ids"], attention), source=source, present=present)
+    return PackedBatch(*pack_rows(batch["input_ids"], attention), source=source, present=present)
 
 
 def pack_rows(input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor, Sequences]:
     """Ids and positions (T,) of whole rows (B, L) where the mask is 1, and where each row lies. Every row has some."""
-    return _line(input_ids, attention_mask.bool())
-
-
-def _line(input_ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Sequences]:
+    real = attention_mask.bool()
     positions = (real.cumsum(-1) - 1)[real]
     return input_ids[real], positions, Sequences.of(real.sum(-1).tolist(), input_ids.device)

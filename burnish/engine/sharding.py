@@ -5,13 +5,13 @@ of its rows, in float32 where it is trained: that slice is the master which the 
 are gathered, in the type that is computed in, while the layer runs. FSDP2 does that in hooks of `forward`; passes of
 burnish call parts of a module directly, so they go through `run`, which has the hooks of the whole around it.
 
-`slices_of` tells which rows of every parameter are here, `whole_buckets` brings parameters together again, some at a
-time, and `checksums` tells whether what was brought together is what the slices hold.
+`slices_of` says which rows of every parameter are here, `whole_buckets` gathers whole parameters, some at a time, and
+`checksums` shows whether what was gathered is what the slices hold.
 """
 
 import itertools
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -39,8 +39,8 @@ T = TypeVar("T")
 ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name since torch 2.13
 HOOKED = "run_hooked"  # the method of a sharded module that has FSDP2's hooks around it
 CHUNK = 2**22  # elements of a checksum at a time
-FACTOR = 0x2545F4914F6CDD1D  # odd, so that every place has a factor of its own
-BUCKET_BYTES = 256 * 2**20  # of whole weights that exist at a time beside the model
+FACTOR = 0x2545F4914F6CDD1D  # odd, so that every place has another factor
+BUCKET_BYTES = 256 * 2**20  # of whole weights that exist at a time next to the model
 
 
 @dataclass(frozen=True)
@@ -57,23 +57,29 @@ def shard(module: "PreTrainedModel", mesh: Mesh, fsdp: FSDPConfig, compute: torc
 
     Gradients are added up over processes, never averaged: losses are divided by counts of the whole mini-batch.
     """
-    _check_types(module, compute)
+    # Some models of transformers keep weights in float32 next to others (`_keep_in_fp32_modules`); FSDP2 has one type
+    # for all that it gathers. Buffers it leaves as they are.
+    if own := [name for name, p in module.named_parameters() if p.is_floating_point() and p.dtype != compute]:
+        dtype = str(compute).removeprefix("torch.")
+        raise ConfigError(
+            f"{type(module).__name__} in {dtype} keeps {len(own)} of its weights in another type, such as {own[0]} in "
+            f"{str(module.get_parameter(own[0]).dtype).removeprefix('torch.')}, and several processes would compute "
+            f"with them in {dtype}. Set its model.dtype=float32, or run it in one process"
+        )
     keeps: OffloadPolicy = OffloadPolicy()
     if fsdp.offload_policy:
         keeps = CPUOffloadPolicy(pin_memory=mesh.devices.device_type == "cuda")
     policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    layers = list(_layers(module))
+    # The repeated layers: those of the longest list of modules that is in no other list, such as one of experts.
+    lists = {name: part for name, part in module.named_modules() if isinstance(part, nn.ModuleList) and len(part) > 0}
+    outer = [part for name, part in lists.items() if not any(name.startswith(f"{other}.") for other in lists)]
+    layers: list[nn.Module] = list(max(outer, key=len, default=()))
+    how: dict[str, Any] = {"mesh": mesh.devices, "mp_policy": policy, "offload_policy": keeps}
     for layer in layers:
         _widen(layer)
-        fully_shard(
-            layer,
-            mesh=mesh.devices,
-            reshard_after_forward=fsdp.reshard_after_forward,
-            mp_policy=policy,
-            offload_policy=keeps,
-        )
+        fully_shard(layer, reshard_after_forward=fsdp.reshard_after_forward, **how)
     _widen(module)
-    fully_shard(module, mesh=mesh.devices, mp_policy=policy, offload_policy=keeps)
+    fully_shard(module, **how)
     parts = [part for part in module.modules() if isinstance(part, FSDPModule)]
     for part in parts:
         part.set_gradient_divide_factor(1.0)
@@ -115,7 +121,16 @@ def local(tensor: Tensor) -> Tensor:
 
 def slices_of(parameters: Mapping[str, Tensor], mesh: Mesh | None) -> dict[str, Slice]:
     """Which rows of each parameter this process holds."""
-    return {name: _slice(parameter, mesh) for name, parameter in parameters.items()}
+    slices = {}
+    for name, parameter in parameters.items():
+        shape = tuple(parameter.shape)
+        start, stop = 0, shape[0] if shape else 0
+        if mesh is not None and shape:
+            rows = -(-shape[0] // dist.get_world_size(mesh.shards))  # FSDP2 cuts as torch.chunk does
+            start = min(rows * dist.get_rank(mesh.shards), shape[0])
+            stop = min(start + rows, shape[0])
+        slices[name] = Slice(start, stop, shape)
+    return slices
 
 
 def whole_buckets(
@@ -131,8 +146,17 @@ def whole_buckets(
     All processes go through it together; without a mesh, slices are whole. `dtype` is the type that they are rounded to
     before they travel.
     """
-    for names in _buckets({name: slices[name].shape for name in tensors}, size, dtype or torch.float32):
-        yield {name: _whole(tensors[name], slices[name], mesh, dtype) for name in names}
+    bucket: list[str] = []
+    filled = 0
+    for name in tensors:
+        wide = torch.Size(slices[name].shape).numel() * (dtype or torch.float32).itemsize
+        if bucket and filled + wide > size:
+            yield {part: _whole(tensors[part], slices[part], mesh, dtype) for part in bucket}
+            bucket, filled = [], 0
+        bucket.append(name)
+        filled += wide
+    if bucket:
+        yield {part: _whole(tensors[part], slices[part], mesh, dtype) for part in bucket}
 
 
 def checksums(
@@ -161,22 +185,8 @@ def _checksum(tensor: Tensor, held: Slice) -> Tensor:
     return total
 
 
-def _buckets(shapes: Mapping[str, tuple[int, ...]], size: int, dtype: torch.dtype) -> Iterable[list[str]]:
-    bucket: list[str] = []
-    filled = 0
-    for name, shape in shapes.items():
-        wide = torch.Size(shape).numel() * dtype.itemsize
-        if bucket and filled + wide > size:
-            yield bucket
-            bucket, filled = [], 0
-        bucket.append(name)
-        filled += wide
-    if bucket:
-        yield bucket
-
-
 def _whole(tensor: Tensor, held: Slice, mesh: Mesh | None, dtype: torch.dtype | None) -> Tensor:
-    """One tensor from its slices. Every process sends as many rows as the largest slice has; what is too much goes."""
+    """One tensor from its slices. Every process sends as many rows as the largest slice has; the surplus is dropped."""
     mine = tensor.detach().to(dtype or tensor.dtype)
     if mesh is None or not held.shape:
         return mine
@@ -189,37 +199,8 @@ def _whole(tensor: Tensor, held: Slice, mesh: Mesh | None, dtype: torch.dtype | 
     return gathered[: held.shape[0]]
 
 
-def _slice(parameter: Tensor, mesh: Mesh | None) -> Slice:
-    shape = tuple(parameter.shape)
-    if mesh is None or not shape:
-        return Slice(0, shape[0] if shape else 0, shape)
-    rows = -(-shape[0] // dist.get_world_size(mesh.shards))  # FSDP2 cuts as torch.chunk does
-    start = min(rows * dist.get_rank(mesh.shards), shape[0])
-    return Slice(start, min(start + rows, shape[0]), shape)
-
-
-def _check_types(module: "PreTrainedModel", compute: torch.dtype) -> None:
-    """Some models of transformers keep weights in float32 beside others (`_keep_in_fp32_modules`); FSDP2 has one type
-    for all that it gathers. Buffers it leaves as they are."""
-    own = [name for name, p in module.named_parameters() if p.is_floating_point() and p.dtype != compute]
-    if own:
-        dtype = str(compute).removeprefix("torch.")
-        raise ConfigError(
-            f"{type(module).__name__} in {dtype} keeps {len(own)} of its weights in another type, such as {own[0]} in "
-            f"{str(module.get_parameter(own[0]).dtype).removeprefix('torch.')}, and several processes would compute "
-            f"with them in {dtype}. Set its model.dtype=float32, or run it in one process"
-        )
-
-
 def _widen(module: nn.Module) -> None:
     """Float32 for what is trained; layer by layer, so that all of it in float32 is never here."""
     for parameter in module.parameters():
         if parameter.requires_grad and not isinstance(parameter, DTensor):
             parameter.data = parameter.data.float()
-
-
-def _layers(module: "PreTrainedModel") -> Iterator[nn.Module]:
-    """The repeated layers: those of the longest list of modules that is in no other list, such as one of experts."""
-    lists = {name: part for name, part in module.named_modules() if isinstance(part, nn.ModuleList) and len(part) > 0}
-    outer = [part for name, part in lists.items() if not any(name.startswith(f"{other}.") for other in lists)]
-    yield from max(outer, key=len, default=())

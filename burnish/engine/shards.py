@@ -1,14 +1,14 @@
 """Tensors by name in safetensors files: all in one, or in several of which each holds some rows of them.
 
-A process that is alone writes one file of whole tensors. Of several, each writes a file with its own rows; the head of
-a file then says of each tensor where its rows start and how many the whole has, and by `save` to which checkpoint it
-belongs. What has no dimensions is in the first file alone, and a process that holds no row of a tensor leaves it out.
+A single process writes one file of whole tensors. Of several, each writes a file with its own rows; the head of a file
+then gives, for each tensor, where its rows start and how many the whole has, and by `save` its checkpoint.
+What has no dimensions is in the first file alone, and a process that holds no row of a tensor leaves it out.
 
-`StoredTensors` reads the rows it is asked for from any number of files; made, it has held all of their heads against
-each other, without reading a tensor. A file comes from anyone, so nothing in a head is believed.
+`StoredTensors` reads the rows it is asked for from any number of files, once it has compared all of their heads without
+reading a tensor. A file may come from anyone, so nothing in a head is trusted.
 
 torch.distributed.checkpoint is not used: its index is a pickle, and writing with it takes collectives, which would have
-to wait for training where a checkpoint is written behind it.
+to wait for training where a checkpoint is written in the background.
 """
 
 import json
@@ -121,7 +121,12 @@ def _pieces(path: Path, save: str | None) -> dict[str, _Piece]:
         part = file.get_slice(name)
         shape = tuple(part.get_shape())
         dtype = (part[:0] if shape else file.get_tensor(name)).dtype
-        start, count = (0, shape[0] if shape else 0) if rows is None or not shape else _place(path, rows, name)
+        start, count = 0, shape[0] if shape else 0  # where its rows start, and how many there are in all
+        if rows is not None and shape:
+            place = rows.get(name)
+            if not isinstance(place, list) or [type(number) for number in place] != [int, int]:
+                raise CheckpointError(f"{path} is damaged: its head does not say which rows of {name} it has")
+            start, count = place
         stop, whole = start + (shape[0] if shape else 0), (count, *shape[1:]) if shape else ()
         if not 0 <= start <= stop <= count:
             raise CheckpointError(f"{path} is damaged: rows {start} to {stop} of {name}, which has {count}")
@@ -142,14 +147,6 @@ def _rows(path: Path, metadata: Mapping[str, str] | None, save: str) -> dict[str
             "or steps. Copy the checkpoint again"
         )
     return rows
-
-
-def _place(path: Path, rows: Mapping[str, Any], name: str) -> tuple[int, int]:
-    """Where the rows of a tensor start, and how many there are in all."""
-    place = rows.get(name)
-    if not isinstance(place, list) or [type(number) for number in place] != [int, int]:
-        raise CheckpointError(f"{path} is damaged: its head does not say which rows of {name} it has")
-    return place[0], place[1]
 
 
 def _damaged(path: Path, error: Exception) -> CheckpointError:

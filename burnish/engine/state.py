@@ -1,4 +1,4 @@
-"""The files of a `Trainable`: captured, written, checked and read back, part by part (`checkpoint.save_contents`).
+"""The training state of a `Trainable` in files, part by part (`checkpoint.save_contents`).
 
     config.json, model.safetensors, …   `hf_model`, always there: loadable by transformers; with LoRA the adapter alone
     masters.safetensors                 `model`: the float32 weights that the optimiser steps on
@@ -8,16 +8,15 @@
                                         for `extra` the number of updates
 
 Several processes that share a model write one such folder together: each its own rows of masters and moments, as
-masters-00001-of-00004.safetensors, …, and the first of them all the rest, for which weights are brought together
-bucket by bucket. Any number of processes reads it back, each the rows that it needs (`engine/shards.py`).
+masters-00001-of-00004.safetensors, …, and the first of them all the rest. Any number of processes reads it back, each
+the rows that it needs (`engine/shards.py`).
 
 Everything is safetensors or JSON; nothing is unpickled. `load` checks all of it before it changes anything: names,
-shapes and types, that nothing is missing, and that the random state is one; of several processes none goes on where one
-found damage. `capture` and `load` are called by all processes of a mesh together; `Snapshot.write` by each for itself.
+shapes and types, that nothing is missing, and that the random state is valid; if one process finds damage, none
+continues. `capture` and `load` are called by all processes of a mesh together; `Snapshot.write` by each for itself.
 """
 
 import hashlib
-import itertools
 import json
 import logging
 import socket
@@ -51,9 +50,9 @@ FORMAT = 2  # of one process
 FORMAT_OF_SEVERAL = 3  # with the number of `shards`, and the `save` that all of them say they are of
 STEP = "step"  # torch's own count of a parameter's updates, among its moments
 SHOWN = 200  # characters of a setting in a message
-ANEW = {
-    "optimizer": "the optimiser's moments start anew",
-    "extra": "the random state and the number of updates start anew",
+RESTARTED = {
+    "optimizer": "the optimiser's moments start from scratch",
+    "extra": "the random state and the number of updates start from scratch",
 }
 
 T = TypeVar("T")
@@ -61,10 +60,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a save writes: of the model as it is, or copied, so that training may go on before `write` is called.
-
-    Of several processes, what this one writes; that may be nothing.
-    """
+    """What this process writes in a save, if anything: of the model as it is, or copied, so that training may continue
+    before `write` is called."""
 
     write_model: Write | None
     files: dict[str, dict[str, Tensor]]
@@ -82,31 +79,62 @@ class Snapshot:
 
 
 def capture(trainable: "Trainable", contents: Sequence[str] = PARTS, *, copy: bool) -> Snapshot:
-    """The parts `contents` of the state as it is now; with `copy` in host memory of their own."""
+    """The parts `contents` of the state as it is now; with `copy` as copies in host memory."""
     hosted, mesh = Copies() if copy else in_place, trainable.mesh
-    facts = _facts(trainable, contents)
-    if mesh is not None and not mesh.writes:  # what it has, others write
+    moments = _moments(trainable)
+    facts: dict[str, Any] = {
+        "format": FORMAT,
+        "parts": [part for part in PARTS if part in contents],
+        "step": trainable.step,
+        "optimizer": type(trainable.optimizer).__name__,
+        "moments": len(moments) if "optimizer" in contents else 0,
+        "adapter": adapter_settings(trainable.module),
+    }
+    shards = 1 if mesh is None or not SHARDED.keys() & set(contents) else dist.get_world_size(mesh.shards)
+    if shards > 1:  # `save` distinguishes checkpoints: the same weights after as many updates have the same
+        sums = checksums(trainable.masters, trainable.slices, mesh)
+        save = hashlib.blake2b(f"{trainable.step} {sums.tolist()}".encode(), digest_size=8).hexdigest()
+        facts |= {"format": FORMAT_OF_SEVERAL, "shards": shards, "save": save}
+    if mesh is not None and not mesh.writes:  # others write what it has
         return Snapshot(None, {}, None)
-    files, heads = _tensors(trainable, contents, hosted, facts)
+    files, heads = {}, {}
+    if "model" in contents:
+        files[MASTERS] = {name: hosted(master) for name, master in trainable.masters.items()}
+    if "optimizer" in contents:
+        files[OPTIMIZER] = {key: hosted(tensor) for key, (_, tensor) in moments.items()}
+    if mesh is not None and shards > 1:
+        held = trainable.slices | {key: trainable.slices[name] for key, (name, _) in moments.items()}
+        number = {name: list(shard_names(name, shards))[mesh.rank] for name in files}
+        # what has no dimensions is the same everywhere
+        files = {
+            number[name]: {key: t for key, t in tensors.items() if (t.numel() if t.dim() else mesh.rank == 0)}
+            for name, tensors in files.items()
+        }
+        heads = {file: head(tensors, held, facts["save"]) for file, tensors in files.items()}
     write_model = model_writer(trainable, hosted, copy=copy)
     if mesh is not None and mesh.rank:
         return Snapshot(None, files, None, heads)
     if "extra" in contents:
-        files[RNG] = _random_state(trainable.device)
+        files[RNG] = {"cpu": torch.get_rng_state()}
+        if trainable.device.type == "cuda":
+            files[RNG]["cuda"] = torch.cuda.get_rng_state(trainable.device)
     return Snapshot(write_model, files, facts, heads)
 
 
 def load(trainable: "Trainable", folder: Path, contents: Sequence[str] = PARTS) -> None:
-    """Bring the parts `contents` back, weights always; nothing changes unless all of it fits. Says what starts anew."""
+    """Read the parts `contents` back, weights always; nothing changes unless all of it fits. Warns of what is left out.
+
+    All processes of a mesh check first, and none changes anything where it failed in one.
+    """
     found = _agreed(trainable.mesh, lambda: _check(trainable, folder, contents))
     _agreed(trainable.mesh, lambda: _restore(trainable, found))
-    for part, what in ANEW.items():
+    for part, what in RESTARTED.items():
         if part not in contents:
             log.warning("%s is read without its part %s (checkpoint.load_contents): %s", folder, part, what)
 
 
 @dataclass(frozen=True)
-class _Found:
+class _StoredState:
     """A checkpoint that fits, as far as it is to be read."""
 
     masters: StoredTensors
@@ -115,10 +143,9 @@ class _Found:
     step: int | None
 
 
-def _check(trainable: "Trainable", folder: Path, contents: Sequence[str]) -> _Found:
+def _check(trainable: "Trainable", folder: Path, contents: Sequence[str]) -> _StoredState:
     facts = _read_facts(folder)
     _check_parts(trainable, folder, facts, contents)
-    _check_adapter(trainable, folder, facts)
     shards, save = facts.get("shards", 1), facts.get("save")
     masters = StoredTensors(folder, MASTERS, shards, save)
     _check_masters(trainable, masters, folder)
@@ -126,13 +153,13 @@ def _check(trainable: "Trainable", folder: Path, contents: Sequence[str]) -> _Fo
     if "optimizer" in contents:
         moments = StoredTensors(folder, OPTIMIZER, shards, save)
         _check_moments(trainable, moments, facts)
-    extra = "extra" in contents
-    random_state = _read_random_state(folder / RNG, trainable.device) if extra else {}
-    return _Found(masters, moments, random_state, facts["step"] if extra else None)
+    if "extra" not in contents:
+        return _StoredState(masters, moments, {}, None)
+    return _StoredState(masters, moments, _read_random_state(folder / RNG, trainable.device), facts["step"])
 
 
-def _restore(trainable: "Trainable", found: _Found) -> None:
-    reshard(trainable.module)  # else the next pass would go on with whole weights of before
+def _restore(trainable: "Trainable", found: _StoredState) -> None:
+    reshard(trainable.module)  # else the next pass would use whole weights of before
     with torch.no_grad():
         for name, master in trainable.masters.items():
             found.masters.read(name, trainable.slices[name], master)
@@ -143,11 +170,13 @@ def _restore(trainable: "Trainable", found: _Found) -> None:
     trainable.host_state.to_host()
     if found.step is not None:
         trainable.step = found.step
-        _restore_random_state(found.random_state, trainable.device)
+        torch.set_rng_state(found.random_state["cpu"])
+        if trainable.device.type == "cuda" and "cuda" in found.random_state:
+            torch.cuda.set_rng_state(found.random_state["cuda"], trainable.device)
 
 
 def _agreed(mesh: Mesh | None, work: Callable[[], T]) -> T:
-    """What `work` returns; of several processes none goes on where it failed in one, and all raise the same."""
+    """What `work` returns; where it fails in one of several processes, all raise the same."""
     if mesh is None:
         return work()
     problem: Exception | None = None
@@ -156,51 +185,14 @@ def _agreed(mesh: Mesh | None, work: Callable[[], T]) -> T:
     except Exception as error:  # noqa: BLE001 - raised below, once the others know
         problem = error
     words = str(problem) if isinstance(problem, CheckpointError) else f"{type(problem).__name__}: {problem}"
-    told = mesh.gather(None if problem is None else (words, socket.gethostname()))
-    failed = [(rank, *what) for rank, what in enumerate(told) if what is not None]
+    reports = mesh.gather(None if problem is None else (words, socket.gethostname()))
+    failed = [(rank, *what) for rank, what in enumerate(reports) if what is not None]
     if not failed:
         return result
     rank, words, host = failed[0]
-    where = "" if len({what and what[0] for what in told}) == 1 else f" (so process {rank} of {len(told)}, on {host})"
+    everywhere = len({what and what[0] for what in reports}) == 1
+    where = "" if everywhere else f" (so process {rank} of {len(reports)}, on {host})"
     raise CheckpointError(f"{words}{where}") from problem
-
-
-def _facts(trainable: "Trainable", contents: Sequence[str]) -> dict[str, Any]:
-    mesh = trainable.mesh
-    facts = {
-        "format": FORMAT,
-        "parts": [part for part in PARTS if part in contents],
-        "step": trainable.step,
-        "optimizer": type(trainable.optimizer).__name__,
-        "moments": len(_moments(trainable)) if "optimizer" in contents else 0,
-        "adapter": adapter_settings(trainable.module),
-    }
-    shards = 1 if mesh is None or not SHARDED.keys() & set(contents) else dist.get_world_size(mesh.shards)
-    if shards > 1:
-        facts |= {"format": FORMAT_OF_SEVERAL, "shards": shards, "save": _identity(trainable)}
-    return facts
-
-
-def _tensors(
-    trainable: "Trainable", contents: Sequence[str], hosted: Callable[[Tensor], Tensor], facts: dict[str, Any]
-) -> tuple[dict[str, dict[str, Tensor]], dict[str, dict[str, str]]]:
-    """Masters and moments, as far as this process writes them: by file, and the heads of these files."""
-    whole, held = {}, dict(trainable.slices)
-    if "model" in contents:
-        whole[MASTERS] = {name: hosted(master) for name, master in trainable.masters.items()}
-    if "optimizer" in contents:
-        whole[OPTIMIZER] = {key: hosted(tensor) for key, (_, tensor) in _moments(trainable).items()}
-        held |= {key: trainable.slices[name] for key, (name, _) in _moments(trainable).items()}
-    if "shards" not in facts:
-        return whole, {}
-    assert trainable.mesh is not None
-    rank = trainable.mesh.rank
-    files = {}
-    for name, tensors in whole.items():
-        file = next(itertools.islice(shard_names(name, facts["shards"]), rank, None))
-        # what has no dimensions is the same everywhere
-        files[file] = {key: t for key, t in tensors.items() if (t.numel() if t.dim() else rank == 0)}
-    return files, {file: head(tensors, held, facts["save"]) for file, tensors in files.items()}
 
 
 def _moments(trainable: "Trainable") -> dict[str, tuple[str, Tensor]]:
@@ -213,57 +205,54 @@ def _moments(trainable: "Trainable") -> dict[str, tuple[str, Tensor]]:
     }
 
 
-def _identity(trainable: "Trainable") -> str:
-    """Tells checkpoints apart by what is in them: the same weights after as many updates have the same."""
-    sums = checksums(trainable.masters, trainable.slices, trainable.mesh)
-    return hashlib.blake2b(f"{trainable.step} {sums.tolist()}".encode(), digest_size=8).hexdigest()
-
-
 def _check_parts(trainable: "Trainable", folder: Path, facts: dict[str, Any], contents: Sequence[str]) -> None:
     there, name = facts["parts"], type(trainable.optimizer).__name__
     if "model" not in there:
         raise CheckpointError(
-            f"{folder} has no part model (it was saved with checkpoint.save_contents=[hf_model]), so a run cannot go "
-            "on from it. Start another one from its weights: name the folder as the model's path, and give that run "
-            "another trainer.experiment_name"
+            f"{folder} has no part model (it was saved with checkpoint.save_contents=[hf_model]), so a run cannot "
+            "resume from it. Start another one from its weights: name the folder as the model's path, and give that "
+            "run another trainer.experiment_name"
         )
     if missing := [part for part in PARTS if part in contents and part not in there]:
         raise CheckpointError(
             f"{folder} has no part {missing[0]}, which checkpoint.load_contents=[{','.join(contents)}] asks for; it "
-            f"has {', '.join(there)}. Set checkpoint.load_contents=[{','.join(there)}]: {ANEW[missing[0]]}"
+            f"has {', '.join(there)}. Set checkpoint.load_contents=[{','.join(there)}]: {RESTARTED[missing[0]]}"
         )
     if "optimizer" in contents and facts["optimizer"] != name:
         raise CheckpointError(
             f"{folder} was written with optim.optimizer={facts['optimizer']}, this run has {name}: "
-            f"set optim.optimizer={facts['optimizer']} or start afresh with trainer.resume_mode=disable"
+            f"set optim.optimizer={facts['optimizer']} or start from scratch with trainer.resume_mode=disable"
         )
-
-
-def _check_adapter(trainable: "Trainable", folder: Path, facts: dict[str, Any]) -> None:
-    """CheckpointError that names a setting under which the same weights would make another model."""
     theirs, ours = facts.get("adapter"), adapter_settings(trainable.module)
     if not isinstance(theirs, dict):
-        raise CheckpointError(f"{folder / ENGINE} is damaged: it does not say adapter")
+        raise CheckpointError(f"{folder / ENGINE} is damaged: it has no valid adapter")
     for name in ours | theirs:
         if (then := theirs.get(name)) != (now := ours.get(name)):
             raise CheckpointError(
                 f"{folder} was saved with {name}={shorten(str(then), SHOWN)} of its adapter, and this run has "
                 f"{name}={shorten(str(now), SHOWN)}: the same weights would be another model. Set model.{name} back, "
-                "or where model.lora_adapter_path brings it, name that adapter again; or start afresh with "
+                "or if the adapter comes from model.lora_adapter_path, name that one again; or start from scratch with "
                 "trainer.resume_mode=disable"
             )
 
 
 def _check_masters(trainable: "Trainable", theirs: StoredTensors, folder: Path) -> None:
-    shapes = theirs.shapes
+    shapes, difference = theirs.shapes, None
     for name, held in trainable.slices.items():
         if name not in shapes:
-            raise _other_model(folder, f"it has no parameter {name}")
-        if shapes[name] != held.shape:
-            raise _other_model(folder, f"{name} is {shapes[name]} there, {held.shape} here")
+            difference = f"it has no parameter {name}"
+        elif shapes[name] != held.shape:
+            difference = f"{name} is {shapes[name]} there, {held.shape} here"
+        if difference:
+            break
         _check_type(theirs, name)
     if extra := sorted(set(shapes) - set(trainable.slices)):
-        raise _other_model(folder, f"this model has no parameter {extra[0]}")
+        difference = difference or f"this model has no parameter {extra[0]}"
+    if difference:
+        raise CheckpointError(
+            f"{folder} is a checkpoint of another model: {difference}. Set the model path that the checkpoint was "
+            "trained from, or start another run with trainer.default_local_dir=<another folder>"
+        )
 
 
 def _check_moments(trainable: "Trainable", moments: StoredTensors, facts: dict[str, Any]) -> None:
@@ -299,22 +288,11 @@ def _restore_moments(trainable: "Trainable", moments: StoredTensors) -> None:
         device = master.device
         if kind == STEP:  # a fused optimiser counts its steps where it steps, any other one on the CPU
             on_device = groups[id(master)].get("fused") or groups[id(master)].get("capturable")
-            device = _steps_on(trainable, master) if on_device else torch.device("cpu")
+            steps_on = trainable.device if trainable.mesh is None else device  # slices stay where they are
+            device = steps_on if on_device else torch.device("cpu")
         tensor = torch.empty(() if kind == STEP else master.shape, device=device)
         moments.read(key, held, tensor)
         trainable.optimizer.state[master][kind] = tensor
-
-
-def _steps_on(trainable: "Trainable", master: Tensor) -> torch.device:
-    """Where the optimiser steps on a master: slices stay where they are, others may wait in host memory until then."""
-    return master.device if trainable.mesh is not None else trainable.device
-
-
-def _other_model(folder: Path, difference: str) -> CheckpointError:
-    return CheckpointError(
-        f"{folder} is a checkpoint of another model: {difference}. Set the model path that the checkpoint was trained "
-        "from, or start a run of its own with trainer.default_local_dir=<another folder>"
-    )
 
 
 def _read_facts(folder: Path) -> dict[str, Any]:
@@ -328,14 +306,14 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     if not isinstance(facts, dict) or facts.get("format") not in (FORMAT, FORMAT_OF_SEVERAL):
         raise CheckpointError(
             f"{path} is not of a format this version reads (format {FORMAT} or {FORMAT_OF_SEVERAL}). Start another run "
-            "from its weights: name the folder as the model's path, in a run folder of its own "
+            "from its weights: name the folder as the model's path, in another run folder "
             "(trainer.default_local_dir)"
         )
     kinds = {"parts": list, "step": int, "optimizer": str}
     if facts["format"] == FORMAT_OF_SEVERAL:
         kinds |= {"shards": int, "save": str}
     if wrong := [name for name, kind in kinds.items() if not isinstance(facts.get(name), kind)]:
-        raise CheckpointError(f"{path} is damaged: it does not say {wrong[0]}")
+        raise CheckpointError(f"{path} is damaged: it has no valid {wrong[0]}")
     if isinstance(facts["step"], bool) or facts["step"] < 0:
         raise CheckpointError(f"{path} is damaged: step={facts['step']} is no number of updates")
     if facts["format"] == FORMAT_OF_SEVERAL and facts["shards"] < 2:
@@ -343,25 +321,14 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
+def _read_random_state(path: Path, device: torch.device) -> dict[str, Tensor]:
+    """The states in a file; those that will be used are tried on a generator of their kind."""
     try:
-        return load_file(path)
+        tensors = load_file(path)
     except FileNotFoundError as error:
         raise CheckpointError(f"checkpoint {path.parent} is incomplete: {path.name} is missing") from error
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"checkpoint file {path} is truncated or damaged: {error}") from error
-
-
-def _random_state(device: torch.device) -> dict[str, Tensor]:
-    tensors = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        tensors["cuda"] = torch.cuda.get_rng_state(device)
-    return tensors
-
-
-def _read_random_state(path: Path, device: torch.device) -> dict[str, Tensor]:
-    """The states in a file, those that `_restore_random_state` takes tried on a generator of their kind."""
-    tensors = _read_tensors(path)
     if "cpu" not in tensors:
         raise CheckpointError(f"checkpoint file {path} is damaged: it has no random state of the CPU")
     for kind in tensors.keys() & {"cpu", device.type}:
@@ -370,9 +337,3 @@ def _read_random_state(path: Path, device: torch.device) -> dict[str, Tensor]:
         except (TypeError, RuntimeError) as error:
             raise CheckpointError(f"checkpoint file {path} is damaged: {kind} is no random state: {error}") from error
     return tensors
-
-
-def _restore_random_state(tensors: dict[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(tensors["cpu"])
-    if device.type == "cuda" and "cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["cuda"], device)

@@ -1,12 +1,12 @@
 """`Trainable`: an HF module with its optimiser; what actor and critic are made of.
 
 Consumes batches and functions over their micro-batches: `infer` collects what a function returns per row,
-`forward_backward` the gradients of the sum of losses, which `optim_step` then takes one step on. The first two cut the
+`forward_backward` the gradients of the sum of losses, on which `optim_step` then takes one step. The first two cut the
 batch into micro-batches, which is done nowhere else. `save` and `load` keep all that the next update depends on, so
-training goes on bit for bit after a restart.
+training continues bit for bit after a restart.
 
-With a mesh, the processes of it call all of this together, with the same batch: each works on its share of the rows and
-has a slice of the weights (`engine/sharding.py`), and what comes back is the same in all of them.
+The processes of a mesh call all of this together, with the same batch: each works on its share of the rows and has a
+slice of the weights (`engine/sharding.py`), and the results are the same in all of them.
 """
 
 import math
@@ -71,7 +71,7 @@ def infer_rows(
                     whole[name][rows] = part.cpu()
     if mesh is None:
         return whole
-    reshard(module)  # what was gathered last would else stay beside the slices, and be used when these have changed
+    reshard(module)  # what was gathered last would else stay next to the slices, and be used when these have changed
     return {name: mesh.add_up(tensor) for name, tensor in whole.items()}
 
 
@@ -100,7 +100,7 @@ class Trainable:
         fsdp: FSDPConfig | None = None,
         mesh: Mesh | None = None,
     ):
-        """`model` says how the module is run, it and `fsdp` what waits in host memory; None: as the defaults say.
+        """`model` sets how the module is run, it and `fsdp` what waits in host memory; None: the defaults.
 
         With a `mesh` the module is sharded as `fsdp` says, from wherever it is to `device`.
         """
@@ -117,7 +117,10 @@ class Trainable:
         self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self.slices = slices_of(self.parameters, mesh)
         # What the optimiser steps on: float32 throughout. A float32 parameter is its own master, and so is its slice.
-        self.masters = {n: p if p.dtype == torch.float32 else _master(p) for n, p in self.parameters.items()}
+        self.masters = {
+            name: p if p.dtype == torch.float32 else nn.Parameter(p.detach().float().clone())
+            for name, p in self.parameters.items()
+        }
         if mesh is not None:
             self.masters = {name: nn.Parameter(local(p)) for name, p in self.parameters.items()}
         self.optimizer = make_optimizer(self.masters.values(), optim)
@@ -133,8 +136,8 @@ class Trainable:
     def forward_backward(self, batch: DataProto, loss_fn: Loss, micro: MicroBatch) -> dict[str, float]:
         """The gradients of a mini-batch, in `gradients`. `loss_fn` gives a micro-batch's share of the loss.
 
-        Shares are summed. So a loss that is a mean must already be divided by the whole mini-batch's count, and the cut
-        changes nothing; its metrics are tallies for the same reason. Returns the metrics with `loss`.
+        Shares are summed, so a loss that is a mean must already be divided by the count of the whole mini-batch; its
+        metrics are tallies for the same reason. Returns the metrics with `loss`.
         """
         self.module.train()
         self._forget_gradients()
@@ -175,7 +178,7 @@ class Trainable:
         return {"grad_norm": norm, "lr": lr, "bad_step": float(bad)}
 
     def save(self, folder: str | Path, contents: Sequence[str] = PARTS) -> None:
-        """Write the HF model and, beside it, what the next update needs; see `state`."""
+        """Write the HF model and what the next update needs; see `state`."""
         state.capture(self, contents, copy=False).write(Path(folder))
 
     def capture(self, contents: Sequence[str] = PARTS) -> state.Snapshot:
@@ -183,7 +186,7 @@ class Trainable:
         return state.capture(self, contents, copy=True)
 
     def load(self, folder: str | Path, contents: Sequence[str] = PARTS) -> None:
-        """Go on from a folder that `save` wrote; a CheckpointError says what does not fit."""
+        """Resume from a folder that `save` wrote; a CheckpointError says what does not fit."""
         state.load(self, Path(folder), contents)
 
     def write_compute_weights(self) -> None:
@@ -223,10 +226,6 @@ class Trainable:
         if self.offload.optimizer:
             masters = {} if self.mesh else self.masters  # slices are the weights themselves, and stay
             yield from update_state(self.parameters, masters, self.optimizer)
-
-
-def _master(parameter: nn.Parameter) -> nn.Parameter:
-    return nn.Parameter(parameter.detach().float().clone())
 
 
 def _lengths(batch: DataProto) -> list[int]:

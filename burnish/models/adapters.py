@@ -1,12 +1,12 @@
-"""LoRA adapters in PEFT's format: what a folder says about one, the adapter on its base, and the two merged.
+"""LoRA adapters in PEFT's format: read from a folder, applied to their base, and merged into it.
 
 Consumes adapter_config.json with adapter_model.safetensors, which may come from anyone: the configuration is read as
-data, weights are read from safetensors only (adapter_model.bin is a pickle), and a weight that is missing, left over or
-of another shape is an error. Hands on an `Adapter`, which needs no torch, and modules. peft is an extra.
+data, weights are read from safetensors only (adapter_model.bin is a pickle), and a weight that is missing, unused or of
+another shape is an error. Returns an `Adapter`, which needs no torch, and modules. peft is an extra.
 """
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -27,7 +27,6 @@ from burnish.models.loading import named
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from torch import Tensor
     from transformers import PreTrainedModel
 
 ADAPTER_WEIGHTS, PICKLED_WEIGHTS = "adapter_model.safetensors", "adapter_model.bin"
@@ -88,10 +87,10 @@ def read_adapter(folder: Path) -> Adapter:
     return Adapter(folder, settings, stored_tensors([weights]))
 
 
-def adapter_to_go_on_from(model: ModelConfig) -> Adapter | None:
-    """The adapter in `lora_adapter_path`, or None where none is named; `lora_rank` is its own, or 0.
+def initial_adapter(model: ModelConfig) -> Adapter | None:
+    """The adapter in `lora_adapter_path` that training starts from, or None; `lora_rank` is its own, or 0.
 
-    The path is a folder of anyone's, a `global_step_N` of a LoRA run or the run itself, or a hub id.
+    The path is the folder of an adapter, a `global_step_N` of a LoRA run or the run itself, or a hub id.
     """
     if model.lora_adapter_path is None:
         return None
@@ -122,11 +121,22 @@ def apply_adapter(module: "PreTrainedModel", adapter: Adapter) -> "PeftModel":
     with peft_errors(adapter), torch.random.fork_rng():
         config = PeftConfig.from_pretrained(str(adapter.folder))
         check_settings(adapter, config)
-        _check_modules(adapter, module, getattr(config, "modules_to_save", None) or ())
+        # Modules that were trained whole: each that the base has must be in the adapter. peft itself may not check.
+        inside = [f".{name}." for name, _ in module.named_modules()]
+        whole = getattr(config, "modules_to_save", None) or ()
+        parts = [part for part in whole if any(name.endswith(f".{part}.") for name in inside)]
+        if missing := [part for part in parts if not any(f".{part}." in name for name in adapter.tensors)]:
+            raise incomplete(adapter, missing)
         config.inference_mode = True
         model = PeftModel(module, config, NAME)
         result = model.load_adapter(str(adapter.folder), NAME, torch_device=str(module.device))
-    _check_names(adapter, result.missing_keys, result.unexpected_keys)
+    if result.missing_keys:  # peft only warns of these
+        raise incomplete(adapter, result.missing_keys)
+    if result.unexpected_keys:
+        raise ModelError(
+            f"{adapter.folder / ADAPTER_WEIGHTS}: {named(result.unexpected_keys)} has no place in the base model; name "
+            "its own with --base"
+        )
     model.eval()
     return model
 
@@ -134,12 +144,19 @@ def apply_adapter(module: "PreTrainedModel", adapter: Adapter) -> "PeftModel":
 def merge(model: "PeftModel", adapter: Adapter) -> "PreTrainedModel":
     """The base with the adapter added to its weights. Embeddings stay tied unless the adapter changes one of them.
 
-    Linear layers and embeddings are merged one by one in float32, where each must do what it did unmerged, and take
-    their own type again. Layers of other kinds, which peft merges as they are, show in what the model says.
+    Linear layers and embeddings are merged one by one in float32, where each must compute what it did unmerged, and get
+    their own type again. Layers of other kinds, which peft merges as they are, show in the output of the model.
     """
+    import torch
     from peft.tuners.lora import Embedding, Linear
 
-    _untie_adapted_embeddings(model)
+    base: Any = model.get_base_model()
+    pair = [base.get_input_embeddings(), base.get_output_embeddings()]
+    own, tied = (getattr(part, "base_layer", part) for part in pair)
+    adapted = own is not pair[0] or tied is not pair[1]
+    if adapted and getattr(tied, "weight", None) is not None and tied.weight is own.weight:
+        # merging the adapter of one of two tied embeddings would change the other one too: they get a copy
+        tied.weight = torch.nn.Parameter(tied.weight.detach().clone(), requires_grad=False)
     with peft_errors(adapter):
         tuner: Any = model.base_model
         for name, layer in model.get_base_model().named_modules():
@@ -152,25 +169,18 @@ def merge(model: "PeftModel", adapter: Adapter) -> "PreTrainedModel":
     return merged
 
 
-def _untie_adapted_embeddings(model: "PeftModel") -> None:
-    """Where one of two tied embeddings has an adapter, merging it would change the other one too: they get a copy."""
-    import torch
-
-    base: Any = model.get_base_model()
-    pair = [base.get_input_embeddings(), base.get_output_embeddings()]
-    inner, outer = (getattr(part, "base_layer", part) for part in pair)
-    adapted = inner is not pair[0] or outer is not pair[1]
-    if adapted and getattr(outer, "weight", None) is not None and outer.weight is inner.weight:
-        outer.weight = torch.nn.Parameter(outer.weight.detach().clone(), requires_grad=False)
-
-
 def _merge_layer(name: str, layer: Any) -> None:
+    """Merge and compare on inputs that show the weights: every row of an embedding, random vectors for a matrix."""
     import torch
 
     base = layer.get_base_layer()
-    dtype = base.weight.dtype
+    dtype, device = base.weight.dtype, base.weight.device
     layer.float()
-    inputs = _probes_of(layer)
+    if isinstance(base, torch.nn.Embedding):
+        inputs = torch.arange(base.num_embeddings, device=device).split(8192)
+    else:
+        generator = torch.Generator().manual_seed(0)
+        inputs = (torch.randn(PROBES, layer.in_features, generator=generator).to(device),)
     with torch.no_grad():
         unmerged = [layer(part) for part in inputs]
         layer.merge(safe_merge=True)
@@ -178,17 +188,6 @@ def _merge_layer(name: str, layer: Any) -> None:
     if any(not gap <= TOLERANCE * before.norm() for gap, before in zip(gaps, unmerged, strict=True)):
         raise ModelError(f"{name}: merged with the adapter it computes something else than the two do unmerged")
     base.to(dtype)
-
-
-def _probes_of(layer: Any) -> "tuple[Tensor, ...]":
-    """Inputs that tell a layer's weights: every row of an embedding, random vectors for a matrix."""
-    import torch
-
-    base = layer.get_base_layer()
-    if isinstance(base, torch.nn.Embedding):
-        return torch.arange(base.num_embeddings, device=base.weight.device).split(8192)
-    generator = torch.Generator().manual_seed(0)
-    return (torch.randn(PROBES, layer.in_features, generator=generator).to(base.weight.device),)
 
 
 def check_settings(adapter: Adapter, config: Any) -> None:
@@ -203,25 +202,6 @@ def check_settings(adapter: Adapter, config: Any) -> None:
         )
 
 
-def _check_modules(adapter: Adapter, module: "PreTrainedModel", modules: Iterable[str]) -> None:
-    """Modules that were trained whole: each that the base has must be in the adapter. peft itself may not look."""
-    inside = [f".{name}." for name, _ in module.named_modules()]
-    parts = [part for part in modules if any(name.endswith(f".{part}.") for name in inside)]
-    if missing := [part for part in parts if not any(f".{part}." in name for name in adapter.tensors)]:
-        raise incomplete(adapter, missing)
-
-
-def _check_names(adapter: Adapter, missing: list[str], unexpected: list[str]) -> None:
-    """Names that peft, which only warns, missed or had left over."""
-    if missing:
-        raise incomplete(adapter, missing)
-    if unexpected:
-        raise ModelError(
-            f"{adapter.folder / ADAPTER_WEIGHTS}: {named(unexpected)} has no place in the base model; name its own "
-            "with --base"
-        )
-
-
 def incomplete(adapter: Adapter, missing: list[str]) -> ModelError:
     where = adapter.folder / ADAPTER_WEIGHTS
     return ModelError(f"{where}: lacks {named(missing)}; the adapter is incomplete or of another base model")
@@ -229,7 +209,7 @@ def incomplete(adapter: Adapter, missing: list[str]) -> ModelError:
 
 @contextmanager
 def peft_errors(adapter: Adapter) -> Iterator[None]:
-    """What peft raises about an adapter as a ModelError on one line; its warnings are about what is checked here."""
+    """Whatever peft raises about an adapter becomes a ModelError on one line; what it warns of is checked here."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

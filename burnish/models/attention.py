@@ -1,4 +1,4 @@
-"""The one attention function that burnish registers with transformers, and the context that tells it where tokens lie.
+"""The one attention function that burnish registers with transformers, and the context that locates the tokens.
 
 A module whose implementation is `burnish_sdpa` (or another in PLAIN) attends as that implementation does, until a
 forward call brings one of two contexts. Then the call's tokens are one packed line of many sequences:
@@ -10,7 +10,7 @@ forward call brings one of two contexts. Then the call's tokens are one packed l
 
 The context travels with the call, through the model's own keyword arguments, so nothing global is switched.
 
-`layers_of` tries a module with two tokens and tells what each layer keeps per token, or why it takes no lines.
+`layers_of` tries a module with two tokens and returns what each layer keeps per token, or why it takes no lines.
 """
 
 import sys
@@ -61,8 +61,8 @@ class PagedPass:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A forward pass that only looks: what each layer hands to the attention function."""
+class TrialPass:
+    """A forward pass that only records what each layer hands to the attention function."""
 
     windows: list[int | None]  # by layer, as the model's cache knows them
     processes: int = 1  # that share each line
@@ -74,7 +74,10 @@ def layers_of(module: "PreTrainedModel") -> list[LayerShape]:
     """What each layer keeps per token; NotAvailable for a model that cannot be paged, which names its kind."""
     shapes = _try_line(module)
     if isinstance(shapes, str):
-        instead = _other_attention(module) or INSTEAD
+        instead = INSTEAD
+        if _attention_problem(module):
+            capped = getattr(module.config.get_text_config(), "attn_logit_softcapping", None) is not None
+            instead = f"Choose attn_implementation={'eager' if capped else ' or '.join(PLAIN)}"
         raise NotAvailable(f"the native rollout engine for {type(module).__name__}: {shapes}", instead)
     return shapes
 
@@ -82,7 +85,7 @@ def layers_of(module: "PreTrainedModel") -> list[LayerShape]:
 def packing_problem(module: "PreTrainedModel", processes: int = 1) -> str | None:
     """Why a module takes no packed lines in training, or none that several processes share; None: it does from now on.
 
-    What it computes otherwise stays.
+    What it computes without a line stays the same.
     """
     shapes = _try_line(module, processes)
     return shapes if isinstance(shapes, str) else None
@@ -96,7 +99,7 @@ def _try_line(module: "PreTrainedModel", processes: int = 1) -> list[LayerShape]
     if not config._attn_implementation.startswith(PREFIX):
         module.set_attn_implementation(PREFIX + config._attn_implementation)
     cache = DynamicCache(config=config)
-    trial = Trial([getattr(layer, "sliding_window", None) for layer in cache.layers], processes)
+    trial = TrialPass([getattr(layer, "sliding_window", None) for layer in cache.layers], processes)
     ids = torch.zeros(1, 2, dtype=torch.long, device=next(module.parameters()).device)
     with torch.no_grad():
         module(**line_inputs(ids[0], torch.arange(2, device=ids.device)), paged=trial)
@@ -118,14 +121,6 @@ def _attention_problem(module: "PreTrainedModel") -> str | None:
     if own == "sdpa" and getattr(config, "attn_logit_softcapping", None) is not None:
         return "sdpa leaves out its capped scores"
     return None
-
-
-def _other_attention(module: "PreTrainedModel") -> str | None:
-    """What to choose instead of an implementation that takes no lines."""
-    if not _attention_problem(module):
-        return None
-    capped = getattr(module.config.get_text_config(), "attn_logit_softcapping", None) is not None
-    return f"Choose attn_implementation={'eager' if capped else ' or '.join(PLAIN)}"
 
 
 def line_inputs(ids: Tensor, positions: Tensor) -> dict[str, Any]:
@@ -166,13 +161,16 @@ def _attention(plain: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         value: Tensor,
         attention_mask: Tensor | None,
         packed: Sequences | None = None,
-        paged: PagedPass | Trial | None = None,
+        paged: PagedPass | TrialPass | None = None,
         ulysses: Ulysses | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         if packed is None and paged is None:
-            return _plain_function(plain, module)(module, query, key, value, attention_mask, **kwargs)
-        if isinstance(paged, Trial):
+            # transformers registers no eager function: each model's file has its own
+            own = sys.modules[type(module).__module__] if plain == "eager" else None
+            function = own.eager_attention_forward if own else ALL_ATTENTION_FUNCTIONS[plain]
+            return function(module, query, key, value, attention_mask, **kwargs)
+        if isinstance(paged, TrialPass):
             return _note(paged, module, query, key, value, {"mask": attention_mask, **kwargs}), None
         queries, keys, values = (part[0].transpose(0, 1) for part in (query, key, value))  # (T, H or Hkv, D)
         scale = kwargs.get("scaling")
@@ -192,15 +190,8 @@ def _attention(plain: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     return forward
 
 
-def _plain_function(name: str, module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    if name == "eager":  # transformers registers none: each model's file has its own
-        own: Callable = sys.modules[type(module).__module__].eager_attention_forward
-        return own
-    return ALL_ATTENTION_FUNCTIONS[name]
-
-
 def _note(
-    trial: Trial, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, arguments: dict[str, Any]
+    trial: TrialPass, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, arguments: dict[str, Any]
 ) -> Tensor:
     layer = getattr(module, "layer_idx", -1)
     trial.layers.append((layer, LayerShape(key.shape[1], key.shape[-1])))
@@ -208,7 +199,7 @@ def _note(
     if window is not None and arguments.get("sliding_window") != window:
         trial.problems.append(f"its window of {window} tokens is in its mask alone, which a paged pass does not read")
     if arguments["mask"] is not None and arguments["mask"].shape != NO_MASK:
-        trial.problems.append("it makes a mask of its own")
+        trial.problems.append("it makes its own mask")
     if key.shape[-1] != value.shape[-1]:
         trial.problems.append(
             f"keys and values differ in size ({key.shape[-1]}, {value.shape[-1]}), as in multi-head latent attention"
@@ -219,7 +210,7 @@ def _note(
         trial.problems.append(problem)
     trial.problems.extend(f"it has {kind}" for name, kind in EXTRAS.items() if arguments.get(name) is not None)
     repeated = value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
-    return repeated.transpose(1, 2).contiguous()  # (1, T, H, D): any figures of the right shape
+    return repeated.transpose(1, 2).contiguous()  # (1, T, H, D): any numbers of the right shape
 
 
 for _name in PLAIN:

@@ -1,24 +1,29 @@
-"""From tokens to hidden states in training: the three ways through a model.
+"""From tokens to hidden states in training: the three ways through a model, with the same call; `backbone_for` picks.
 
-`FusedBackbone` (fused_training.py) does the arithmetic of Llama-shaped models with fewer, larger operations on the
-module's own parameters. `PackedBackbone` calls the module itself with a packed line, which any decoder that
-`models/attention.py` can hand lines to takes. `PaddedBackbone` gives every sequence a row of its own, padded on the
-right: for the rest, and for who asks for it. All three have the same call; `backbone_for` picks. Where several
-processes share each line (`models/ulysses.py`), `PackedBackbone` hands on the states of this process's slice.
+`FusedBackbone` does the arithmetic of Llama-shaped models (llama.py) by hand on the module's own parameters: per layer
+four matrix products, attention over the line, and five small kernels, forward and backward. `PackedBackbone` calls the
+module with a packed line, which any decoder that `models/attention.py` can hand lines to takes. `PaddedBackbone` gives
+every sequence a row of its own, padded on the right: for the rest, and where it is asked for. Where several processes
+share each line (`models/ulysses.py`), `PackedBackbone` returns the states of this process's slice.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from burnish.config.model import ModelConfig
 from burnish.errors import ConfigError
 from burnish.models import llama
 from burnish.models.attention import line_inputs, packing_problem
-from burnish.models.fused_training import FusedBackbone
 from burnish.models.ulysses import KEY, Ulysses
-from burnish.ops.varlen_attention import Sequences
+from burnish.ops.rms_norm import add_rms_norm
+from burnish.ops.rotary import rotary, signed
+from burnish.ops.swiglu import swiglu
+from burnish.ops.varlen_attention import Sequences, varlen_attention
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -72,8 +77,11 @@ def backbone_for(
     With `by_layers` each layer is called by itself, because its weights are whole only then. Processes can share lines
     alone (`ulysses`, which needs `by_layers`), so a model that takes none is a ConfigError.
     """
-    backbone = module.get_decoder()
-    _train_every_embedding(module)
+    backbone, embeddings = module.get_decoder(), module.get_input_embeddings()
+    if getattr(embeddings, "padding_idx", None) is not None:
+        # transformers gives no gradient to the row of the padding token, which often is the end of sequence as well.
+        # Padding is recognised by masks here and gets none anyway.
+        embeddings.padding_idx = None
     unfused = llama.problem(backbone)
     if not config.use_remove_padding:
         unfused = "fused kernels take packed sequences, use_remove_padding=True"
@@ -82,7 +90,12 @@ def backbone_for(
     if config.use_fused_kernels is True and unfused:
         raise ConfigError(f"model.use_fused_kernels=True: {unfused}; leave the key out to have them where they fit")
     if ulysses is not None:
-        return _shared(module, config, ulysses), None
+        asked = f"{KEY}={ulysses.size}"
+        if not config.use_remove_padding:
+            raise ConfigError(f"{asked} needs model.use_remove_padding=True: processes share unpadded sequences")
+        if problem := packing_problem(backbone, ulysses.size):
+            raise ConfigError(f"{asked} for {type(module).__name__}: {problem}; 1 fits every model")
+        return PackedBackbone(backbone, ulysses), None
     if config.use_fused_kernels is not False and unfused is None:
         return FusedBackbone(backbone), None
     if not config.use_remove_padding:
@@ -92,21 +105,109 @@ def backbone_for(
     return PackedBackbone(backbone), None
 
 
-def _shared(module: "PreTrainedModel", config: ModelConfig, ulysses: Ulysses) -> PackedBackbone:
-    """The way of processes that share each line."""
-    asked = f"{KEY}={ulysses.size}"
-    if not config.use_remove_padding:
-        raise ConfigError(f"{asked} needs model.use_remove_padding=True: processes share lines of unpadded sequences")
-    if problem := packing_problem(module.get_decoder(), ulysses.size):
-        raise ConfigError(f"{asked} for {type(module).__name__}: {problem}; 1 fits every model")
-    return PackedBackbone(module.get_decoder(), ulysses)
+class FusedBackbone:
+    """`FusedBackbone(backbone)(ids, positions, sequences)`: hidden states (T, C) after the last norm.
 
-
-def _train_every_embedding(module: "PreTrainedModel") -> None:
-    """transformers keeps gradients from the row of the padding token, which often is the end of sequence as well.
-
-    Padding is told by masks here and gets no gradient anyway; a token of that id in a sequence is one like any other.
+    See `llama.problem` for the backbones that it takes. Gradient checkpointing follows the module: where it is on and
+    the module trains, a layer keeps its input alone and runs again in the backward pass.
     """
-    embeddings = module.get_input_embeddings()
-    if getattr(embeddings, "padding_idx", None) is not None:
-        embeddings.padding_idx = None
+
+    def __init__(self, backbone: "PreTrainedModel") -> None:
+        if problem := llama.problem(backbone):
+            raise ValueError(f"the fused pass cannot run this model: {problem}")
+        self.backbone = backbone
+        self.layers = llama.layers(backbone, llama.Projection)
+        for layer in self.layers:  # now, before anybody else notes where the parameters lie
+            layer.qkv.merge()
+            layer.gate_up.merge()
+
+    def __call__(self, ids: Tensor, positions: Tensor, sequences: Sequences) -> Tensor:
+        """ids, positions (T,) → (T, C)."""
+        backbone = self.backbone
+        is_checkpointed = backbone.is_gradient_checkpointing and backbone.training and torch.is_grad_enabled()
+        states: Tensor = F.embedding(ids, backbone.embed_tokens.weight)  # (T, C)
+        cos, sin = backbone.rotary_emb(states, positions[None])  # (1, T, D)
+        where = cos[0], signed(sin[0]), sequences
+        residual: Tensor | None = None
+        for layer in self.layers:
+            if is_checkpointed:
+                states, residual = checkpoint(
+                    _run_layer, layer, states, residual, *where, use_reentrant=False, preserve_rng_state=False
+                )
+            else:
+                states, residual = _run_layer(layer, states, residual, *where)
+        normed, _ = add_rms_norm(states, backbone.norm.weight, backbone.norm.variance_epsilon, residual)
+        return normed
+
+
+def _run_layer(
+    layer: llama.DecoderLayer[llama.Projection],
+    states: Tensor,
+    residual: Tensor | None,
+    cos: Tensor,
+    sin: Tensor,
+    sequences: Sequences,
+) -> tuple[Tensor, Tensor]:
+    """What the layer adds to the residual stream, and the stream before it: two parts that the next norm sums."""
+    normed, residual = add_rms_norm(states, layer.input_norm, layer.input_eps, residual)
+    query, key, value = rotary(
+        project(normed, layer.qkv), cos, sin,
+        heads=layer.heads, q_norm=layer.q_norm, k_norm=layer.k_norm, eps=layer.head_eps,
+    )  # fmt: skip
+    mixed = varlen_attention(query, key, value, sequences, scale=layer.scale, window=layer.window)  # (T, H, D)
+    states = project(mixed.flatten(1), layer.o)
+    normed, residual = add_rms_norm(states, layer.mlp_norm, layer.mlp_eps, residual)
+    return project(swiglu(project(normed, layer.gate_up)), layer.down), residual
+
+
+def project(x: Tensor, projection: llama.Projection) -> Tensor:
+    """x (T, C) through all layers of a projection in one product, their outputs side by side."""
+    if len(projection.bases) == 1:
+        out = F.linear(x, projection.bases[0].weight, projection.bases[0].bias)
+    else:
+        weights, biases = projection.weights, projection.biases
+        out = _Merged.apply(x, *projection.merged(), len(weights), *weights, *biases)
+    if projection.has_adapter:
+        added = [(part.columns, F.linear(F.linear(x, part.a), part.b) * part.scale) for part in projection.low_rank()]
+        for columns, update in added:
+            out = _AddColumns.apply(out, update, columns)
+    return out
+
+
+class _AddColumns(torch.autograd.Function):
+    """Add to some columns where they are: the gradient of the sum is that of both parts, and nothing is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, update: Tensor, columns: slice) -> Tensor:
+        ctx.mark_dirty(out)
+        ctx.columns = columns
+        out[:, columns] += update
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        return gradients[0], gradients[0][:, ctx.columns], None
+
+
+class _Merged(torch.autograd.Function):
+    """A linear layer over a merged weight (and bias), whose gradients go to the parameters that it is merged of."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, count: int, *parameters: Tensor) -> Tensor:
+        """`parameters` are the `count` weights, then their biases or none."""
+        ctx.save_for_backward(x if any(ctx.needs_input_grad[4:]) else None, weight)  # frozen weights ask for no x
+        ctx.count, ctx.rows = count, [len(parameter) for parameter in parameters]
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        out, count, rows = gradients[0], ctx.count, ctx.rows
+        needs_x, _, _, _, *needs = ctx.needs_input_grad
+        for_weights: Sequence[Tensor | None] = [None] * count
+        for_biases: Sequence[Tensor | None] = [None] * (len(rows) - count)
+        if any(needs[:count]):
+            for_weights = (out.T @ x).split(rows[:count])
+        if any(needs[count:]):
+            for_biases = out.sum(0).split(rows[count:])
+        return out @ weight if needs_x else None, None, None, None, *for_weights, *for_biases

@@ -1,9 +1,9 @@
 """Kernels of the fused passes, compiled side by side before they are needed.
 
 Triton compiles a kernel when it is first called, which on a machine that has not run the model yet takes some ten
-seconds, one after the other. Here each is called once on a few zeros of the model's sizes, in a thread of its own:
+seconds, one after the other. Here each is called once on a few zeros of the model's sizes, in a separate thread:
 compilers and assemblers run outside of Python's lock. What is not called here, such as a loss that asks for more
-figures, is compiled when it comes up.
+outputs, is compiled when it comes up.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from burnish.models import llama
-from burnish.models.fused import FusedDecoder
+from burnish.models.decoders import FusedDecoder
 from burnish.ops.linear_log_probs import linear_log_probs
 from burnish.ops.paged_attention import BLOCK_SIZE, LayerKV, Paged, paged_attention
 from burnish.ops.rms_norm import add_rms_norm, rms_norm
 from burnish.ops.rotary import rotary, rotary_store
-from burnish.ops.sampling import STOPS, Rows, sample_and_advance
+from burnish.ops.sampling import STOPS, DecodeRows, sample_and_advance
 from burnish.ops.swiglu import swiglu
 
 if TYPE_CHECKING:
@@ -37,33 +37,34 @@ def compile_ahead(module: "PreTrainedModel", *, rollout: bool, training: bool) -
     """Have the kernels at hand that generation by the native engine and fused training passes will call."""
     if not (rollout or training) or FusedDecoder.problem(module):
         return
-    calls = Calls(module)
+    calls = FirstCalls(module)
     calls.norm()  # alone: it imports Triton, and has it hash itself
     wanted = (calls.of_rollout() if rollout else []) + (calls.of_training() if training else [])
+
+    def on_its_device(call: Call) -> None:
+        with torch.cuda.device_of(calls.norm_weight):  # a thread begins on the first GPU; no effect without one
+            call()
+
     with ThreadPoolExecutor(len(wanted)) as threads:
-        for done in [threads.submit(calls.on_its_device, call) for call in wanted]:
+        for done in [threads.submit(on_its_device, call) for call in wanted]:
             done.result()
 
 
-class Calls:
+class FirstCalls:
     """The first calls of kernels, for one module, which they leave as it is."""
 
     def __init__(self, module: "PreTrainedModel"):
-        blocks = llama.blocks(module.model)
-        self.block = blocks[0]
-        self.windows = {block.window is None: block.window for block in blocks}.values()  # one with, one without
-        self.norm_weight, self.head_norms = self.block.input_norm, (self.block.q_norm, self.block.k_norm)
+        layers = llama.layers(module.model, llama.Projection)
+        self.layer = layers[0]
+        self.windows = {layer.window is None: layer.window for layer in layers}.values()  # one with, one without
+        self.norm_weight, self.head_norms = self.layer.input_norm, (self.layer.q_norm, self.layer.k_norm)
         self.vocabulary, self.context = module.lm_head.out_features, module.config.max_position_embeddings
-        self.heads, self.inner = self.block.heads, self.block.gate_up.bases[0].out_features
-        self.size = self.block.qkv.bases[0].out_features // self.heads
-        self.kv_heads = self.block.qkv.bases[1].out_features // self.size
-
-    def on_its_device(self, call: Call) -> None:
-        with torch.cuda.device_of(self.norm_weight):  # a thread begins on the first GPU; without one, nothing happens
-            call()
+        self.heads, self.inner = self.layer.heads, self.layer.gate_up.bases[0].out_features
+        self.size = self.layer.qkv.bases[0].out_features // self.heads
+        self.kv_heads = self.layer.qkv.bases[1].out_features // self.size
 
     def of_rollout(self) -> list[Call]:
-        """Those of `models/fused.py` and of the native engine's sampling; `norm` was called before."""
+        """Those of `models/decoders.py` and of the native engine's sampling; `norm` was called before."""
         line = self.zeros(2, dtype=torch.int32)
         line[1] = TOKENS
         lines: list[tuple[int, Tensor | None, int, int]] = [
@@ -74,10 +75,10 @@ class Calls:
         ]
         attends = [partial(self.attend, window, *given) for window in self.windows for given in lines]
         samples = [partial(self.sample, index) for index in (None, self.zeros(1, dtype=torch.int64))]
-        return [*attends, *samples, self.norm_of_sum, self.store]
+        return [*attends, *samples, partial(self.norm, self.states()), self.store]
 
     def of_training(self) -> list[Call]:
-        """Those of `models/fused_training.py` and of the output layer, with and without gradients."""
+        """Those of `models/backbones.py` and of the output layer, with and without gradients."""
         return [
             lambda: self.differentiate_norm(None),
             lambda: self.differentiate_norm(self.states()),
@@ -88,11 +89,8 @@ class Calls:
             lambda: _backward(self.log_probs("log_prob", "entropy")),
         ]
 
-    def norm(self) -> None:
-        rms_norm(self.states(), self.norm_weight.detach(), 1.0)
-
-    def norm_of_sum(self) -> None:
-        rms_norm(self.states(), self.norm_weight.detach(), 1.0, self.states())
+    def norm(self, *residual: Tensor) -> None:
+        rms_norm(self.states(), self.norm_weight.detach(), 1.0, *residual)
 
     def store(self) -> None:
         q_norm, k_norm = (None if weight is None else weight.detach() for weight in self.head_norms)
@@ -103,14 +101,14 @@ class Calls:
         slots, tables = self.zeros(tokens, dtype=torch.int64), self.zeros(1, 2, dtype=torch.int32)
         where = Paged(slots, tables, tables[:, 0] + tokens, starts, longest_query, longest)
         query = self.zeros(tokens, self.heads, self.size)
-        paged_attention(query, self.pool(), where, scale=self.block.scale, window=window)
+        paged_attention(query, self.pool(), where, scale=self.layer.scale, window=window)
 
     def sample(self, index: Tensor | None) -> None:
         def floats(*shape: int) -> Tensor:
             return self.zeros(*shape, dtype=torch.float32)
 
         place, count = self.zeros(1, dtype=torch.int64), self.zeros(1, dtype=torch.int32)
-        idle = Rows(
+        idle = DecodeRows(
             ids=place, positions=place, left=count, drawn=place, seeds=place, temperature=floats(1), top_k=count,
             top_p=floats(1), min_p=floats(1), stops=self.zeros(1, STOPS, dtype=torch.int64), out=floats(3, SOME),
         )  # fmt: skip
@@ -145,7 +143,7 @@ class Calls:
 
 
 def _apart(weight: Tensor) -> Tensor:
-    """The same figures, whose gradient goes nowhere."""
+    """The same values, whose gradient goes nowhere."""
     return weight.detach().requires_grad_(weight.requires_grad)
 
 

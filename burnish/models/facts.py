@@ -1,6 +1,6 @@
-"""What a model folder says about itself, read without torch and without its weights: sizes for `--plan` and checks.
+"""Sizes of the model in a folder, for `--plan` and checks: from config.json and the headers of safetensors files.
 
-Consumes config.json and the headers of safetensors files; hands on `ModelFacts`.
+Imports no torch and reads no weights.
 """
 
 import math
@@ -46,7 +46,16 @@ def read_model_facts(path: str | Path) -> ModelFacts:
         "vocab": _first(text, folder, "vocab_size"),
     }
     context = next((text[k] for k in ("max_position_embeddings", "n_positions", "seq_length") if text.get(k)), None)
-    parameters = _count_safetensors(folder) or _count_bin(folder, text) or _estimate(text, sizes)
+    files, parameters = safetensors_files(folder), 0
+    if all(file.is_file() for file in files):
+        parameters = sum(math.prod(tensor.shape) for tensor in stored_tensors(files).values())
+    if not parameters:  # from the size of .bin files: they are pickles, which are not opened to be counted
+        width = BYTES.get(str(text.get("dtype") or text.get("torch_dtype") or "float32"), 4)
+        parameters = sum(file.stat().st_size for file in folder.glob("pytorch_model*.bin")) // width
+    if not parameters:  # estimated: norms and biases are too small to matter
+        attention = hidden * sizes["head_dim"] * 2 * (heads + sizes["kv_heads"])
+        embeddings = sizes["vocab"] * hidden * (1 if text.get("tie_word_embeddings") else 2)
+        parameters = sizes["layers"] * (attention + 3 * hidden * sizes["intermediate"]) + embeddings
     return ModelFacts(model_type=config.get("model_type", "unknown"), context=context, parameters=parameters, **sizes)
 
 
@@ -55,26 +64,3 @@ def _first(config: dict[str, Any], folder: Path, *names: str) -> int:
         if config.get(name) is not None:
             return int(config[name])
     raise ModelError(f"{folder / 'config.json'}: none of {', '.join(names)} is in it; burnish trains decoder models")
-
-
-def _count_safetensors(folder: Path) -> int:
-    """Elements of all tensors of the model, from the header that opens each file; 0 where a file is not there."""
-    files = safetensors_files(folder)
-    if not all(file.is_file() for file in files):
-        return 0
-    return sum(math.prod(tensor.shape) for tensor in stored_tensors(files).values())
-
-
-def _count_bin(folder: Path, config: dict[str, Any]) -> int:
-    """From the file sizes: a .bin file is a pickle, which is not opened to be counted."""
-    width = BYTES.get(str(config.get("dtype") or config.get("torch_dtype") or "float32"), 4)
-    return sum(file.stat().st_size for file in folder.glob("pytorch_model*.bin")) // width
-
-
-def _estimate(config: dict[str, Any], sizes: dict[str, int]) -> int:
-    """Attention, a gated feed-forward and the embeddings; norms and biases are too small to matter."""
-    hidden = sizes["hidden"]
-    attention = hidden * sizes["head_dim"] * 2 * (sizes["heads"] + sizes["kv_heads"])
-    feed_forward = 3 * hidden * sizes["intermediate"]
-    embeddings = sizes["vocab"] * hidden * (1 if config.get("tie_word_embeddings") else 2)
-    return sizes["layers"] * (attention + feed_forward) + embeddings

@@ -1,8 +1,8 @@
 """From the path of a model, as a user wrote it, to a folder on this machine, with clear errors; imports no torch.
 
-A path is a folder of ours or of anyone's, a `global_step_N` (or the run folder that holds them), a hub id, or
-`hdfs://…`, which is copied first. What comes out holds a config.json and, unless only the facts are wanted, weights.
-`check_whole` holds a checkpoint against its manifest.
+A path is a model folder, a `global_step_N` (or the run folder that holds them), a hub id, or `hdfs://…`, which is
+copied first. The result holds a config.json and, unless only the facts are wanted, weights. `check_whole` compares a
+checkpoint with its manifest; `fingerprint` recognises a model again.
 """
 
 import functools
@@ -31,19 +31,14 @@ WEIGHTS = "*.safetensors, pytorch_model*.bin"
 INDEX = "model.safetensors.index.json"
 MASTERS, OPTIMIZER, RNG, ENGINE = "masters.safetensors", "optimizer.safetensors", "rng.safetensors", "engine.json"
 SHARDED = {"model": MASTERS, "optimizer": OPTIMIZER}  # parts of a training state that each process writes its share of
-TRAINING_STATE = re.compile(  # beside the weights in a checkpoint (engine/state.py)
-    r"(masters|optimizer|rng)(-\d{5}-of-\d{5})?\.safetensors"
-)
+# next to the weights in a checkpoint (engine/state.py)
+TRAINING_STATE = re.compile(r"(masters|optimizer|rng)(-\d{5}-of-\d{5})?\.safetensors")
 TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "vocab.json",
-    "vocab.txt",
-    "spiece.model",
-)
+    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
+)  # fmt: skip
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HDFS_DEADLINE_S = 3600
+GLANCE = 2**20  # bytes that a fingerprint reads at either end of a file
 
 
 def resolve_path(path: str | Path, *, weights: bool = True, revision: str | None = None) -> Path:
@@ -51,13 +46,17 @@ def resolve_path(path: str | Path, *, weights: bool = True, revision: str | None
 
     `revision` is the branch, tag or commit of a hub id; a folder has none.
     """
-    folder = _model_inside(local_folder(path, weights=weights, revision=revision))
+    folder = local_folder(path, weights=weights, revision=revision)
+    if not (folder / "config.json").is_file():  # a run folder names its newest checkpoint
+        folder = newest_checkpoint(folder) or folder
+    if not (folder / "config.json").is_file() and (folder / "actor").is_dir():  # a checkpoint keeps the policy there
+        folder = folder / "actor"
     check_model(folder, str(path), weights=weights)
     return folder
 
 
 def local_folder(path: str | Path, *, weights: bool = True, revision: str | None = None) -> Path:
-    """The folder that `path` names, fetched where it lies elsewhere; the model may be somewhere inside."""
+    """The folder that `path` names, downloaded or copied if need be; the model may be somewhere inside."""
     text = str(path)
     if text.startswith("hdfs://"):
         return _copied_from_hdfs(text)
@@ -74,20 +73,44 @@ def newest_checkpoint(run: Path) -> Path | None:
     if not steps:
         return None
     newest = max(steps)[1]
-    _warn_of_guess(run, newest, is_whole=(newest / MANIFEST).is_file())
+    doubt = "" if (newest / MANIFEST).is_file() else f"; it has no {MANIFEST}, so it may be incomplete"
+    _warn_once(f"{run}: no {LATEST}; {newest.name} is used, the newest there{doubt}")
     return newest
 
 
-def check_whole(checkpoint: Path, instead: str, *, part: Path | None = None) -> None:
-    """CheckpointError unless every file of the manifest is there with its size; `instead` is what else can be done.
+@functools.cache  # a path is resolved several times in a run
+def _warn_once(message: str) -> None:
+    logger.warning(message)
 
-    With `part`, a folder of it, only the model's files in there are looked at, and the manifest must name some.
+
+def fingerprint(path: str | Path) -> str:
+    """A hash of the weight files' names, sizes and ends; the same wherever the folder is.
+
+    A run keeps that of the model it started from, because its reference policy is that model: a resumed run that finds
+    another one there would be another run.
+    """
+    folder = resolve_path(path)
+    digest = hashlib.sha256()
+    for file in sorted([*safetensors_files(folder), *folder.glob("pytorch_model*.bin")]):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}\n".encode())
+        with file.open("rb") as stream:
+            digest.update(stream.read(GLANCE))
+            stream.seek(max(size - GLANCE, 0), os.SEEK_SET)
+            digest.update(stream.read(GLANCE))
+    return digest.hexdigest()
+
+
+def check_whole(checkpoint: Path, instead: str, *, part: Path | None = None) -> None:
+    """CheckpointError unless every file of the manifest is there with its size; `instead` is the other way out.
+
+    With `part`, a folder of it, only the model's files in there are checked, and the manifest must name some.
     """
     try:
         listed = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))["files"]
         files = {checkpoint / name: size for name, size in listed.items()}
-        if outside := [name for name in listed if not _is_inside(name)]:
-            raise CheckpointError(f"{checkpoint / MANIFEST} names {outside[0]!r}, which lies outside of {checkpoint}")
+        if outside := [name for name in listed if Path(name).is_absolute() or ".." in Path(name).parts]:
+            raise CheckpointError(f"{checkpoint / MANIFEST} names {outside[0]!r}, which is outside of {checkpoint}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         files = {}
     if part:
@@ -114,14 +137,9 @@ def shard_names(name: str, count: int) -> Iterator[str]:
         yield name if count == 1 else f"{stem}-{number:05}-of-{count:05}.{end}"
 
 
-def _is_inside(name: str) -> bool:
-    """Whether a relative name stays in its folder."""
-    return not Path(name).is_absolute() and ".." not in Path(name).parts
-
-
 @dataclass(frozen=True)
 class StoredTensor:
-    """What the head of a safetensors file says about one tensor."""
+    """One tensor, by the header of its safetensors file."""
 
     dtype: str  # as safetensors writes it: F32, BF16, …
     shape: tuple[int, ...]
@@ -208,24 +226,10 @@ def check_tokenizer(folder: Path) -> None:
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):
         raise ModelError(
             f"{folder}: no tokenizer (looked for {', '.join(TOKENIZER_FILES)}); save one with "
-            "tokenizer.save_pretrained, or name a folder that has it in the tokenizer_path beside the key that names "
+            "tokenizer.save_pretrained, or name a folder that has it in the tokenizer_path next to the key that names "
             "this one (the policy: actor_rollout_ref.model.tokenizer_path; burnish sft, burnish rm: "
             "model.tokenizer_path)"
         )
-
-
-def _model_inside(folder: Path) -> Path:
-    """A checkpoint of ours keeps the policy in `actor/`; a run folder names its newest checkpoint."""
-    if (folder / "config.json").is_file():
-        return folder
-    folder = newest_checkpoint(folder) or folder
-    return folder if (folder / "config.json").is_file() or not (folder / "actor").is_dir() else folder / "actor"
-
-
-@functools.cache  # a path is resolved several times in a run
-def _warn_of_guess(run: Path, newest: Path, *, is_whole: bool) -> None:
-    doubt = "" if is_whole else f"; it has no {MANIFEST}, so it may be the half of one"
-    logger.warning("%s: no %s; %s is taken, the newest there%s", run, LATEST, newest.name, doubt)
 
 
 def _from_hub(text: str, weights: bool, revision: str | None) -> Path:

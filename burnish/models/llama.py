@@ -1,8 +1,7 @@
 """Llama-shaped decoders: which models are, and what each of their layers is made of.
 
 Consumes the backbone of an HF module (`LlamaModel`, `Qwen2Model`, …); `problem` says why it cannot be run by hand, and
-`blocks` hands on its layers, by the order of use, for the fused passes of rollout (fused.py) and training
-(fused_training.py).
+`layers` returns its layers for the fused passes of rollout (decoders.py) and training (backbones.py).
 
 Projections that read the same states become one product: `Projection.merge` moves their weights into one buffer and
 points the module's own Parameters at their rows of it. There is no second copy: what an optimiser, a checkpoint or the
@@ -11,9 +10,9 @@ module's own forward reads and writes is what the fused passes read. Whoever reb
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 BACKBONES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # whose frequencies are the same at every length
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-HARMLESS_HOOK = "make_inputs_require_grads"  # transformers', for gradient checkpointing: changes no figure
+HARMLESS_HOOK = "make_inputs_require_grads"  # transformers', for gradient checkpointing: changes no number
 QKV, GATE_UP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 
 
@@ -71,24 +70,27 @@ class Projection:
             start = end
 
 
-@dataclass(frozen=True)
-class Block:
-    """What one layer is made of, in the order of its use."""
+P = TypeVar("P")
 
-    input_norm: nn.Parameter  # (C,)
+
+@dataclass(frozen=True)
+class DecoderLayer(Generic[P]):
+    """What one layer is made of, in the order of its use; `P` is a projection, as the fused pass wants it."""
+
+    input_norm: Tensor  # (C,)
     input_eps: float
-    qkv: Projection
+    qkv: P  # (C,) → ((H+2*Hkv)*D,)
     heads: int
-    q_norm: nn.Parameter | None  # (D,)
-    k_norm: nn.Parameter | None
+    q_norm: Tensor | None  # (D,)
+    k_norm: Tensor | None
     head_eps: float
     scale: float
     window: int | None
-    o: Projection
-    mlp_norm: nn.Parameter  # (C,)
+    o: P  # (H*D,) → (C,)
+    mlp_norm: Tensor  # (C,)
     mlp_eps: float
-    gate_up: Projection
-    down: Projection
+    gate_up: P  # (C,) → (2*I,)
+    down: P  # (I,) → (C,)
 
 
 def problem(backbone: "PreTrainedModel") -> str | None:
@@ -99,39 +101,37 @@ def problem(backbone: "PreTrainedModel") -> str | None:
     return _config_problem(backbone) or _modules_problem(backbone) or _parameters_problem(backbone)
 
 
-def blocks(backbone: "PreTrainedModel") -> list[Block]:
-    """The layers of a backbone without a `problem`."""
-    return [_block(layer, backbone) for layer in backbone.layers]
-
-
-def _block(layer: Any, backbone: "PreTrainedModel") -> Block:
-    attention, mlp = layer.self_attn, layer.mlp
-    q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
-    return Block(
-        input_norm=layer.input_layernorm.weight,
-        input_eps=layer.input_layernorm.variance_epsilon,
-        qkv=Projection(*(getattr(attention, name) for name in QKV)),
-        heads=attention.q_proj.out_features // attention.head_dim,
-        q_norm=None if q_norm is None else q_norm.weight,
-        k_norm=None if k_norm is None else k_norm.weight,
-        head_eps=0.0 if q_norm is None else q_norm.variance_epsilon,
-        scale=attention.scaling,
-        window=_window(attention, backbone),
-        o=Projection(attention.o_proj),
-        mlp_norm=layer.post_attention_layernorm.weight,
-        mlp_eps=layer.post_attention_layernorm.variance_epsilon,
-        gate_up=Projection(*(getattr(mlp, name) for name in GATE_UP)),
-        down=Projection(mlp.down_proj),
-    )
-
-
-def _window(attention: Any, backbone: "PreTrainedModel") -> int | None:
-    """The sliding window that the HF attention of this class hands to its attention function."""
-    if type(backbone).__name__ == "LlamaModel":
-        return None
-    if type(backbone).__name__ == "MistralModel":
-        return backbone.config.sliding_window
-    return attention.sliding_window  # of the kind of this layer
+def layers(
+    backbone: "PreTrainedModel", project: Callable[..., P], weight: Callable[[Tensor], Tensor] = lambda own: own
+) -> list[DecoderLayer[P]]:
+    """The layers of a backbone without a `problem`: `project` makes a projection of linear layers that read the same
+    states, `weight` what is kept of a norm's own weight."""
+    kind, result = type(backbone).__name__, []
+    for layer in backbone.layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+        window = None  # the one that the HF attention of this class hands to its attention function
+        if kind != "LlamaModel":
+            window = backbone.config.sliding_window if kind == "MistralModel" else attention.sliding_window
+        result.append(
+            DecoderLayer(
+                input_norm=weight(layer.input_layernorm.weight),
+                input_eps=layer.input_layernorm.variance_epsilon,
+                qkv=project(*(getattr(attention, name) for name in QKV)),
+                heads=attention.q_proj.out_features // attention.head_dim,
+                q_norm=None if q_norm is None else weight(q_norm.weight),
+                k_norm=None if k_norm is None else weight(k_norm.weight),
+                head_eps=0.0 if q_norm is None else q_norm.variance_epsilon,
+                scale=attention.scaling,
+                window=window,
+                o=project(attention.o_proj),
+                mlp_norm=weight(layer.post_attention_layernorm.weight),
+                mlp_eps=layer.post_attention_layernorm.variance_epsilon,
+                gate_up=project(*(getattr(mlp, name) for name in GATE_UP)),
+                down=project(mlp.down_proj),
+            )
+        )
+    return result
 
 
 def _one_buffer(parameters: Sequence[Tensor]) -> Tensor:
@@ -168,7 +168,7 @@ def _config_problem(backbone: "PreTrainedModel") -> str | None:
         return f"rope_type={rope.rope_type}: only {', '.join(ROPE_TYPES)} are fused"
     size = backbone.layers[0].self_attn.head_dim if len(backbone.layers) else 0
     if 2 * len(rope.inv_freq) != size:
-        return f"its rotary embedding turns {2 * len(rope.inv_freq)} of {size} figures of a head"
+        return f"its rotary embedding turns {2 * len(rope.inv_freq)} of {size} elements of a head"
     if len(backbone.layers) != config.num_hidden_layers:
         return f"num_hidden_layers={config.num_hidden_layers}, but the model has {len(backbone.layers)} layers"
     return None

@@ -1,11 +1,10 @@
 """Tokenizers, policies, value and reward models from a model folder, loaded with transformers.
 
-Consumes a `ModelConfig` and a path (see `models/folder.py`); hands on modules on their device, with dropout off and
+Consumes a `ModelConfig` and a path (see `models/folder.py`); returns modules on their device, with dropout off and
 every weight accounted for: a weight that the folder lacks is an error, never a silent random one. Only the head of a
 value model, or of a reward model that is to be trained, may be new; it is drawn from a seed, as is a new LoRA adapter
-(`models/lora.py`), which is put into the module where the configuration asks for one. `resolve_path` and
-`read_model_facts` are here too and need no torch, which is why torch and transformers are imported inside
-the functions.
+(`models/lora.py`). `resolve_path` and `read_model_facts` are here too and need no torch, which is why torch and
+transformers are imported inside the functions.
 """
 
 import importlib
@@ -14,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from burnish.config.model import ModelConfig
 from burnish.errors import ConfigError, ModelError
@@ -56,18 +55,22 @@ LABELS_BY_DEFAULT = ("LABEL_0", "LABEL_1")  # transformers' own, which config.js
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """A module in evaluation mode, and how the folder's weights differ from the architecture's."""
 
     module: "PreTrainedModel"
     missing: list[str]  # weights that the folder does not hold: the module has random ones there
     unused: list[str]  # weights that the architecture does not have
 
+    @property
+    def missing_backbone(self) -> list[str]:
+        return [name for name in self.missing if name.startswith(f"{self.module.base_model_prefix}.")]
+
 
 def load_tokenizer(path: str | Path, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
-    """The tokenizer in `path`. Without a pad token it pads with end-of-sequence, and says so.
+    """The tokenizer in `path`. Without a pad token it pads with end-of-sequence, and warns.
 
-    burnish tells padding from text by masks, never by the pad token's id, so a sampled end-of-sequence is trained.
+    burnish recognises padding by masks, never by the pad token's id, so a sampled end-of-sequence is trained.
     """
     folder = resolve_path(path, weights=False)
     check_tokenizer(folder)
@@ -81,7 +84,7 @@ def load_tokenizer(path: str | Path, trust_remote_code: bool = False) -> "PreTra
 
 
 def read_tokenizer(folder: Path, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
-    """The tokenizer whose files lie in `folder`, as it is."""
+    """The tokenizer whose files are in `folder`, as it is."""
     from transformers import AutoTokenizer
 
     with reading(folder, "the tokenizer"), quiet_transformers():
@@ -106,11 +109,9 @@ def load_causal_lm(
             f"{folder}: {', '.join(classifiers)} gives scores (a reward model, or a critic) and cannot write; name the "
             "folder of a language model, e.g. the one that it was trained from"
         )
-    loaded = _load(AutoModelForCausalLM, folder, config, model_config, _wanted(dtype or model_config.dtype, device))
-    module, missing = loaded.module, loaded.missing
-    if missing:
-        raise ModelError(f"{folder}: the weights lack {named(missing)}; the folder is incomplete or of another model")
-    return _prepared(module, model_config, device, seed)
+    loaded = _load(AutoModelForCausalLM, folder, config, model_config, dtype or model_config.dtype, device)
+    _refuse_missing(folder, loaded.missing)
+    return _prepared(loaded.module, model_config, device, seed)
 
 
 def load_value_model(
@@ -122,7 +123,7 @@ def load_value_model(
 ) -> "PreTrainedModel":
     """A token classifier with one label: the folder's own head where it has one, else a new one from `seed`.
 
-    A reward model's head counts as one, so that a critic may start from it; what it lacks is a bias, which is 0.
+    A reward model's head counts as one, so that a critic can start from it; the bias that it lacks is 0.
     """
     from transformers import AutoModelForTokenClassification
 
@@ -130,24 +131,26 @@ def load_value_model(
     config = _read_config(folder, model_config)
     config.num_labels = 1
     config.classifier_dropout = 0.0  # where it is absent, transformers drops a tenth of the head's input
-    loaded = _load(
-        AutoModelForTokenClassification, folder, config, model_config, _wanted(dtype or model_config.dtype, device)
-    )
-    module, missing = loaded.module, loaded.missing
-    _refuse_without_backbone(folder, module, missing)
-    missing = _adopt_head(folder, loaded)
-    _initialise(module, missing, seed)
-    return _prepared(module, model_config, device, seed)
+    loaded = _load(AutoModelForTokenClassification, folder, config, model_config, dtype or model_config.dtype, device)
+    _refuse_missing(folder, loaded.missing_backbone)
+    _initialise(loaded.module, _adopt_head(folder, loaded), seed)
+    return _prepared(loaded.module, model_config, device, seed)
 
 
-def _adopt_head(folder: Path, loaded: Loaded) -> list[str]:
-    """Take over the head of a reward model where its classifier of tokens calls it otherwise (GPT-2's `score` becomes
+def _adopt_head(folder: Path, loaded: LoadedModel) -> list[str]:
+    """Use the head of a reward model where the classifier of tokens has another name for it (GPT-2's `score` becomes
     its `classifier`); returns the weights that are still missing."""
+    from safetensors import safe_open
+
     wanted = [name for name in loaded.missing if name in HEADS]
     there = [name for name in loaded.unused if name in HEADS]
     if len(wanted) != 1 or len(there) != 1:
         return loaded.missing
-    tensor = _stored_tensor(folder, there[0])
+    tensor = None
+    for file in safetensors_files(folder):
+        with safe_open(file, framework="pt") as tensors:
+            if there[0] in tensors.keys():  # noqa: SIM118 - a safetensors file is no dict
+                tensor = tensors.get_tensor(there[0])
     parameter = loaded.module.get_parameter(wanted[0])
     if tensor is None or tensor.shape != parameter.shape:
         raise ModelError(
@@ -156,17 +159,6 @@ def _adopt_head(folder: Path, loaded: Loaded) -> list[str]:
         )
     parameter.data.copy_(tensor)
     return [name for name in loaded.missing if name != wanted[0]]
-
-
-def _stored_tensor(folder: Path, name: str) -> "torch.Tensor | None":
-    from safetensors import safe_open
-
-    for file in safetensors_files(folder):
-        with safe_open(file, framework="pt") as tensors:
-            if name in tensors.keys():  # noqa: SIM118 - a safetensors file is no dict
-                tensor: torch.Tensor = tensors.get_tensor(name)
-                return tensor
-    return None
 
 
 def load_reward_model(
@@ -178,11 +170,10 @@ def load_reward_model(
     new_head_seed: int | None = None,
     dtype: str | None = None,
 ) -> "PreTrainedModel":
-    """A classifier of sequences, or of tokens, with one label: what gives a conversation its score.
+    """A classifier of sequences, or of tokens, with one label, which gives a conversation its score.
 
     `new_head_seed` is for training: a folder without a head, such as a language model, gets a new one drawn from it,
-    and one that names no padding token gets `pad_token_id`. Otherwise the model is used as it is, and no head is an
-    error, as are several labels.
+    and one that names no padding token gets `pad_token_id`. Otherwise a missing head or several labels are an error.
     """
     from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
@@ -199,17 +190,16 @@ def load_reward_model(
         config.get_text_config().pad_token_id = pad_token_id
     of_tokens = is_classifier and any("TokenClassification" in name for name in config.architectures)
     auto_class = AutoModelForTokenClassification if of_tokens else AutoModelForSequenceClassification
-    loaded = _load(auto_class, folder, config, model_config, _wanted(dtype or model_config.dtype, device))
-    module, missing = loaded.module, loaded.missing
-    _refuse_without_backbone(folder, module, missing)
-    if missing and new_head_seed is None and judge is None:
-        raise ModelError(_no_head(folder, f"the weights lack {named(missing)}, the head that gives the score"))
-    _initialise(module, missing, new_head_seed or 0)
-    return _prepared(module, model_config, device, new_head_seed or 0)
+    loaded = _load(auto_class, folder, config, model_config, dtype or model_config.dtype, device)
+    _refuse_missing(folder, loaded.missing_backbone)
+    if loaded.missing and new_head_seed is None and judge is None:
+        raise ModelError(_no_head(folder, f"the weights lack {named(loaded.missing)}, the head that gives the score"))
+    _initialise(loaded.module, loaded.missing, new_head_seed or 0)
+    return _prepared(loaded.module, model_config, device, new_head_seed or 0)
 
 
 def check_reward_model(model: ModelConfig) -> None:
-    """ModelError for `reward_model.model` if its files tell, unloaded and without torch, that it cannot score."""
+    """ModelError if the files of `reward_model.model` show, unloaded and without torch, that it cannot score."""
     with naming("reward_model.model.tokenizer_path" if model.tokenizer_path else "reward_model.model.path"):
         tokenizer = resolve_path(model.tokenizer_path or model.path, weights=False)
         if not any((tokenizer / name).is_file() for name in TOKENIZER_FILES):
@@ -221,29 +211,27 @@ def check_reward_model(model: ModelConfig) -> None:
         if _adapter_with_head(model):
             return
     with naming("reward_model.model.path"):
-        _check_head(resolve_path(model.path, weights=False))
+        folder = resolve_path(model.path, weights=False)
+        config = read_json(folder / "config.json")
+        architectures = config.get("architectures") or []
+        labels = config.get("num_labels") or len(config.get("id2label") or LABELS_BY_DEFAULT)
+        if any(CLASSIFIER in name for name in architectures):
+            if labels != 1:
+                raise ModelError(_other_labels(folder, labels))
+            return
+        tensors = stored_tensors([file for file in safetensors_files(folder) if file.is_file()])
+        if tensors and not any(name in tensors for name in HEADS):
+            kind = ", ".join(architectures) or "a model without a head"
+            what = f"config.json says {kind}, and the weights have no head that gives a score"
+            raise ModelError(_no_head(folder, what))
 
 
 def _adapter_with_head(model: ModelConfig) -> "Adapter | None":
-    """The adapter that is to be put on the model, if it brings a head of its own."""
-    from burnish.models.adapters import adapter_to_go_on_from
+    """The adapter that is to be put on the model, if it has a head."""
+    from burnish.models.adapters import initial_adapter
 
-    adapter = adapter_to_go_on_from(model)
+    adapter = initial_adapter(model)
     return adapter if adapter and any(name.endswith(HEADS) for name in adapter.tensors) else None
-
-
-def _check_head(folder: Path) -> None:
-    config = read_json(folder / "config.json")
-    architectures = config.get("architectures") or []
-    labels = config.get("num_labels") or len(config.get("id2label") or LABELS_BY_DEFAULT)
-    if any(CLASSIFIER in name for name in architectures):
-        if labels != 1:
-            raise ModelError(_other_labels(folder, labels))
-        return
-    tensors = stored_tensors([file for file in safetensors_files(folder) if file.is_file()])
-    if tensors and not any(name in tensors for name in HEADS):
-        kind = ", ".join(architectures) or "a model without a head"
-        raise ModelError(_no_head(folder, f"config.json says {kind}, and the weights have no head that gives a score"))
 
 
 def _other_labels(folder: Path, labels: int) -> str:
@@ -257,15 +245,14 @@ def _no_head(folder: Path, what: str) -> str:
     return f"{folder}: {what}: this is no reward model. Train one from it with `burnish rm`"
 
 
-def _refuse_without_backbone(folder: Path, module: "PreTrainedModel", missing: list[str]) -> None:
-    backbone = [name for name in missing if name.startswith(f"{module.base_model_prefix}.")]
-    if backbone:
-        raise ModelError(f"{folder}: the weights lack {named(backbone)}; the folder is incomplete or of another model")
+def _refuse_missing(folder: Path, missing: list[str]) -> None:
+    if missing:
+        raise ModelError(f"{folder}: the weights lack {named(missing)}; the folder is incomplete or of another model")
 
 
 def load_unchanged(
     folder: Path, *, values: bool = False, dtype: str | None = None, trust_remote_code: bool = False
-) -> Loaded:
+) -> LoadedModel:
     """The model as a plain `from_pretrained` gives it, dropout settings included; for copies, not for training.
 
     `values` makes it a token classifier with one label. Without a `dtype` it gets the one that config.json names.
@@ -277,7 +264,7 @@ def load_unchanged(
     if values:
         config.num_labels = 1
     auto_class = AutoModelForTokenClassification if values else AutoModelForCausalLM
-    return _load(auto_class, folder, config, settings, _wanted(dtype, "cpu") if dtype else "auto")
+    return _load(auto_class, folder, config, settings, dtype, "cpu")
 
 
 def _config_of(folder: Path, trust_remote_code: bool) -> "PreTrainedConfig":
@@ -291,9 +278,19 @@ def _read_config(folder: Path, model_config: ModelConfig) -> "PreTrainedConfig":
     """The folder's configuration with `override_config` applied and every dropout at 0."""
     from burnish.models.overrides import is_dropout, overridden
 
-    _import_external(model_config.external_lib)
-    if model_config.has_lora:
-        _check_adapter(model_config)
+    for name in filter(None, (part.strip() for part in (model_config.external_lib or "").split(","))):
+        try:
+            importlib.import_module(name)
+        except (Exception, SystemExit) as error:  # whatever a user's module raises is the user's to fix
+            raise ConfigError(
+                f"model.external_lib={model_config.external_lib}: {name} could not be imported "
+                f"({type(error).__name__}: {error})"
+            ) from error
+    if model_config.has_lora:  # report what is wrong with an adapter before the weights of its base are loaded
+        from burnish.models.adapters import initial_adapter, need_peft
+
+        need_peft()
+        initial_adapter(model_config)
     config = _config_of(folder, model_config.trust_remote_code)
     if model_config.override_config:
         config = overridden(folder, config, model_config.override_config, model_config.trust_remote_code)
@@ -304,38 +301,15 @@ def _read_config(folder: Path, model_config: ModelConfig) -> "PreTrainedConfig":
     return config
 
 
-def _check_adapter(model_config: ModelConfig) -> None:
-    """What is wrong with an adapter is told before the weights that it goes on are loaded."""
-    from burnish.models.adapters import adapter_to_go_on_from, need_peft
-
-    need_peft()
-    adapter_to_go_on_from(model_config)
-
-
-def _import_external(libraries: str | None) -> None:
-    for name in filter(None, (part.strip() for part in (libraries or "").split(","))):
-        try:
-            importlib.import_module(name)
-        except (Exception, SystemExit) as error:  # whatever a user's module raises is the user's to mend
-            raise ConfigError(
-                f"model.external_lib={libraries}: {name} could not be imported ({type(error).__name__}: {error})"
-            ) from error
-
-
-def _wanted(dtype: str, device: "str | torch.device") -> "torch.dtype":
-    import torch
-
-    wanted: torch.dtype = getattr(torch, dtype_on(device, dtype))
-    return wanted
-
-
 def _load(
     auto_class: Any,
     folder: Path,
     config: "PreTrainedConfig",
     model_config: ModelConfig,
-    dtype: "torch.dtype | Literal['auto']",
-) -> Loaded:
+    dtype: str | None,
+    device: "str | torch.device",
+) -> LoadedModel:
+    """Without a `dtype` the weights get the one that config.json names."""
     import torch
 
     attention: str | None = model_config.attn_implementation
@@ -346,7 +320,7 @@ def _load(
         module, info = auto_class.from_pretrained(
             folder,
             config=config,
-            dtype=dtype,
+            dtype=getattr(torch, dtype_on(device, dtype)) if dtype else "auto",
             attn_implementation=attention,
             trust_remote_code=model_config.trust_remote_code,
             output_loading_info=True,
@@ -358,7 +332,7 @@ def _load(
             f"{folder}: config.json and weights disagree: {name} is {tuple(stored)} in the weights and "
             f"{tuple(expected)} by the configuration ({len(info['mismatched_keys'])} such tensors)"
         )
-    return Loaded(module, sorted(info["missing_keys"]), sorted(info["unexpected_keys"]))
+    return LoadedModel(module, sorted(info["missing_keys"]), sorted(info["unexpected_keys"]))
 
 
 def _initialise(module: "PreTrainedModel", names: list[str], seed: int) -> None:
@@ -386,8 +360,8 @@ def _prepared(
         module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     module.to(device)
     for parameter in module.parameters():
-        # Weights lie in memory as they do in their file, at any address, and a CPU's products may differ in the last
-        # bit by it: the same weights from another file would give other figures.
+        # Weights have any address in memory, as in their file, and a CPU's products may differ in the last bit by it:
+        # the same weights from another file would give other numbers.
         if parameter.data_ptr() % ALIGNMENT:
             parameter.data = parameter.data.clone()
     return module
@@ -400,7 +374,7 @@ def named(names: list[str]) -> str:
 
 @contextmanager
 def naming(key: str) -> Iterator[None]:
-    """What is wrong with a model is told with the key that names it."""
+    """A ModelError inside is raised with the key that names the model."""
     try:
         yield
     except ModelError as error:
@@ -409,14 +383,14 @@ def naming(key: str) -> Iterator[None]:
 
 @contextmanager
 def reading(folder: Path, what: str) -> Iterator[None]:
-    """What transformers raises about a folder, as a ModelError that names it."""
+    """Whatever transformers raises about a folder becomes a ModelError that names it."""
     try:
         yield
     except Exception as error:  # readers of foreign files: tokenizers and safetensors raise types of their own
         text = str(error).strip()
         if "trust_remote_code" in text:
             text = (
-                "it runs Python code of its own; if you trust it, set trust_remote_code=True beside the key that names "
+                "it runs its own Python code; if you trust it, set trust_remote_code=True next to the key that names "
                 "it (the policy: actor_rollout_ref.model.trust_remote_code=True; burnish sft, burnish rm: "
                 "model.trust_remote_code=True; commands with flags: --trust-remote-code)"
             )

@@ -1,21 +1,21 @@
-"""LoRA in training: adapters put into a module where it stands, switched off for the reference, and kept by themselves.
+"""LoRA in training: adapters added to a module in place, switched off for the reference, and saved separately.
 
-Consumes a module as transformers loads it and a `ModelConfig`; `add_adapter` changes the module in place: its class
-stays what it was, its linear layers become peft's, and what requires gradients afterwards is the adapter and, in a
-value or reward model, the head. The base is frozen and never written: the adapter stays unmerged for training and for
-rollouts, and `adapter_off` gives the model that training started from. `save_adapter` writes PEFT's format, which
-`models/adapters.py` reads. `lora_of` is for passes that do a layer's arithmetic themselves.
+Consumes a module as transformers loads it and a `ModelConfig`. `add_adapter` keeps the module's class; its linear
+layers become peft's, and what requires gradients afterwards is the adapter and, in a value or reward model, the head.
+The base is frozen and never written: the adapter stays unmerged for training and for rollouts, and `adapter_off` gives
+the model that training started from. `adapter_writer` writes PEFT's format, which `models/adapters.py` reads. `lora_of`
+is for passes that do a layer's arithmetic themselves.
 
-What is left out: dropout (it is 0, also where an adapter to go on from was trained with some), adapters of embeddings
-and output layers, and PEFT's variants of LoRA, such as DoRA.
+Left out: dropout (always 0, also where the initial adapter was trained with some), adapters of embeddings and output
+layers, and PEFT's variants of LoRA, such as DoRA.
 """
 
 import copy
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +31,9 @@ from burnish.models.adapters import (
     ADAPTER_WEIGHTS,
     NAME,
     Adapter,
-    adapter_to_go_on_from,
     check_settings,
     incomplete,
+    initial_adapter,
     peft_errors,
 )
 from burnish.models.folder import resolve_path
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 ALL_LINEAR = "all-linear"
 PREFIX = "base_model.model."  # of every name in an adapter's file
-HEADS = ("score", "classifier")  # of value and reward models: trained whole, beside the adapter
+HEADS = ("score", "classifier")  # of value and reward models: trained whole, next to the adapter
 TASKS = {"ForTokenClassification": "TOKEN_CLS", "ForSequenceClassification": "SEQ_CLS"}
-# Settings of an adapter to go on from, with the values that are known here; others may be another kind of layer.
+# Settings of an initial adapter, with the values that are known here; others may be another kind of layer.
 KNOWN_SETTINGS: dict[str, tuple[Any, ...]] = {
     "bias": ("none",),
     "init_lora_weights": (True, False, "gaussian", "orthogonal", "eva"),  # the rest change weights of the base
@@ -69,32 +69,44 @@ def add_adapter(module: "PreTrainedModel", model_config: ModelConfig, *, seed: i
     type of the module's weights.
     """
     need_peft()
-    from peft import inject_adapter_in_model
+    from peft import LoraConfig, inject_adapter_in_model
 
-    adapter = adapter_to_go_on_from(model_config)
-    config = _settings_of(adapter, module) if adapter else _new_settings(module, model_config)
+    adapter = initial_adapter(model_config)
+    if adapter:
+        config = _settings_of(adapter, module)
+    else:
+        targets = _targets(module, model_config.target_modules, model_config.exclude_modules or [])
+        config = LoraConfig(r=model_config.lora_rank, lora_alpha=model_config.lora_alpha, target_modules=targets)  # type: ignore[arg-type]  # any number will do
     linear, brought = set(_linear_names(module)), set(config.modules_to_save or ())
     config.modules_to_save = None  # heads are trained where they are, without peft's copy
     config.base_model_name_or_path = _full_path(model_config.path or module.name_or_path)  # while it is there
-    config.task_type = _task(module)
-    with _no_draws_no_warnings():
-        if adapter is None:
-            inject_adapter_in_model(config, module, NAME)
-        else:
-            with peft_errors(adapter):
-                inject_adapter_in_model(config, module, NAME)
-    for parameter in _parameters(module).values():  # peft has frozen the rest; its own are of the base's type
+    kind = type(module).__name__
+    config.task_type = next((task for end, task in TASKS.items() if kind.endswith(end)), "CAUSAL_LM")
+    # peft draws weights, which are drawn again here, and warns of what it then does right (Conv1D)
+    with (
+        torch.random.fork_rng(devices=[]),
+        warnings.catch_warnings(),
+        peft_errors(adapter) if adapter else nullcontext(),
+    ):
+        warnings.simplefilter("ignore")
+        inject_adapter_in_model(config, module, NAME)
+    for parameter in _stored_names(module).values():  # peft has frozen the rest; its own are of the base's type
         parameter.requires_grad_(True)
     if adapter:
-        _check_layers(adapter, module, linear)
-        _fill(adapter, module, brought)
-    else:
-        _draw(module, seed)
+        _fill(adapter, module, linear, brought)
+        return
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():  # A as wide as a new linear layer of torch, on any device and in any type; B stays 0
+        for layer in _layers(module).values():
+            weight = layer.lora_A[NAME].weight
+            drawn = torch.empty(weight.shape, dtype=torch.float32)
+            weight.copy_(nn.init.kaiming_uniform_(drawn, a=math.sqrt(5), generator=generator))
+            layer.lora_B[NAME].weight.zero_()
 
 
 @contextmanager
 def adapter_off(module: nn.Module) -> Iterator[None]:
-    """Within, the module computes what its base does; one without an adapter is its own base.
+    """Inside, the module computes what its base does; one without an adapter is its own base.
 
     Afterwards what was on is on again, and what required gradients requires them. Not for a value or reward model,
     whose head is trained without a copy.
@@ -113,21 +125,13 @@ def adapter_off(module: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(required)
 
 
-def save_adapter(module: "PreTrainedModel", folder: str | Path, base: str | None = None) -> None:
-    """Write the adapter, with the head where it trains, so that `PeftModel.from_pretrained(base, folder)` reads it.
+def adapter_writer(module: "PreTrainedModel", hosted: Callable[[Tensor], Tensor]) -> Callable[[Path], None]:
+    """Writes the adapter, with the head where it trains, so that `PeftModel.from_pretrained(base, folder)` reads it.
 
-    `base` names the model that it belongs to, without one that which `add_adapter` was told; a folder is written with
-    its full path, so that it is found from anywhere.
+    It may be called later, and writes the weights of now if `hosted`, which brings a tensor to the host, copies it.
     """
-    adapter_writer(module, lambda tensor: tensor.detach().cpu().contiguous(), base)(Path(folder))
-
-
-def adapter_writer(
-    module: "PreTrainedModel", hosted: Callable[[Tensor], Tensor], base: str | None = None
-) -> Callable[[Path], None]:
-    """What `save_adapter` does, whenever it is called; with the weights of now, if `hosted` copies what it is given."""
     config: Any = copy.deepcopy(module.peft_config[NAME])
-    config.base_model_name_or_path = _full_path(base or config.base_model_name_or_path)
+    config.base_model_name_or_path = _full_path(config.base_model_name_or_path)
     if not isinstance(config.target_modules, str):
         config.target_modules = sorted(config.target_modules)  # from a set: files of equal adapters are equal
     config.modules_to_save = _head_names(module) or None
@@ -147,7 +151,7 @@ def adapter_writer(
 
 
 def adapter_settings(module: "PreTrainedModel") -> dict[str, Any]:
-    """What the adapter computes with beside its weights, as it reads back from JSON; of rank 0 where there is none."""
+    """What the adapter computes with besides its weights, as it reads back from JSON; rank 0 where there is none."""
     if not has_adapter(module):
         return {"lora_rank": 0}
     config: Any = module.peft_config[NAME]
@@ -198,13 +202,6 @@ def _layer_problem(layer: Any) -> str | None:
     return None
 
 
-def _new_settings(module: "PreTrainedModel", model_config: ModelConfig) -> "LoraConfig":
-    from peft import LoraConfig
-
-    targets = _targets(module, model_config.target_modules, model_config.exclude_modules or [])
-    return LoraConfig(r=model_config.lora_rank, lora_alpha=model_config.lora_alpha, target_modules=targets)  # type: ignore[arg-type]  # any number will do
-
-
 def _targets(module: "PreTrainedModel", wanted: list[str], excluded: list[str]) -> list[str]:
     """The linear layers that get an adapter: by the ends of their names, or where those say too much, by all of it."""
     kind, linear = type(module).__name__, _linear_names(module)
@@ -249,11 +246,6 @@ def _head_names(module: nn.Module) -> list[str]:
     return [name for name in HEADS if isinstance(getattr(module, name, None), nn.Module)]
 
 
-def _task(module: nn.Module) -> str:
-    name = type(module).__name__
-    return next((task for end, task in TASKS.items() if name.endswith(end)), "CAUSAL_LM")
-
-
 def _settings_of(adapter: Adapter, module: "PreTrainedModel") -> "LoraConfig":
     """The settings in the adapter's folder, of a kind that is known here."""
     from peft import LoraConfig, PeftConfig
@@ -273,13 +265,16 @@ def _settings_of(adapter: Adapter, module: "PreTrainedModel") -> "LoraConfig":
 
 def _other_kind(adapter: Adapter, what: str) -> NotAvailable:
     return NotAvailable(
-        f"training that goes on from an adapter with {what} (lora_adapter_path={adapter.folder})",
+        f"training from an adapter with {what} (lora_adapter_path={adapter.folder})",
         f"Merge it with `burnish export {adapter.folder} --out FOLDER` and train that model.",
     )
 
 
-def _check_layers(adapter: Adapter, module: nn.Module, linear: set[str]) -> None:
-    """NotAvailable unless every layer is plain LoRA on one of the `linear` layers."""
+def _fill(adapter: Adapter, module: nn.Module, linear: set[str], heads: set[str]) -> None:
+    """Load the weights of the adapter's file, each of which must have its place. A head that it has not got stays.
+
+    NotAvailable unless every layer is plain LoRA on one of the `linear` layers.
+    """
     from peft.tuners.lora import Linear
 
     for name, layer in _layers(module).items():
@@ -287,21 +282,6 @@ def _check_layers(adapter: Adapter, module: nn.Module, linear: set[str]) -> None
             raise _other_kind(adapter, f"{name} among its modules")
         if problem := _layer_problem(layer):
             raise _other_kind(adapter, f"a layer {problem}")
-
-
-def _draw(module: nn.Module, seed: int) -> None:
-    """A as wide as a new linear layer of torch, whatever the device and the type of the module; B stays 0."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for layer in _layers(module).values():
-            weight = layer.lora_A[NAME].weight
-            drawn = torch.empty(weight.shape, dtype=torch.float32)
-            weight.copy_(nn.init.kaiming_uniform_(drawn, a=math.sqrt(5), generator=generator))
-            layer.lora_B[NAME].weight.zero_()
-
-
-def _fill(adapter: Adapter, module: nn.Module, heads: set[str]) -> None:
-    """The weights of the adapter's file, each of which must have its place. A head that it does not bring stays."""
     where, parameters = adapter.folder / ADAPTER_WEIGHTS, _stored_names(module)
     own = tuple(f"{PREFIX}{name}." for name in _head_names(module) if name not in heads)
     if missing := sorted(n for n in parameters.keys() - adapter.tensors.keys() if not n.startswith(own)):
@@ -325,31 +305,19 @@ def _layers(module: nn.Module) -> dict[str, Any]:
     return {name: part for name, part in module.named_modules() if isinstance(part, BaseTunerLayer)}
 
 
-def _parameters(module: nn.Module) -> Mapping[str, nn.Parameter]:
-    """What trains, by its name in the module: the adapter and the head."""
+def _stored_names(module: nn.Module) -> dict[str, nn.Parameter]:
+    """What trains, the adapter and the head, by its name in an adapter's file, which leaves out peft's name for it."""
     heads = tuple(f"{name}." for name in _head_names(module))
     inside = tuple(f"{name}." for name in _layers(module))
     return {
-        name: parameter
+        f"{PREFIX}{name.replace(f'.{NAME}.', '.')}": parameter
         for name, parameter in module.named_parameters()
         if name.startswith(heads) or (name.startswith(inside) and f".{NAME}." in name)
     }
 
 
-def _stored_names(module: nn.Module) -> dict[str, nn.Parameter]:
-    """What trains, by its name in an adapter's file, which says nothing of peft's name for it."""
-    return {f"{PREFIX}{name.replace(f'.{NAME}.', '.')}": part for name, part in _parameters(module).items()}
-
-
 def _full_path(base: str) -> str:
+    """A folder by its full path, so that it is found from anywhere; a hub id as it is."""
     if not Path(base).expanduser().is_dir():
         return base
     return str(resolve_path(base, weights=False).resolve())
-
-
-@contextmanager
-def _no_draws_no_warnings() -> Iterator[None]:
-    """peft draws weights, which are drawn again here, and warns of what it then does right (Conv1D)."""
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

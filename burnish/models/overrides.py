@@ -1,8 +1,8 @@
-"""`model.override_config`: settings that replace those of a folder's config.json, without parting it from its weights.
+"""`model.override_config`: settings that replace those of a folder's config.json and still fit its weights.
 
-Consumes the folder's configuration and the keys that were set; hands on a configuration of the same kind, built from
+Consumes the folder's configuration and the keys that were set; returns a configuration of the same kind, built from
 both, so that transformers checks the values and derives from them what it always does. A setting by which the model
-would have other weights than the folder is refused, as is one that would mean nothing here.
+would have other weights than the folder is refused, as is one without effect here.
 """
 
 import copy
@@ -52,7 +52,7 @@ def overridden(
 def _override(
     folder: Path, config: "PreTrainedConfig", settings: dict[str, Any], name: str, value: Any
 ) -> dict[str, Any]:
-    """What one override replaces among the settings; ConfigError where it would mean nothing."""
+    """What one override replaces among the settings; ConfigError where it would have no effect."""
     if name == "rope_theta" and "rope_theta" in (settings.get("rope_parameters") or {}):
         return {"rope_parameters": settings["rope_parameters"] | {name: value}}
     known = settings.keys() | config.attribute_map.keys()
@@ -64,18 +64,18 @@ def _override(
     if name == "dtype":
         raise ConfigError(f"{KEY}.{name}={show(value)}: the weights get the type that model.dtype names; set that")
     if name == TYING and value != settings[TYING]:
-        own = "has no output layer of its own" if settings[TYING] else "has an output layer that would be left unused"
+        own = "has no separate output layer" if settings[TYING] else "has an output layer that would be left unused"
         raise ConfigError(f"{KEY}.{name}={show(value)}: the model in {folder} {own}; leave it out")
-    for setting, figure in _flat(name, value):
-        if is_dropout(setting) and figure not in (0, None):
-            raise ConfigError(f"{KEY}.{setting}={show(figure)}: dropout is always 0 here; leave it out")
+    for setting, single in _flat(name, value):
+        if is_dropout(setting) and single not in (0, None):
+            raise ConfigError(f"{KEY}.{setting}={show(single)}: dropout is always 0 here; leave it out")
     name = config.attribute_map.get(name, name)
     both = isinstance(value, dict) and isinstance(settings.get(name), dict)
     return {name: settings[name] | value if both else value}
 
 
 def is_dropout(setting: str) -> bool:
-    """Whether a setting is the share of something that is dropped in training."""
+    """Whether a setting is a dropout rate."""
     return "dropout" in setting or setting.endswith("pdrop")
 
 

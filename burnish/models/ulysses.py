@@ -3,9 +3,9 @@
 Consumes a line that all processes of a group have whole. `slice_of` gives each an equal slice of it, which embeddings,
 norms and feed-forward layers run over. Attention needs whole sequences but treats each head by itself, so `attention`
 trades: a process gives tokens of its slice for a share of the heads over the whole line, and back afterwards. `own`
-tells which places of the line are in the slice; `whole` brings the figures that processes have of theirs together.
+says which places of the line are in the slice; `whole` brings the values that processes have of theirs together.
 
-Gradients: a process starts its backward pass from the figures of its own places, and attention carries gradients to
+Gradients: a process starts its backward pass from the values of its own places, and attention carries gradients to
 where the tokens are. So each token counts in one process, and the sum over processes is the gradient of the whole.
 
 The idea is DeepSpeed-Ulysses' (Jacobs et al. 2023). Here queries, keys and values travel together, and keys and values
@@ -35,7 +35,7 @@ class Ulysses:
     def slice_of(self, ids: Tensor, positions: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor, Sequences]:
         """Ids and positions (T/k,) of this process's slice, and the sequences of the whole line.
 
-        A line that does not divide is filled up by a sequence of its own, which nobody reads.
+        A line that does not divide is filled up by one more sequence, which nobody reads.
         """
         missing = -len(ids) % self.size
         if missing:
@@ -65,9 +65,9 @@ class Ulysses:
         first, last = torch.searchsorted(places, bounds).tolist()
         return slice(first, last), places[first:last] - here.start
 
-    def whole(self, figures: Mapping[str, Tensor], own: slice, count: int) -> dict[str, Tensor]:
-        """The figures (N,) of all places from those that each process has of its own."""
-        return dict(zip(figures, _Join.apply(self.group, own, count, *figures.values()), strict=True))
+    def whole(self, values: Mapping[str, Tensor], own: slice, count: int) -> dict[str, Tensor]:
+        """The values (N,) of all places from those that each process has for its own."""
+        return dict(zip(values, _Join.apply(self.group, own, count, *values.values()), strict=True))
 
     def _range(self, tokens: int) -> slice:
         """The places of this process's slice in a line that divides."""
@@ -78,8 +78,8 @@ def heads_problem(heads: int, processes: int) -> str | None:
     """Why so many processes cannot share attention heads; None: they can."""
     if heads % processes == 0:
         return None
-    divisors = [str(n) for n in range(2, heads + 1) if heads % n == 0]
-    return f"its {heads} attention heads can be dealt evenly to {', '.join(divisors) or 'no several'} processes only"
+    divisors = ", ".join(str(n) for n in range(2, heads + 1) if heads % n == 0) or "no more than one"
+    return f"its {heads} attention heads can be divided evenly among {divisors} processes only"
 
 
 def _repeats(heads: int, kv_heads: int, processes: int) -> int:
@@ -109,14 +109,14 @@ def _exchanged(x: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 
 class _Join(torch.autograd.Function):
-    """Figures of own places become those of all. A gradient stays where its place is, so none is counted twice."""
+    """Values of own places become those of all. A gradient stays where its place is, so none is counted twice."""
 
     @staticmethod
-    def forward(ctx: Any, group: dist.ProcessGroup, own: slice, count: int, *figures: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, group: dist.ProcessGroup, own: slice, count: int, *values: Tensor) -> tuple[Tensor, ...]:
         ctx.own = own
         ctx.set_materialize_grads(False)
-        joined = figures[0].new_zeros(len(figures), count)
-        joined[:, own] = torch.stack(figures)
+        joined = values[0].new_zeros(len(values), count)
+        joined[:, own] = torch.stack(values)
         dist.all_reduce(joined, group=group)  # the others have 0 there, so these are the same bits everywhere
         return tuple(row.clone() for row in joined)  # not views, which may not be written to
 

@@ -2,7 +2,7 @@
 
 Consumes the states that predict tokens (N, C), the output layer's weight (V, C) and the tokens (N,); hands on, for each
 token, its log-prob and what else is asked of the distribution, in float32. Works through chunks of tokens: forward and
-backward hold the logits of one chunk, and between the two only figures of N numbers are kept.
+backward hold the logits of one chunk, and between the two only values of shape (N,) are kept.
 
 With raw logits r = states @ weight.T + bias, factor = scale / temperature and cap = softcap / temperature:
 
@@ -16,7 +16,7 @@ and with upstream gradients g1, g2 and g3 of the three, δ being 1 at the target
 On a GPU the two passes over a chunk are Triton kernels; elsewhere they are the torch functions below.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -53,12 +53,12 @@ def linear_log_probs(
     check_arguments(outputs, temperature)
     cap = None if softcap is None else softcap / temperature
     names = tuple(outputs)
-    figures = _LinearLogProbs.apply(states, weight, bias, targets.contiguous(), names, scale / temperature, cap)
-    return dict(zip(names, figures, strict=True))
+    values = _LinearLogProbs.apply(states, weight, bias, targets.contiguous(), names, scale / temperature, cap)
+    return dict(zip(names, values, strict=True))
 
 
 def check_arguments(outputs: Sequence[str], temperature: float) -> None:
-    """ValueError for outputs that there are none of, and for a temperature that gives no distribution."""
+    """ValueError for unknown outputs, and for a temperature that gives no distribution."""
     if unknown := set(outputs) - set(OUTPUTS):
         raise ValueError(f"outputs={sorted(unknown)}: this pass gives {list(OUTPUTS)}")
     if temperature <= 0:
@@ -78,14 +78,15 @@ class _LinearLogProbs(torch.autograd.Function):
         cap: float | None,
     ) -> tuple[Tensor, ...]:
         kept = {*names, LOG_SUM} if states.is_cuda else {*names}
-        figures = {name: torch.empty(len(states), dtype=torch.float32, device=states.device) for name in sorted(kept)}
+        values = {name: torch.empty(len(states), dtype=torch.float32, device=states.device) for name in sorted(kept)}
+        summarise, _ = _kernels(states)
         for rows, logits in _chunks(states, weight, bias):
-            _summarise(logits, targets[rows], factor, cap, _part(figures, rows))
-        needed = {name: figure for name, figure in figures.items() if name != "log_prob"}
+            summarise(logits, targets[rows], factor, cap, _part(values, rows))
+        needed = {name: value for name, value in values.items() if name != "log_prob"}
         ctx.save_for_backward(states, weight, bias, targets, *needed.values())
         ctx.set_materialize_grads(False)
         ctx.names, ctx.needed, ctx.factor, ctx.cap = names, tuple(needed), factor, cap
-        return tuple(figures[name] for name in names)
+        return tuple(values[name] for name in names)
 
     @staticmethod
     @once_differentiable
@@ -94,18 +95,24 @@ class _LinearLogProbs(torch.autograd.Function):
         if not grads:
             return (None,) * 7
         states, weight, bias, targets, *saved = ctx.saved_tensors
-        figures = dict(zip(ctx.needed, saved, strict=True))
+        values = dict(zip(ctx.needed, saved, strict=True))
         for_states, for_weight, for_bias = ctx.needs_input_grad[:3]
         grad_states = torch.empty(states.shape, dtype=states.dtype, device=states.device) if for_states else None
         grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if for_weight else None
         grad_bias = torch.zeros(bias.shape, dtype=torch.float32, device=bias.device) if for_bias else None
+        _, differentiate = _kernels(states)
         for rows, logits in _chunks(states, weight, bias):
-            parts = _part(grads, rows), _part(figures, rows)
-            grad_logits = _differentiate(logits, targets[rows], ctx.factor, ctx.cap, *parts, weight.dtype)
+            parts = _part(grads, rows), _part(values, rows)
+            grad_logits = differentiate(logits, targets[rows], ctx.factor, ctx.cap, *parts, weight.dtype)
             if grad_states is not None:
                 torch.mm(grad_logits, weight, out=grad_states[rows])
             if grad_weight is not None:
-                _add_product(grad_weight, grad_logits.T, states[rows])
+                if grad_logits.dtype == torch.float32:
+                    grad_weight.addmm_(grad_logits.T, states[rows])
+                elif grad_logits.is_cuda:
+                    torch.addmm(grad_weight, grad_logits.T, states[rows], out_dtype=torch.float32, out=grad_weight)
+                else:
+                    grad_weight += grad_logits.T @ states[rows]
             if grad_bias is not None:
                 grad_bias += grad_logits.sum(0, dtype=torch.float32)
             del grad_logits  # or two would be alive while the next one is made
@@ -117,8 +124,17 @@ class _LinearLogProbs(torch.autograd.Function):
         )
 
 
-def _part(figures: dict[str, Tensor], rows: slice) -> dict[str, Tensor]:
-    return {name: figure[rows] for name, figure in figures.items()}
+def _kernels(states: Tensor) -> tuple[Callable[..., None], Callable[..., Tensor]]:
+    """What summarises and differentiates the logits of a chunk where `states` are."""
+    if states.is_cuda:
+        from burnish.ops.triton.linear_log_probs import differentiate, summarise
+
+        return summarise, differentiate
+    return summarise_torch, differentiate_torch
+
+
+def _part(values: dict[str, Tensor], rows: slice) -> dict[str, Tensor]:
+    return {name: value[rows] for name, value in values.items()}
 
 
 def _chunks(states: Tensor, weight: Tensor, bias: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
@@ -141,62 +157,25 @@ def _chunks(states: Tensor, weight: Tensor, bias: Tensor | None) -> Iterator[tup
         yield rows, logits
 
 
-def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total (n, m) float32 += a (n, k) @ b (k, m)."""
-    if a.dtype == torch.float32:
-        total.addmm_(a, b)
-    elif a.is_cuda:
-        torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
-    else:
-        total += a @ b
-
-
-def _summarise(logits: Tensor, targets: Tensor, factor: float, cap: float | None, figures: dict[str, Tensor]) -> None:
-    """Fill the (n,) tensors of `figures` by their names from raw `logits` (n, V), which are overwritten."""
-    if logits.is_cuda:
-        from burnish.ops.triton.linear_log_probs import summarise
-
-        summarise(logits, targets, factor, cap, figures)
-        return
-    summarise_torch(logits, targets, factor, cap, figures)
-
-
 def summarise_torch(
-    logits: Tensor, targets: Tensor, factor: float, cap: float | None, figures: dict[str, Tensor]
+    logits: Tensor, targets: Tensor, factor: float, cap: float | None, values: dict[str, Tensor]
 ) -> None:
-    """`_summarise` in plain torch, on any device; it does not know LOG_SUM, and `differentiate_torch` needs none."""
+    """Fill the (n,) tensors of `values` by their names from raw `logits` (n, V), which are overwritten.
+
+    The torch twin, on any device; it does not know LOG_SUM, and `differentiate_torch` needs none.
+    """
     z = _shape(logits, factor, cap)
     log_p = torch.log_softmax(z, -1, out=z)
-    if "log_prob" in figures:
-        torch.gather(log_p, 1, targets[:, None], out=figures["log_prob"][:, None])
-    if "entropy" in figures:
+    if "log_prob" in values:
+        torch.gather(log_p, 1, targets[:, None], out=values["log_prob"][:, None])
+    if "entropy" in values:
         p = log_p.exp()
-    elif "sum_pi_squared" in figures:
+    elif "sum_pi_squared" in values:
         p = log_p.exp_()
-    if "sum_pi_squared" in figures:
-        torch.linalg.vector_norm(p, dim=-1, out=figures["sum_pi_squared"]).square_()
-    if "entropy" in figures:
-        torch.sum(p.mul_(log_p), -1, out=figures["entropy"]).neg_()
-
-
-def _differentiate(
-    logits: Tensor,
-    targets: Tensor,
-    factor: float,
-    cap: float | None,
-    grads: dict[str, Tensor],
-    figures: dict[str, Tensor],
-    dtype: torch.dtype,
-) -> Tensor:
-    """Gradient of raw `logits` (n, V), which are overwritten, in `dtype`, from those of the outputs named in `grads`.
-
-    `figures` holds what `_summarise` gave of the same rows.
-    """
-    if logits.is_cuda:
-        from burnish.ops.triton.linear_log_probs import differentiate
-
-        return differentiate(logits, targets, factor, cap, grads, figures, dtype)
-    return differentiate_torch(logits, targets, factor, cap, grads, figures, dtype)
+    if "sum_pi_squared" in values:
+        torch.linalg.vector_norm(p, dim=-1, out=values["sum_pi_squared"]).square_()
+    if "entropy" in values:
+        torch.sum(p.mul_(log_p), -1, out=values["entropy"]).neg_()
 
 
 def differentiate_torch(
@@ -205,15 +184,21 @@ def differentiate_torch(
     factor: float,
     cap: float | None,
     grads: dict[str, Tensor],
-    figures: dict[str, Tensor],
+    values: dict[str, Tensor],
     dtype: torch.dtype,
 ) -> Tensor:
-    """`_differentiate` in plain torch, on any device."""
+    """Gradient of raw `logits` (n, V), which are overwritten, in `dtype`, from those of the outputs named in `grads`.
+
+    The torch twin, on any device. `values` holds what `summarise_torch` gave for the same rows.
+    """
     z = _shape(logits, factor, cap)
     slope = None if cap is None else (z / cap).square_().neg_().add_(1.0)
     grads = {name: (grad * factor)[:, None] for name, grad in grads.items()}  # (n, 1)
     # dz is p times a sum: of what is the same for the whole row, of a multiple of l, and of a multiple of p.
-    same = sum((_of_whole_row(name, grad, figures) for name, grad in grads.items()), start=z.new_zeros(len(z), 1))
+    same = z.new_zeros(len(z), 1)
+    for name, grad in grads.items():
+        share = -2 * grad if name == "sum_pi_squared" else -grad
+        same = same + (share if name == "log_prob" else share * values[name][:, None])
     twice = 2 * grads["sum_pi_squared"] if "sum_pi_squared" in grads else None
     if "entropy" in grads:
         log_p = torch.log_softmax(z, -1, out=z)
@@ -228,12 +213,6 @@ def differentiate_torch(
     if slope is not None:
         dz.mul_(slope)
     return dz.to(dtype)
-
-
-def _of_whole_row(name: str, grad: Tensor, figures: dict[str, Tensor]) -> Tensor:
-    if name == "log_prob":
-        return -grad
-    return (-grad if name == "entropy" else -2 * grad) * figures[name][:, None]
 
 
 def _shape(logits: Tensor, factor: float, cap: float | None) -> Tensor:

@@ -29,7 +29,7 @@ class LayerKV:
     """One layer's share of the KV pool. Its tensors are exchanged when the pool is freed and made again.
 
     The kernels take the places of keys and values from `addresses`, not from their tensors: a captured CUDA graph
-    then goes on working with a new pool as soon as the new addresses are written there.
+    then works with a new pool as soon as the new addresses are written there.
     """
 
     keys: Tensor  # (N, S, Hkv, D)
@@ -90,7 +90,10 @@ def paged_attention_torch(
     query: Tensor, kv: LayerKV, where: Paged, *, scale: float, window: int | None = None, softcap: float | None = None
 ) -> Tensor:
     """`paged_attention` in plain torch, on any device."""
-    plan = _plan(where, kv, window)
+    key = (window, kv.keys.shape[1:])
+    if key not in where.plans:
+        where.plans[key] = _plan(where, kv, window)
+    plan: _AttentionPlan = where.plans[key]
     out = torch.zeros_like(query, memory_format=torch.contiguous_format)
     for row, start, stop, length in plan.read:
         out[start:stop] = _prefill(query[start:stop], kv, where.tables[row], length, scale, window, softcap)
@@ -100,7 +103,7 @@ def paged_attention_torch(
 
 
 @dataclass(frozen=True)
-class _Group:
+class _DecodeGroup:
     """Rows with one query token that share a call: those at `part` of the plan's order."""
 
     part: slice
@@ -110,24 +113,16 @@ class _Group:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _AttentionPlan:
     """How the sequences of a line are attended for on a CPU; the same for all layers with one window."""
 
     read: list[tuple[int, int, int, int]]  # sequences of several tokens: row, first token, end, length
     order: Tensor  # (n,) the other tokens of the line, in the order of `groups`
-    groups: list[_Group]
+    groups: list[_DecodeGroup]
 
 
-def _plan(where: Paged, kv: LayerKV, window: int | None) -> _Plan:
-    key = (window, kv.keys.shape[1:])
-    if key not in where.plans:
-        block, heads, size = kv.keys.shape[1:]
-        where.plans[key] = _make_plan(where, block, heads * size, window)
-    plan: _Plan = where.plans[key]
-    return plan
-
-
-def _make_plan(where: Paged, block: int, width: int, window: int | None) -> _Plan:
+def _plan(where: Paged, kv: LayerKV, window: int | None) -> _AttentionPlan:
+    block, heads, size = kv.keys.shape[1:]
     lengths = where.lengths.tolist()
     starts = list(range(len(lengths) + 1)) if where.starts is None else where.starts.tolist()
     bounds = list(zip(lengths, starts, starts[1:], strict=False))
@@ -135,16 +130,16 @@ def _make_plan(where: Paged, block: int, width: int, window: int | None) -> _Pla
     rows = [row for row, (_, start, stop) in enumerate(bounds) if stop - start == 1]
     spans = [min(lengths[row], window or lengths[row]) for row in rows]  # tokens that each row attends to
     order: list[int] = []
-    groups: list[_Group] = []
-    for places in _groups(spans, width):
+    groups: list[_DecodeGroup] = []
+    for places in _groups(spans, heads * size):
         part = slice(len(order), len(order) + len(places))
         order += [starts[rows[place]] for place in places]
         longest = spans[places[0]]
         at = torch.tensor([(rows[place], lengths[rows[place]], spans[place]) for place in places])
         row_ids, ends, counts = at.unbind(1)  # (b,)
         slots, mask = _padded(where.tables[row_ids], ends, counts, longest, block)
-        groups.append(_Group(part, slots, longest, mask[:, None, None]))
-    return _Plan(read, torch.tensor(order, dtype=torch.long), groups)
+        groups.append(_DecodeGroup(part, slots, longest, mask[:, None, None]))
+    return _AttentionPlan(read, torch.tensor(order, dtype=torch.long), groups)
 
 
 def _groups(spans: list[int], width: int) -> Iterator[list[int]]:
@@ -175,7 +170,7 @@ def _padded(tables: Tensor, ends: Tensor, counts: Tensor, longest: int, block: i
     return slots, torch.zeros(positions.shape).masked_fill_(steps >= counts[:, None], -torch.inf)
 
 
-def _decode(out: Tensor, query: Tensor, kv: LayerKV, plan: _Plan, scale: float, softcap: float | None) -> None:
+def _decode(out: Tensor, query: Tensor, kv: LayerKV, plan: _AttentionPlan, scale: float, softcap: float | None) -> None:
     """Write to `out` (T, H, D) the attention of tokens that are the only ones of their sequence in the line."""
     heads, size = kv.keys.shape[2:]
     keys, values = kv.keys.view(-1, heads * size), kv.values.view(-1, heads * size)
@@ -188,17 +183,6 @@ def _decode(out: Tensor, query: Tensor, kv: LayerKV, plan: _Plan, scale: float, 
         own_values = values.index_select(0, group.slots).view(form).transpose(1, 2)
         attended.append(_attend(sorted_query[group.part], own_keys, own_values, group.mask, scale, softcap))
     out.index_copy_(0, plan.order, torch.cat(attended).flatten(1, 2))
-
-
-def _span(kv: LayerKV, table: Tensor, first: int, end: int) -> tuple[Tensor, Tensor]:
-    """Keys and values (L, Hkv, D) of the positions first .. end - 1 of the sequence with blocks `table` (M,)."""
-    blocks, size, *head = kv.keys.shape
-    begin = first // size
-    used = table[begin : -(-end // size)]
-    part = slice(first - begin * size, end - begin * size)
-    keys = kv.keys.view(blocks, -1).index_select(0, used).view(-1, *head)[part]
-    values = kv.values.view(blocks, -1).index_select(0, used).view(-1, *head)[part]
-    return keys, values
 
 
 def _attend(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float, softcap: float | None) -> Tensor:
@@ -216,7 +200,11 @@ def _prefill(
     """Attention (n, H, D) of the last n tokens of one sequence, `query` (n, H, D)."""
     n, heads, size = query.shape
     first = max(0, length - n - window + 1) if window else 0
-    keys, values = _span(kv, table, first, length)  # (L, Hkv, D)
+    block, *head = kv.keys.shape[1:]
+    begin = first // block
+    used, part = table[begin : -(-length // block)], slice(first - begin * block, length - begin * block)
+    pools = (pool.view(len(pool), -1).index_select(0, used) for pool in (kv.keys, kv.values))
+    keys, values = (pool.view(-1, *head)[part] for pool in pools)  # (L, Hkv, D), of positions first .. length - 1
     groups = heads // keys.shape[1]
     q = query.view(n, -1, groups, size).permute(1, 2, 0, 3)  # (Hkv, G, n, D)
     keys = keys.transpose(0, 1)[:, None].expand(-1, groups, -1, -1)  # (Hkv, G, L, D) without a copy for each of G

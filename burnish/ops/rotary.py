@@ -5,7 +5,7 @@ where the model has one (Qwen3) and their rotation by position. `rotary_store` i
 their slots of the pool, queries are handed on as (T, H, D). `rotary` is for training: it hands on all three and is
 differentiable. Every intermediate is rounded to the model's dtype where HF's modules round.
 
-The rotation pairs figure i of a head with figure i + D/2 (rotate-half): x * cos + rotate_half(x) * sin. The sign of
+The rotation pairs element i of a head with element i + D/2 (rotate-half): x * cos + rotate_half(x) * sin. The sign of
 rotate_half is kept in the table, see `signed`, so what remains of it is an exchange of the two halves.
 """
 

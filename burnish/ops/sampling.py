@@ -1,14 +1,14 @@
-"""One step of sampling for rows whose decode state lies on the device: steps follow each other without the host.
+"""One step of sampling for rows whose decode state is on the device: steps follow each other without the host.
 
-Consumes logits and `Rows`; draws one token per row, writes what the next step feeds into the same `Rows`, and leaves
-token, log-prob and status in `Rows.out` for the host to read when it likes.
+Consumes logits and `DecodeRows`; draws one token per row, writes there what the next step feeds, and leaves token,
+log-prob and status in `DecodeRows.out` for the host to read later.
 
 A draw is the inverse of the cumulative distribution in token-id order, so it needs one number per token and does not
 depend on the other rows. Before it, a row may be cut: temperature, top-k, top-p of what top-k left, min-p.
 
-On a GPU `sample_and_advance` is Triton kernels; elsewhere it is the torch twin below, whose `draw` is also there for
-those who keep no `Rows`. The two sum in another order, so they may differ where the noise falls within a rounding error
-of the border between two tokens, or the mass before a token within one of top-p.
+On a GPU `sample_and_advance` is Triton kernels; elsewhere it is the torch twin below, whose `draw` is also for
+callers that keep no `DecodeRows`. The two sum in another order, so they may differ where the noise falls within a
+rounding error of the border between two tokens, or the mass before a token within one of top-p.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 STOPS = 8  # token ids that may end a row on the device
-IDLE, GOES_ON, ENDED = 0, 1, 2  # status of a row in `Rows.out`
+IDLE, GOES_ON, ENDED = 0, 1, 2  # status of a row in `DecodeRows.out`
 ELEMENTS_AT_ONCE = 1 << 22  # rows × vocabulary the twin works on together; bounds its float64 copies
 
 
 @dataclass(frozen=True)
-class Rows:
+class DecodeRows:
     """Decode state, one entry per row, all on one device. Tensors are contiguous and changed in place."""
 
     ids: Tensor  # (C,) int64: the token to feed next
@@ -64,7 +64,7 @@ def _signed(bits: int) -> int:
     return bits - (1 << 64) if bits >> 63 else bits
 
 
-def advance(rows: Rows, index: Tensor | None, tokens: Tensor, log_probs: Tensor) -> None:
+def advance(rows: DecodeRows, index: Tensor | None, tokens: Tensor, log_probs: Tensor) -> None:
     """Take sampled `tokens` (n,) and their `log_probs` (n,) for the rows `index` (n,); None: rows 0 to n-1.
 
     A row ends when it draws one of its stops or may sample no more. Idle rows get their status and keep all else.
@@ -83,11 +83,7 @@ def advance(rows: Rows, index: Tensor | None, tokens: Tensor, log_probs: Tensor)
 
 
 def sample_and_advance(
-    logits: Tensor,
-    rows: Rows,
-    index: Tensor | None = None,
-    source: Tensor | None = None,
-    truncates: bool = False,
+    logits: Tensor, rows: DecodeRows, index: Tensor | None = None, source: Tensor | None = None, truncates: bool = False
 ) -> None:
     """Row `index[i]` (None: i) draws from `logits[source[i]]` (None: i), then moves on as `advance` says.
 
@@ -104,11 +100,7 @@ def sample_and_advance(
 
 
 def sample_and_advance_twin(
-    logits: Tensor,
-    rows: Rows,
-    index: Tensor | None = None,
-    source: Tensor | None = None,
-    truncates: bool = False,
+    logits: Tensor, rows: DecodeRows, index: Tensor | None = None, source: Tensor | None = None, truncates: bool = False
 ) -> None:
     """`sample_and_advance` in plain torch, on any device."""
     count = len(index) if index is not None else len(logits) if source is None else len(source)

@@ -20,7 +20,7 @@ HALF = (torch.bfloat16, torch.float16)
 FLASH_HEAD = 256  # the largest head that the flash kernel takes; sizes go by eights
 
 
-class Stack(NamedTuple):
+class SequenceStack(NamedTuple):
     """Sequences that are attended over together, as a rectangle of `rows` times `longest` slots."""
 
     rows: int
@@ -46,7 +46,7 @@ class Sequences:
         return max(self.lengths, default=0)
 
     @cached_property
-    def stacks(self) -> list[Stack]:
+    def stacks(self) -> list[SequenceStack]:
         """All sequences, those together whose lengths lie between the same two powers of two: mostly real tokens."""
         begins = list(itertools.accumulate(self.lengths, initial=0))
         groups: dict[int, list[int]] = {}
@@ -58,7 +58,7 @@ class Sequences:
             places = [torch.arange(begins[row], begins[row + 1]) for row in group]
             slots = [torch.arange(self.lengths[row]) + i * longest for i, row in enumerate(group)]
             device = self.starts.device
-            stacks.append(Stack(len(group), longest, torch.cat(places).to(device), torch.cat(slots).to(device)))
+            stacks.append(SequenceStack(len(group), longest, torch.cat(places).to(device), torch.cat(slots).to(device)))
         return stacks
 
 
@@ -126,26 +126,20 @@ class _Move(torch.autograd.Function):
 def _attend(
     line: Sequence[Tensor], rows: int, longest: int, scale: float, window: int | None, softcap: float | None
 ) -> Tensor:
-    """Attention over queries, keys and values (rows * longest, heads, D), to queries' shape."""
+    """Causal attention over queries, keys and values (rows * longest, heads, D), to queries' shape."""
     query, key, value = (part.unflatten(0, (rows, longest)).transpose(1, 2) for part in line)  # (b, heads, L, D)
-    return _stacked(query, key, value, scale, window, softcap).transpose(1, 2).flatten(0, 1)
-
-
-def _stacked(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None, softcap: float | None
-) -> Tensor:
-    """Causal attention of (b, H, L, D) over (b, Hkv, L, D)."""
     repeats = query.shape[1] // key.shape[1]
     seen = None
     if window is not None or softcap is not None:
-        seen = torch.ones(query.shape[2], query.shape[2], dtype=torch.bool, device=query.device).tril()
+        seen = torch.ones(longest, longest, dtype=torch.bool, device=query.device).tril()
         seen = seen if window is None else seen.triu(1 - window)
     if softcap is None:
-        return F.scaled_dot_product_attention(
+        attended = F.scaled_dot_product_attention(
             query, key, value, attn_mask=seen, is_causal=seen is None, scale=scale, enable_gqa=repeats > 1
         )
-    assert seen is not None
-    key, value = (part.repeat_interleave(repeats, dim=1) for part in (key, value))
-    scores = torch.tanh(query @ key.transpose(-1, -2) * (scale / softcap)) * softcap  # (b, H, L, L)
-    shares = scores.float().masked_fill(~seen, -torch.inf).softmax(-1).to(query.dtype)
-    return shares @ value
+    else:
+        assert seen is not None
+        key, value = (part.repeat_interleave(repeats, dim=1) for part in (key, value))
+        scores = torch.tanh(query @ key.transpose(-1, -2) * (scale / softcap)) * softcap  # (b, H, L, L)
+        attended = scores.float().masked_fill(~seen, -torch.inf).softmax(-1).to(query.dtype) @ value
+    return attended.transpose(1, 2).flatten(0, 1)

@@ -1,8 +1,8 @@
 """The rollout engines of other processes as one: who samples what, and what a trajectory's owner hears of it.
 
 `Replicas` is a `RolloutEngine` for agents: each request goes to one of several replicas, engines with the same weights,
-through a `Peer`. Because the noise of a request is a function of its seed alone, the tokens do not depend on which one
-that is (but for near-ties, see rollout/native/engine.py). `Router` chooses:
+through a `ReplicaPeer`. Because the noise of a request is a function of its seed alone, the tokens do not depend on
+which one that is (but for near-ties, see rollout/native/engine.py). `Router` chooses:
 
 - All turns of a trajectory go where its first one went, because keys and values of it are there.
 - All samples of a prompt go to one replica, which reads the prompt once; unless it has more than `SLACK` requests more
@@ -33,7 +33,7 @@ ABORT_S = 5.0  # for a replica to hear that a request is not wanted any more
 log = logging.getLogger(__name__)
 
 
-class Peer(Protocol):
+class ReplicaPeer(Protocol):
     """A worker of another group, as the controller hands it out."""
 
     name: str
@@ -42,14 +42,14 @@ class Peer(Protocol):
         """The result of the worker's method."""
 
 
-class Answer(NamedTuple):
+class ReplicaAnswer(NamedTuple):
     """What a replica's `generate` gives."""
 
     completion: Completion
     load: int  # other requests that the replica has now, whoever asked
 
 
-class Limits(NamedTuple):
+class ReplicaLimits(NamedTuple):
     """What a replica's `limits` gives; see RolloutEngine."""
 
     context: int
@@ -126,17 +126,17 @@ class Router:
 class Replicas(RolloutEngine):
     """See the module's docstring. All its requests belong to one event loop at a time."""
 
-    def __init__(self, peers: Sequence[Peer], context: int, vocabulary: int, slack: int = SLACK):
+    def __init__(self, peers: Sequence[ReplicaPeer], context: int, vocabulary: int, slack: int = SLACK):
         self.peers, self.context, self.vocabulary = list(peers), context, vocabulary
         self.router = Router(len(self.peers), slack)
-        self._in_flight: dict[str, Peer] = {}  # request → who has it
+        self._in_flight: dict[str, ReplicaPeer] = {}  # request → who has it
         self._aborts: set[asyncio.Task[None]] = set()
         self._requests = self._aborted = 0
 
     @classmethod
-    async def over(cls, peers: Sequence[Peer]) -> "Replicas":
+    async def over(cls, peers: Sequence[ReplicaPeer]) -> "Replicas":
         """Ask the replicas what they can take; those that can take nothing (`NullEngine`) are left out."""
-        limits: list[Limits] = await asyncio.gather(*[peer.call("limits") for peer in peers])
+        limits: list[ReplicaLimits] = await asyncio.gather(*[peer.call("limits") for peer in peers])
         there = [(peer, limit) for peer, limit in zip(peers, limits, strict=True) if limit.context]
         context, vocabulary = (min(limit[part] for _, limit in there) for part in range(2))
         return cls([peer for peer, _ in there], context, vocabulary)
@@ -161,10 +161,10 @@ class Replicas(RolloutEngine):
             del self._in_flight[request_id]
             self.router.end(place, load)
 
-    async def _ask(self, peer: Peer, request: Request) -> Answer:
+    async def _ask(self, peer: ReplicaPeer, request: Request) -> ReplicaAnswer:
         request_id = request.request_id
         try:
-            answer: Answer = await peer.call("generate", request)
+            answer: ReplicaAnswer = await peer.call("generate", request)
             return answer
         except asyncio.CancelledError:
             if not is_cancelled():
@@ -183,7 +183,7 @@ class Replicas(RolloutEngine):
             self._aborts.add(task)
             task.add_done_callback(self._aborts.discard)
 
-    async def _abort(self, peer: Peer, request_id: str) -> None:
+    async def _abort(self, peer: ReplicaPeer, request_id: str) -> None:
         self._aborted += 1
         try:
             await asyncio.wait_for(peer.call("abort", request_id), ABORT_S)

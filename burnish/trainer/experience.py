@@ -51,6 +51,7 @@ from burnish.trainer.score import (
     with_observations,
 )
 from burnish.workers.rollout_metrics import with_speed
+from burnish.workers.rollouts import RoundSettings
 
 BeginPasses = Callable[[DataProto, dict[str, float]], Passes]
 
@@ -158,7 +159,8 @@ class Experience:
         new = self._new_rounds(size, step)
         with timed(metrics, "gen"):
             for one in new:
-                self.policy.begin_sequences(one.rows, one.number, self.sampling, "train", self.at_once)
+                settings = RoundSettings(one.number, self.sampling, "train", self.at_once)
+                self.policy.begin_sequences(one.rows, settings)
             self.begun.extend(new)
             oldest = self.begun.popleft()
             answered: DataProto = self.policy.finish_sequences(oldest.number)

@@ -20,32 +20,28 @@ import numpy as np
 
 from burnish.agents.check import AgentCheck
 from burnish.algorithms.losses import token_choice
-from burnish.algorithms.metrics import data_metrics, lengths, reduce_metrics, throughput_metrics, timing_metrics
 from burnish.algorithms.needs import needs_of
 from burnish.algorithms.resample import resample
 from burnish.config import PPOConfig
 from burnish.controller import ResourcePoolManager, Role, Worker, WorkerGroup
 from burnish.data.dataset import train_dataset, val_dataset
 from burnish.data.order import make_order
-from burnish.engine.dump import FOLDER as DUMPS
-from burnish.engine.dump import dump_folder
-from burnish.errors import BadStepError, BurnishError, CheckpointError, DeadlineError, NothingToLearn, WorkerError
+from burnish.errors import BurnishError, CheckpointError, DeadlineError, NothingToLearn, WorkerError
 from burnish.protocol import DataProto
 from burnish.tracking import RunFolder, Tracker
 from burnish.tracking.timer import timed
-from burnish.trainer.agent_metrics import agent_metrics
 from burnish.trainer.augment import Augmentation, make_buffer
+from burnish.trainer.bad_updates import BadUpdates
 from burnish.trainer.checkpoint import CheckpointStore, disk_errors, link_model_files, step_of
 from burnish.trainer.credit import Credit
 from burnish.trainer.due import is_due
 from burnish.trainer.experience import Experience, drawn_of
 from burnish.trainer.groups import close_within, load_models, make_groups, write_captured
 from burnish.trainer.heap import older_objects_kept
-from burnish.trainer.off_policy import off_policy_metrics
 from burnish.trainer.passes import Passes
 from burnish.trainer.process_reward import reward_tokens
 from burnish.trainer.remote_rollouts import RemoteRollouts
-from burnish.trainer.report import entropy_metrics, sample_rows, variance_metrics
+from burnish.trainer.report import batch_metrics, sample_rows, speed_metrics, variance_metrics
 from burnish.trainer.reward_model import RewardModel, check_rows, check_training_rows
 from burnish.trainer.state import (
     MODEL,
@@ -59,7 +55,7 @@ from burnish.trainer.state import (
 )
 from burnish.trainer.validate import Validator
 from burnish.waits import waiting
-from burnish.workers.conversations import Conversations
+from burnish.workers.conversations import ConversationReader
 
 log = logging.getLogger(__name__)
 
@@ -89,8 +85,7 @@ class PPOTrainer:
         self.worker_group_cls = worker_group_cls
         self.reward_fn, self.val_reward_fn = reward_fn, val_reward_fn or reward_fn
         self.needs = needs_of(config)
-        self.bad_steps = dict.fromkeys(("actor", "critic", "process_reward"), 0)  # updates in a row not applied
-        self.told_of_no_signal = False
+        self.warned_of_no_signal = False
         self.groups: dict[str, WorkerGroup] = {}
         self.saved: int | None = None  # the last step whose checkpoint this run wrote, or started from
         self.read_rows()
@@ -104,28 +99,25 @@ class PPOTrainer:
             folder.check_inputs_stay(config)
         self.tracker = Tracker(config.trainer, folder, total_steps=self.total_steps, config=asdict(config))
         self.credit = Credit(config.algorithm, self.tracker.event)
+        self.bad_updates = BadUpdates(config.trainer.max_bad_steps, folder.path, self.tracker.event)
 
     def read_rows(self) -> None:
         """The prompts to train and validate on, each row checked, their order, and room for those made on the way."""
         config, check = self.config, getattr(self.reward_fn, "check_row", None)
-        conversations = Conversations(config, self.tokenizer) if config.reward_model.enable else None
+        conversations = ConversationReader(config, self.tokenizer) if config.reward_model.enable else None
         self.train_rows = train_dataset(config.data, self.tokenizer, check)
         self.val_rows = val_dataset(config.data, self.tokenizer, check)
-        self.check_agents()
+        agents = AgentCheck(config, self.tokenizer)  # every row's loop, tools, interaction and retriever are there
+        for rows in [self.train_rows, *([self.val_rows] if self.val_rows else [])]:
+            for i, row in enumerate(rows.known_rows()):
+                agents.row(row, partial(rows.where, i))
+        agents.finish()
         if conversations is not None:
             check_training_rows(self.train_rows, conversations, by_outcomes=self.needs.process_reward)
             if self.val_rows is not None:
                 check_rows(self.val_rows, conversations)
         self.order = make_order(self.train_rows, config.data)
         self.new_prompts = make_buffer(config, self.tokenizer, self.reward_fn)
-
-    def check_agents(self) -> None:
-        """Every row's loop, tools and interaction are there, and a retriever where one is asked."""
-        agents = AgentCheck(self.config, self.tokenizer)
-        for rows in [self.train_rows, *([self.val_rows] if self.val_rows else [])]:
-            for i, row in enumerate(rows.known_rows()):
-                agents.row(row, partial(rows.where, i))
-        agents.finish()
 
     def find_start_and_end(self) -> None:
         """The checkpoint to go on from, and the number of steps: as set, or until every prompt was drawn.
@@ -214,7 +206,7 @@ class PPOTrainer:
                         with timed(metrics, "process_reward"):
                             when = self.config.process_reward.update
                             batch, updates = reward_tokens(batch, self.process_reward, when, self.step)
-                            self.note_updates("process_reward", updates, metrics)
+                            self.bad_updates.note("process_reward", updates, self.step, metrics)
                     with timed(metrics, "adv"):
                         batch = self.credit(batch, metrics)
                     with timed(metrics, "describe"):
@@ -222,15 +214,18 @@ class PPOTrainer:
                     sent = self.resampled(batch, metrics).select(non_tensor_batch_keys=["uid"])  # what updates read
                     if self.critic:
                         with timed(metrics, "update_critic"):
-                            self.note_updates("critic", self.critic.update_critic(sent, self.step), metrics)
+                            updates = self.critic.update_critic(sent, self.step)
+                            self.bad_updates.note("critic", updates, self.step, metrics)
                     if self.step > trainer.critic_warmup:
                         with timed(metrics, "update_actor"):
-                            self.note_updates("actor", self.policy.update_actor(sent, self.step), metrics)
+                            updates = self.policy.update_actor(sent, self.step)
+                            self.bad_updates.note("actor", updates, self.step, metrics)
                     self.credit.correction.watch(metrics, self.step)
                     if self.validator and is_due(trainer.test_freq, self.step, self.total_steps):
                         with timed(metrics, "testing"):
                             metrics |= self.validator(self.step)
-                metrics |= self.speed(batch, metrics) | variance_metrics(batch, metrics)
+                metrics |= speed_metrics(batch, metrics, self.resource_pool_manager.n_processes())
+                metrics |= variance_metrics(batch, metrics)
                 self.note_restarts(metrics)
                 self.tracker.log(metrics, self.step)  # before saving: a resumed run has the lines up to its checkpoint
                 saving = {}
@@ -305,29 +300,6 @@ class PPOTrainer:
         drawn.non_tensor_batch["uid"] = np.arange(len(rows))  # mini-batches are cut by rows: whole groups are gone
         return drawn
 
-    def note_updates(self, role: str, updates: Mapping[str, list[float]], metrics: dict[str, float]) -> None:
-        """Add the metrics of a role's optimiser steps; stop the run when too many in a row could not be applied."""
-        bad = updates.get(f"{role}/bad_step", [])
-        metrics.update(reduce_metrics({name: values for name, values in updates.items() if name != f"{role}/bad_step"}))
-        if any(bad):
-            count = int(sum(bad))
-            metrics["failures/bad_steps"] = metrics.get("failures/bad_steps", 0) + count
-            dumps = self.dumps_of(role, bad)
-            self.tracker.event("bad_step", step=self.step, role=role, updates=count, dumps=dumps)
-            log.warning("step %d: %d updates of the %s were NaN or infinite and not applied", self.step, count, role)
-            for dump in dumps:
-                log.warning("such an update is dumped: `burnish replay %s` runs it again", dump)
-        for was_bad in bad:
-            self.bad_steps[role] = in_a_row = self.bad_steps[role] + 1 if was_bad else 0
-            if in_a_row >= self.config.trainer.max_bad_steps:
-                dumped = sorted((self.tracker.folder.path / DUMPS).glob(f"*_{role}_*"))
-                look = f"`burnish replay {dumped[0]}` tells where it comes from. " if dumped else ""
-                rows = self.tracker.folder.path / "rollouts" / f"{self.step}.jsonl"
-                raise BadStepError(
-                    f"{role}: loss or gradient was NaN or infinite in {in_a_row} updates in a row, up to step "
-                    f"{self.step}. {look}Look at the rewards in {rows}, or lower the learning rate"
-                )
-
     def note_restarts(self, metrics: Mapping[str, float]) -> None:
         """Write down that rollout engines were lost and replaced, while answers were generated or validated."""
         counts = {
@@ -337,46 +309,15 @@ class PPOTrainer:
         if counts["replica_restarts"]:
             self.tracker.event("replica_restart", step=self.step, **counts)
 
-    def dumps_of(self, role: str, bad: list[float]) -> list[str]:
-        """The folders in which a role's bad updates of this step were dumped; only the first of a run are."""
-        folders = [
-            dump_folder(self.tracker.folder.path, self.step, role, i) for i, was_bad in enumerate(bad) if was_bad
-        ]
-        return [str(folder) for folder in folders if folder.is_dir()]
-
     def describe(self, batch: DataProto) -> dict[str, float]:
         """What the batch looked like; its samples go to the run folder."""
         every = self.config.trainer.rollout_dump_freq
         if every > 0 and self.step % every == 0:
             self.tracker.folder.write_rollouts(self.step, sample_rows(batch, self.tokenizer))
-        if self.needs.groups and not self.told_of_no_signal and not bool(batch.batch["advantages"].any()):
-            self.told_of_no_signal = True
+        if self.needs.groups and not self.warned_of_no_signal and not bool(batch.batch["advantages"].any()):
+            self.warned_of_no_signal = True
             log.warning("step %d: no prompt has answers of different reward, so there is nothing to learn", self.step)
-        bypassed = self.config.algorithm.rollout_correction.bypass_mode
-        given = [info.get("acc") for info in batch.non_tensor_batch["reward_info"]]
-        accuracy = [value if isinstance(value, int | float) else math.nan for value in given]  # some rows may have none
-        return (
-            data_metrics(
-                batch.batch,
-                max_prompt_length=self.config.data.start_limit,
-                max_response_length=self.config.data.response_limit,
-                accuracy=None if np.isnan(accuracy).all() else accuracy,
-                num_turns=batch.non_tensor_batch["num_turns"].tolist(),
-                tool_call_counts=batch.non_tensor_batch["num_tool_calls"].tolist(),
-            )
-            | entropy_metrics(batch)
-            | agent_metrics(batch.non_tensor_batch["agent_metrics"].tolist())
-            | off_policy_metrics(batch, self.step - 1, measured=not bypassed)
-        )
-
-    def speed(self, batch: DataProto, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Seconds per token by stage, and tokens per second: of the batch, and of all that was generated for it."""
-        prompt, response = (int(part.sum()) for part in lengths(batch.batch))
-        seconds = {name.split("/")[1]: value for name, value in metrics.items() if name.startswith("timing_s/")}
-        tokens, generated = prompt + response, int(metrics["perf/generated_tokens"])
-        return timing_metrics(seconds, total_tokens=tokens, response_tokens=generated) | throughput_metrics(
-            total_tokens=tokens, step_seconds=seconds["step"], n_devices=self.resource_pool_manager.n_processes()
-        )
+        return batch_metrics(batch, self.config, self.step - 1)
 
     def save(self) -> None:
         """Write `global_step_<step>`: models, optimisers, and where the controller stands.
@@ -387,7 +328,7 @@ class PPOTrainer:
             "step": self.step,
             "experience": self.experience.state_dict(),
             **self.credit.state_dict(),
-            "bad_steps": self.bad_steps,
+            "bad_steps": self.bad_updates.in_a_row,
             "run": self.run_facts,
             "config": key_values(self.config),
         }
@@ -439,7 +380,7 @@ class PPOTrainer:
             )
         self.experience.load_state_dict(state["experience"])
         self.credit.load_state_dict(state)
-        self.bad_steps |= state["bad_steps"]
+        self.bad_updates.in_a_row |= state["bad_steps"]
 
     def load_models(self, folder: Path) -> None:
         """Each model with its training state."""

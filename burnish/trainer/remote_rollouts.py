@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from burnish.controller import WorkerGroup
 from burnish.data.files import Row
 from burnish.protocol import DataProto
-from burnish.rollout.base import Sampling
 from burnish.workers.rollout_metrics import replica_metrics
+from burnish.workers.rollouts import RoundSettings
 
 
 class RemoteRollouts:
@@ -21,11 +21,9 @@ class RemoteRollouts:
         """Bring the newest weights to every replica; each proves that they have arrived, or raises."""
         self.policy.update_weights(version)
 
-    def begin_sequences(
-        self, rows: Sequence[Row], number: int, sampling: Sampling, namespace: str, score: bool
-    ) -> None:
-        """Begin one trajectory for each row, under a number."""
-        self.agents.begin_sequences(rows, number, sampling, namespace, score)
+    def begin_sequences(self, rows: Sequence[Row], settings: RoundSettings) -> None:
+        """Begin one trajectory for each row."""
+        self.agents.begin_sequences(rows, settings)
 
     def finish_sequences(self, number: int) -> DataProto:
         """Wait for what was begun under this number. Its metrics count what the replicas did since the batch before."""

@@ -20,9 +20,16 @@ from burnish.config import PPOConfig, RMConfig, SFTConfig
 from burnish.config.key import read
 from burnish.config.supervised import SupervisedConfig
 from burnish.controller import ClassWithInitArgs, Worker
-from burnish.controller.worker import Place as WorkerPlace
+from burnish.controller.worker import WorkerPlace
 from burnish.engine.batching import MicroBatch
-from burnish.engine.diagnosis import Place, bad_gradients, bad_weights, first_bad_module, first_bad_token, grad_norm
+from burnish.engine.diagnosis import (
+    TokenPlace,
+    bad_gradients,
+    bad_weights,
+    first_bad_module,
+    first_bad_token,
+    grad_norm,
+)
 from burnish.engine.diagnosis import largest as largest_of
 from burnish.engine.dump import Dump, read_dump, versions
 from burnish.engine.packing import pack
@@ -96,7 +103,7 @@ class Replay:
     rows: list[BadRow]
     module: str | None  # the first whose output is not finite
     largest: dict[
-        str, tuple[float, Place]
+        str, tuple[float, TokenPlace]
     ]  # figure → the finite value of the largest size; its row is that of the dump
 
     @property
@@ -139,7 +146,7 @@ def replay(folder: str | Path, overrides: Sequence[str] = ()) -> Replay:
         parameters=len(trainable.masters),
         rows=rows,
         module=module,
-        largest={n: (at[0], Place(numbers[at[1].row], at[1].token)) for n, at in found.items() if at is not None},
+        largest={n: (at[0], TokenPlace(numbers[at[1].row], at[1].token)) for n, at in found.items() if at is not None},
     )
 
 

@@ -1,16 +1,20 @@
-"""What a step tells about itself: samples as a person reads them, the policy's entropy, the gradient's noise.
+"""What a step reports: samples as a person reads them, and the metrics of its batch.
 
 Consumes finished batches; hands on rows for the run folder and metrics. Nothing here changes a batch.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from burnish.algorithms.metrics import data_metrics, lengths, throughput_metrics, timing_metrics
 from burnish.algorithms.variance import variance_proxy_metrics
+from burnish.config import PPOConfig
 from burnish.data.augment import AUGMENTED
 from burnish.protocol import DataProto
+from burnish.rewards.contract import unboxed
 from burnish.workers.trajectories import VERSIONS
 
 
@@ -49,12 +53,37 @@ def sample_rows(batch: DataProto, tokenizer: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def entropy_metrics(batch: DataProto) -> dict[str, float]:
-    """The policy's mean entropy at the tokens it sampled; nothing where no pass computed it."""
-    if "entropys" not in batch.batch:
-        return {}
-    inside = batch.batch["response_mask"].bool()
-    return {"actor/entropy": float(batch.batch["entropys"][inside].mean())}
+def batch_metrics(batch: DataProto, config: PPOConfig, version: int) -> dict[str, float]:
+    """What a batch looked like that trains weights of this version."""
+    columns, others = batch.batch, batch.non_tensor_batch
+    given = [info.get("acc") for info in others["reward_info"]]
+    accuracy = [value if isinstance(value, int | float) else math.nan for value in given]  # some rows may have none
+    metrics = data_metrics(
+        columns,
+        max_prompt_length=config.data.start_limit,
+        max_response_length=config.data.response_limit,
+        accuracy=None if np.isnan(accuracy).all() else accuracy,
+        num_turns=others["num_turns"].tolist(),
+        tool_call_counts=others["num_tool_calls"].tolist(),
+    )
+    if "entropys" in columns:  # else no pass computed it
+        metrics["actor/entropy"] = float(columns["entropys"][columns["response_mask"].bool()].mean())
+    measured = not config.algorithm.rollout_correction.bypass_mode
+    return (
+        metrics
+        | agent_metrics(others["agent_metrics"].tolist())
+        | off_policy_metrics(batch, version, measured=measured)
+    )
+
+
+def speed_metrics(batch: DataProto, metrics: Mapping[str, float], processes: int) -> dict[str, float]:
+    """Seconds per token by stage, and tokens per second: of the batch, and of all that was generated for it."""
+    prompt, response = (int(part.sum()) for part in lengths(batch.batch))
+    seconds = {name.split("/")[1]: value for name, value in metrics.items() if name.startswith("timing_s/")}
+    tokens, generated = prompt + response, int(metrics["perf/generated_tokens"])
+    return timing_metrics(seconds, total_tokens=tokens, response_tokens=generated) | throughput_metrics(
+        total_tokens=tokens, step_seconds=seconds["step"], n_devices=processes
+    )
 
 
 def variance_metrics(batch: DataProto, metrics: Mapping[str, float]) -> dict[str, float]:
@@ -62,3 +91,61 @@ def variance_metrics(batch: DataProto, metrics: Mapping[str, float]) -> dict[str
     if "sum_pi_squared" not in batch.batch:
         return {}
     return variance_proxy_metrics(batch.batch, metrics.get("actor/grad_norm"))
+
+
+def agent_metrics(trajectories: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """What agent loops report of their trajectories: of each metric, over those that have it, the mean as `name`; of
+    whole numbers `name/mean`, max and min. A metric without a group (`group/name`) is filed under `agent`."""
+    values: dict[str, list[float]] = {}
+    for metrics in trajectories:
+        for name, given in metrics.items():
+            value = unboxed(given)
+            if name != "num_tool_calls" and isinstance(value, int | float):
+                values.setdefault(name if "/" in name else f"agent/{name}", []).append(value)
+    found: dict[str, float] = {}
+    for name, numbers in values.items():
+        mean = sum(numbers) / len(numbers)
+        if all(isinstance(value, int) for value in numbers):
+            found |= {f"{name}/mean": mean, f"{name}/max": float(max(numbers)), f"{name}/min": float(min(numbers))}
+        else:
+            found[name] = mean
+    return found
+
+
+def off_policy_metrics(batch: DataProto, version: int, *, measured: bool = True) -> dict[str, float]:
+    """How old the tokens of a batch are that trains weights of this version; {} where their versions are not recorded.
+
+    The age of a token is the number of steps between the weights that sampled it and those that it trains; a trajectory
+    that ran while the weights changed has tokens of several ages.
+
+        age_mean, age_max    over the tokens that are trained
+        mixed_ratio          trajectories with tokens of several ages
+        tokens_<age>         share of the tokens that have this age
+        kl_<age>             mean over those of the k3 estimate of KL(their own weights ‖ the weights they train)
+
+    measured   `old_log_probs` are of the trained weights, not (as with `bypass_mode`) the rollout's own
+    """
+    if VERSIONS not in batch.batch:
+        return {}
+    sampled = batch.batch["response_mask"].bool()  # (B, R)
+    ages = version - batch.batch[VERSIONS]
+    of_tokens = ages[sampled]
+    if not len(of_tokens):
+        return {}
+    gaps, columns = None, batch.batch
+    if measured and "old_log_probs" in columns and "rollout_log_probs" in columns:
+        log_ratio = (columns["old_log_probs"] - columns["rollout_log_probs"]).clamp(-20, 20)
+        gaps = log_ratio.exp() - 1 - log_ratio  # (B, R) k3
+    oldest = ages.masked_fill(~sampled, -1).amax(-1)
+    newest = ages.masked_fill(~sampled, int(of_tokens.max()) + 1).amin(-1)
+    metrics = {
+        "age_mean": float(of_tokens.float().mean()),
+        "age_max": float(of_tokens.max()),
+        "mixed_ratio": float((oldest > newest).sum() / sampled.any(-1).sum()),
+    }
+    for age in of_tokens.unique().tolist():
+        chosen = sampled & (ages == age)
+        metrics[f"tokens_{age}"] = float(chosen.sum()) / len(of_tokens)
+        if gaps is not None:
+            metrics[f"kl_{age}"] = float(gaps[chosen].mean())
+    return {f"training/off_policy/{name}": value for name, value in metrics.items()}

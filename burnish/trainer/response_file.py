@@ -26,8 +26,7 @@ from burnish.config.values import show
 from burnish.data.files import Row, at, describe, is_parquet, locate, no_column, to_table
 from burnish.data.row import complete_row, find_prompt_key, kept_name, refuse_media
 from burnish.errors import ConfigError, DataError
-from burnish.models.fingerprint import fingerprint
-from burnish.models.folder import resolve_path
+from burnish.models.folder import fingerprint, resolve_path
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import ScoreResult
 from burnish.rewards.routing import BOTH, MODEL, misspelt_style, style_of
 from burnish.tracking.timer import timed
-from burnish.workers.conversations import COLUMNS, PROMPT, Conversations
+from burnish.workers.conversations import COLUMNS, PROMPT, ConversationReader
 from burnish.workers.reward_model import on_last_token
 
 RM_SCORE, RULE_SCORE = "rm_score", "rule_score"  # in `reward_info`
@@ -45,7 +45,7 @@ class Judgement:
     alone: frozenset[int] = frozenset()  # of these, the rows that nothing else scores
     weights: tuple[float, float] | None = None  # of rule and model; None: what both score keeps the rule's score
 
-    def lay_down(self, batch: DataProto) -> None:
+    def attach_scores(self, batch: DataProto) -> None:
         """Put the results of rows that the model alone scores where a manager finds those that are there already."""
         if not self.alone:
             return
@@ -154,7 +154,7 @@ def models_alone(batch: DataProto) -> np.ndarray:
     return np.array([style_of({"reward_model": of_row}) == MODEL and given is None for of_row, given in pairs], bool)
 
 
-def check_rows(rows: RLDataset | CustomDataset, conversations: Conversations) -> int:
+def check_rows(rows: RLDataset | CustomDataset, conversations: ConversationReader) -> int:
     """How many rows ask the model, each checked. Rows of a user's class are not known beforehand: none."""
     asked = 0
     for i in range(0 if isinstance(rows, CustomDataset) else len(rows)):
@@ -168,7 +168,9 @@ def check_rows(rows: RLDataset | CustomDataset, conversations: Conversations) ->
     return asked
 
 
-def check_training_rows(rows: RLDataset | CustomDataset, conversations: Conversations, *, by_outcomes: bool) -> None:
+def check_training_rows(
+    rows: RLDataset | CustomDataset, conversations: ConversationReader, *, by_outcomes: bool
+) -> None:
     """The same for rows to train on: ConfigError where none would ever ask the model. `by_outcomes`: a process reward
     model learns from these rows."""
     if not check_rows(rows, conversations) and not isinstance(rows, CustomDataset):

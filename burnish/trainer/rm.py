@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from burnish.algorithms.preference import agreement, bradley_terry
-from burnish.algorithms.tally import Mean, Metrics
+from burnish.algorithms.tally import Metrics, part_of_mean
 from burnish.config import Loaded, RMConfig
 from burnish.config.model import ModelConfig
 from burnish.data.chat import ChatRenderer, special_ids
@@ -139,7 +139,7 @@ def rewards(forward: Forward, rows: DataProto) -> tuple[Tensor, Tensor]:  # (B,)
 
 def means(figures: Mapping[str, Tensor]) -> Metrics:
     """The figures of some pairs as parts of a mean over pairs."""
-    return {name: Mean(figure.detach().double().sum(), float(len(figure))) for name, figure in figures.items()}
+    return {name: part_of_mean(figure.detach().double().sum(), float(len(figure))) for name, figure in figures.items()}
 
 
 def collate(examples: Sequence[PreferencePair]) -> DataProto:

@@ -57,7 +57,7 @@ def score(
         batch = _whole(batch, config, metrics, needs_groups=needs_groups)
     judgement = Judgement() if model is None else model(batch, metrics)
     if takes_results:
-        judgement.lay_down(batch)
+        judgement.attach_scores(batch)
         results = judgement.joined_with(manager.score(batch))
         keep, report = _policy(batch, results, config, metrics, needs_groups=needs_groups)
         batch.non_tensor_batch["score_result"] = object_column(report.results)

@@ -34,7 +34,7 @@ from burnish.controller.local import LocalWorkerGroup
 from burnish.data.files import describe
 from burnish.engine.seeding import seed_torch
 from burnish.errors import ModelError, WorkerDied, WorkersLate
-from burnish.models.adapters import adapter_to_go_on_from
+from burnish.models.adapters import initial_adapter
 from burnish.models.device import dtype_on, memory_of, pick_device
 from burnish.models.facts import ModelFacts, read_model_facts
 from burnish.models.folder import resolve_path
@@ -139,7 +139,7 @@ def check(loaded: Loaded[PPOConfig]) -> tuple[int, dict[str, ModelFacts]]:
         with naming(f"{key}.path"):
             facts[key] = read_facts(model.path)
         with naming(f"{key}.lora_adapter_path"):
-            if adapter := adapter_to_go_on_from(model):
+            if adapter := initial_adapter(model):
                 model.lora_rank = adapter.rank
         if key == REWARD_MODEL:
             check_reward_model(model)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from burnish.algorithms.tally import Mean, Metrics
+from burnish.algorithms.tally import Metrics, part_of_mean
 from burnish.config import Loaded, SFTConfig
 from burnish.data.sft import SFTDataset, SFTExample
 from burnish.engine.batching import MicroBatch
@@ -62,7 +62,7 @@ class NextTokens(Objective[SFTConfig, SFTExample]):
 
     def validation(self, batch: DataProto, figures: Mapping[str, Tensor]) -> Metrics:
         """The mean negative log-likelihood per assistant token."""
-        return {"loss": Mean(figures["nll"].double().sum(), tensors(batch)["response_mask"].sum())}
+        return {"loss": part_of_mean(figures["nll"].double().sum(), tensors(batch)["response_mask"].sum())}
 
 
 def negative_log_likelihood(forward: Forward, rows: DataProto) -> Tensor:  # (B,)

@@ -14,7 +14,7 @@ from typing import Any
 from burnish.config import PPOConfig
 from burnish.config.key import keys_of, read
 from burnish.errors import CheckpointError
-from burnish.models.fingerprint import fingerprint
+from burnish.models.folder import fingerprint
 
 FILE = "data/trainer.json"
 MODEL, PROCESS_REWARD = "actor_rollout_ref.model.path", "process_reward.model.path"

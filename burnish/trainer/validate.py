@@ -25,14 +25,13 @@ from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import ScoreResult
 from burnish.rollout.base import Sampling
 from burnish.tracking import RunFolder
-from burnish.trainer.agent_metrics import agent_metrics
 from burnish.trainer.experience import training_sampling
 from burnish.trainer.remote_rollouts import RemoteRollouts
-from burnish.trainer.report import sample_rows
+from burnish.trainer.report import agent_metrics, sample_rows
 from burnish.trainer.reward_model import PRECOMPUTED, RewardModel, models_alone
 from burnish.trainer.score import score, scores_at_once
+from burnish.workers.rollouts import RoundSettings
 
-VALIDATION_ROUND = 0  # training's rounds are numbered from 1
 BY_MODEL = "scored_by_model"  # column of a batch: whether the row's score is the reward model's alone
 
 
@@ -52,8 +51,8 @@ class Validator:
         self.config, self.dataset = config, dataset
         self.policy, self.manager = policy, manager
         self.tokenizer, self.folder, self.reward_model = tokenizer, folder, reward_model
-        self.sampling = validation_sampling(config.actor_rollout_ref.rollout)
-        self.at_once = scores_at_once(manager, config)
+        sampling = validation_sampling(config.actor_rollout_ref.rollout)
+        self.round = RoundSettings(0, sampling, "val", scores_at_once(manager, config))  # training's begin at 1
 
     def __call__(self, step: int) -> dict[str, float]:
         """The metrics at this step."""
@@ -61,8 +60,8 @@ class Validator:
         self.policy.update_weights(step)
         batches = []
         for rows in self._batches():
-            self.policy.begin_sequences(rows, VALIDATION_ROUND, self.sampling, "val", self.at_once)
-            answered = collate(rows).union(self.policy.finish_sequences(VALIDATION_ROUND))
+            self.policy.begin_sequences(rows, self.round)
+            answered = collate(rows).union(self.policy.finish_sequences(self.round.number))
             for name, parts in answered.meta_info.pop("metrics", {}).items():
                 if name.startswith("failures/"):
                     metrics[name] = metrics.get(name, 0.0) + sum(parts)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from burnish.algorithms.aggregate import Counts
+from burnish.algorithms.aggregate import LossCounts
 from burnish.algorithms.correction import is_gap
 from burnish.algorithms.losses import needs_of, policy_loss, token_choice
 from burnish.config.engines import engine_spec
@@ -32,13 +32,13 @@ from burnish.models.compile_ahead import compile_ahead
 from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.models.lora import adapter_off
 from burnish.protocol import DataProto
-from burnish.rollout.base import Request, Sampling
-from burnish.rollout.replicas import Answer, Limits
+from burnish.rollout.base import Request
+from burnish.rollout.replicas import ReplicaAnswer, ReplicaLimits
 from burnish.workers.model_folder import ModelFolder
 from burnish.workers.model_worker import TrainedModelWorker
 from burnish.workers.objectives import PolicyObjective
 from burnish.workers.replica import Replica
-from burnish.workers.rollouts import Rollouts
+from burnish.workers.rollouts import Rollouts, RoundSettings
 from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS, ROLLOUTS
 from burnish.workers.updates import lengths, loss_mask, rows_with_gradient, update_metrics, update_rows
 
@@ -106,16 +106,10 @@ class ActorRolloutRefWorker(TrainedModelWorker):
 
     @register(dispatch_mode=GROUPED_ROLLOUTS)
     def begin_sequences(
-        self,
-        rows: Sequence[dict[str, Any]],
-        number: int,
-        sampling: Sampling,
-        namespace: str,
-        score: bool,
-        total: int | None = None,
+        self, rows: Sequence[dict[str, Any]], settings: RoundSettings, total: int | None = None
     ) -> None:
         """Begin one trajectory per row over the engine of this process; see `Rollouts.begin`."""
-        self.rollouts.begin(rows, number, sampling, namespace, score, total)
+        self.rollouts.begin(rows, settings, total)
 
     @register(dispatch_mode=BEGUN_ROLLOUTS)
     def finish_sequences(self, number: int) -> DataProto | None:
@@ -126,17 +120,17 @@ class ActorRolloutRefWorker(TrainedModelWorker):
 
     @register(dispatch_mode=ROLLOUTS)
     def generate_sequences(
-        self, rows: Sequence[dict[str, Any]], sampling: Sampling, namespace: str, score: bool, total: int | None = None
+        self, rows: Sequence[dict[str, Any]], settings: RoundSettings, total: int | None = None
     ) -> DataProto | None:
         """`begin_sequences` and `finish_sequences` in one call."""
-        self.begin_sequences(rows, 0, sampling, namespace, score, total)
-        return self.finish_sequences(0)
+        self.begin_sequences(rows, settings, total)
+        return self.finish_sequences(settings.number)
 
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
-    async def generate(self, request: Request) -> Answer:
+    async def generate(self, request: Request) -> ReplicaAnswer:
         """One completion for an agent loop in another process (`rollout/replicas.py`)."""
         completion = await self.engine.generate(request)
-        return Answer(completion, self.engine.in_flight)
+        return ReplicaAnswer(completion, self.engine.in_flight)
 
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
     async def abort(self, request_id: str) -> None:
@@ -144,9 +138,9 @@ class ActorRolloutRefWorker(TrainedModelWorker):
         self.engine.abort(request_id)
 
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
-    async def limits(self) -> Limits:
+    async def limits(self) -> ReplicaLimits:
         """What `generate` can take."""
-        return Limits(self.engine.context, self.engine.vocabulary)
+        return ReplicaLimits(self.engine.context, self.engine.vocabulary)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def engine_stats(self) -> dict[str, float]:
@@ -226,7 +220,7 @@ class ActorRolloutRefWorker(TrainedModelWorker):
             self.actor.forward,
             self.policy_loss,
             actor,
-            Counts.of(loss_mask(mini)),
+            LossCounts.of(loss_mask(mini)),
             self.config.data.response_limit,
             self.temperature,
             tuple(dict.fromkeys(("log_prob", *entropy, *needs_of(actor.policy_loss.loss_mode).outputs))),

@@ -16,9 +16,8 @@ from burnish.errors import WorkerError
 from burnish.loop_thread import run_to_end
 from burnish.models.loading import load_tokenizer
 from burnish.protocol import DataProto
-from burnish.rollout.base import Sampling
-from burnish.rollout.replicas import Peer, Replicas
-from burnish.workers.rollouts import Rollouts
+from burnish.rollout.replicas import ReplicaPeer, Replicas
+from burnish.workers.rollouts import Rollouts, RoundSettings
 from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS
 
 
@@ -31,7 +30,7 @@ class AgentLoopWorker(Worker):
         self._begun: dict[int, tuple[set[int], str]] = {}  # round → its prompts, and their namespace
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def connect(self, peers: Sequence[Peer]) -> None:
+    def connect(self, peers: Sequence[ReplicaPeer]) -> None:
         """Meet the replicas, which can take requests from now on. Again after their group was made anew."""
         self.close()
         model = self.config.actor_rollout_ref.model
@@ -41,17 +40,11 @@ class AgentLoopWorker(Worker):
 
     @register(dispatch_mode=GROUPED_ROLLOUTS)
     def begin_sequences(
-        self,
-        rows: Sequence[dict[str, Any]],
-        number: int,
-        sampling: Sampling,
-        namespace: str,
-        score: bool,
-        total: int | None = None,
+        self, rows: Sequence[dict[str, Any]], settings: RoundSettings, total: int | None = None
     ) -> None:
         """As `Rollouts.begin`, for this worker's groups of a batch of `total` rows."""
-        self._connected().begin(rows, number, sampling, namespace, score, total)
-        self._begun[number] = {row["uid"] for row in rows}, namespace
+        self._connected().begin(rows, settings, total)
+        self._begun[settings.number] = {row["uid"] for row in rows}, settings.namespace
 
     @register(dispatch_mode=BEGUN_ROLLOUTS)
     def finish_sequences(self, number: int) -> DataProto | None:

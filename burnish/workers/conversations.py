@@ -1,7 +1,7 @@
 """What a reward model reads: the trajectories of a batch as conversations in the model's own token ids.
 
-Consumes the rollout columns of a batch and its `raw_prompt`; hands on a `Conversation` for each row, read in one of two
-ways:
+Consumes the rollout columns of a batch and its `raw_prompt`; hands on a `JudgedConversation` for each row, read in one
+of two ways:
 
     as they are   The model has the policy's vocabulary and chat template: the ids of the trajectory itself, with all
                   its turns. Its last turn is closed as the template closes one, whatever the policy ended it with.
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MODEL = "reward_model.model"
-COLUMNS = ("input_ids", "attention_mask", "responses", "response_mask")  # that `Conversations.of` reads
+COLUMNS = ("input_ids", "attention_mask", "responses", "response_mask")  # that `ConversationReader.of` reads
 PROMPT = "raw_prompt"
 QUESTION = {"role": "user", "content": "question"}
 PROBE = {"role": "assistant", "content": "xyzzy"}  # an answer that no template contains
 
 
 @dataclass(frozen=True)
-class Conversation:
+class JudgedConversation:
     """Token ids, or the reason why there are none."""
 
     ids: list[int]
@@ -45,7 +45,7 @@ class Conversation:
     problem: str | None = None
 
 
-class Conversations:
+class ConversationReader:
     """The tokenizers of a run with a reward model. ModelError where the model could not read its responses."""
 
     def __init__(self, config: PPOConfig, policy_tokenizer: "PreTrainedTokenizerBase | None" = None):
@@ -92,29 +92,29 @@ class Conversations:
             )
         self.tokens = tokens
 
-    def of(self, data: DataProto) -> list[Conversation]:
+    def of(self, data: DataProto) -> list[JudgedConversation]:
         """One for each row of a batch that has COLUMNS, and PROMPT where `as_they_are` does not hold."""
         read = self._taken if self.as_they_are else self._rendered
         return [self._checked(self._cut(read(data, row))) for row in range(len(data))]
 
-    def _taken(self, data: DataProto, row: int) -> Conversation:
+    def _taken(self, data: DataProto, row: int) -> JudgedConversation:
         there = data.batch["attention_mask"][row].bool()  # (P+R,)
         ids: list[int] = data.batch["input_ids"][row][there].tolist()
         sampled = data.batch["response_mask"][row][there[-data.batch["responses"].shape[1] :]]
         if len(sampled) and not bool(sampled[-1]):  # it ends with an observation: no turn of the assistant to close
-            return Conversation(ids)
+            return JudgedConversation(ids)
         prompt = len(ids) - len(sampled)
-        return Conversation(ids[:prompt] + self._unended(ids[prompt:]) + self.closing)
+        return JudgedConversation(ids[:prompt] + self._unended(ids[prompt:]) + self.closing)
 
-    def _rendered(self, data: DataProto, row: int) -> Conversation:
+    def _rendered(self, data: DataProto, row: int) -> JudgedConversation:
         sampled = data.batch["response_mask"][row].bool()  # (R,)
         ids = self._unended(data.batch["responses"][row][sampled].tolist())
         text = self.decoder.decode(ids, skip_special_tokens=True)
         messages = [*data.non_tensor_batch[PROMPT][row], {"role": "assistant", "content": text}]
         try:
-            return Conversation(self.renderer.whole(messages))
+            return JudgedConversation(self.renderer.whole(messages))
         except DataError as error:
-            return Conversation([], problem=f"the reward model's chat: {error}")
+            return JudgedConversation([], problem=f"the reward model's chat: {error}")
 
     def _unended(self, response: list[int]) -> list[int]:
         """Without the tokens that ended it: by its choice among several, a policy could choose its reward."""
@@ -123,17 +123,19 @@ class Conversations:
             count -= 1
         return response[:count]
 
-    def _cut(self, conversation: Conversation) -> Conversation:
+    def _cut(self, conversation: JudgedConversation) -> JudgedConversation:
         if self.max_length is None or len(conversation.ids) <= self.max_length:
             return conversation
-        return Conversation(truncate(conversation.ids, self.max_length, "left"), is_cut=True)
+        return JudgedConversation(truncate(conversation.ids, self.max_length, "left"), is_cut=True)
 
-    def _checked(self, conversation: Conversation) -> Conversation:
+    def _checked(self, conversation: JudgedConversation) -> JudgedConversation:
         largest = max(conversation.ids, default=0)
         if self.tokens is None or largest < self.tokens:
             return conversation
         token = self.tokenizer.convert_ids_to_tokens(largest)
-        return Conversation([], problem=f"the reward model has no token {largest} ({token!r}), only {self.tokens}")
+        return JudgedConversation(
+            [], problem=f"the reward model has no token {largest} ({token!r}), only {self.tokens}"
+        )
 
     def _closing(self) -> list[int]:
         """All that the template writes after the text of an assistant's turn."""

@@ -7,7 +7,7 @@ new value head.
 import time
 from functools import partial
 
-from burnish.algorithms.aggregate import Counts
+from burnish.algorithms.aggregate import LossCounts
 from burnish.controller import Dispatch, register
 from burnish.engine.batching import MicroBatch
 from burnish.engine.dump import BadSteps, Update
@@ -85,7 +85,7 @@ class CriticWorker(TrainedModelWorker):
 
     def objective(self, mini: DataProto) -> ValueObjective:
         """What is minimised on a mini-batch."""
-        counts, longest = Counts.of(mini.batch["response_mask"]), self.config.data.response_limit
+        counts, longest = LossCounts.of(mini.batch["response_mask"]), self.config.data.response_limit
         return ValueObjective(self.critic.forward, self.config.critic, counts, longest)
 
     @property

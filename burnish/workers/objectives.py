@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from burnish.algorithms.aggregate import Counts
+from burnish.algorithms.aggregate import LossCounts
 from burnish.algorithms.correction import in_the_loss, mismatch
 from burnish.algorithms.losses import TABLE, PolicyLoss
 from burnish.algorithms.losses.inputs import PolicyLossInputs, ValueLossInputs
@@ -35,7 +35,7 @@ class PolicyObjective:
     forward: Forward
     policy_loss: PolicyLoss
     config: ActorConfig
-    counts: Counts  # of the mini-batch
+    counts: LossCounts  # of the mini-batch
     max_response_length: int
     temperature: float
     outputs: tuple[str, ...]  # of the log-prob pass; the loss and the entropy bonus say which
@@ -109,7 +109,7 @@ class ValueObjective:
 
     forward: Forward
     config: CriticConfig
-    counts: Counts  # of the mini-batch
+    counts: LossCounts  # of the mini-batch
     max_response_length: int
 
     def __call__(self, micro: DataProto) -> tuple[Tensor, Metrics]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from burnish.algorithms.aggregate import Counts
+from burnish.algorithms.aggregate import LossCounts
 from burnish.algorithms.process_reward import outcome_loss, process_rewards
 from burnish.algorithms.tally import Metrics
 from burnish.config.fsdp import FSDPConfig
@@ -114,7 +114,7 @@ class ProcessRewardWorker(TrainedModelWorker):
 
     def objective(self, mini: DataProto) -> "OutcomeObjective":
         """What is minimised on a mini-batch."""
-        counts = Counts.of(mini.batch["response_mask"])
+        counts = LossCounts.of(mini.batch["response_mask"])
         return OutcomeObjective(self.model.forward, self.config.process_reward.beta, counts)
 
     @property
@@ -131,7 +131,7 @@ class OutcomeObjective:
 
     forward: Forward
     beta: float
-    counts: Counts  # of the mini-batch
+    counts: LossCounts  # of the mini-batch
 
     def __call__(self, micro: DataProto) -> tuple[Tensor, Metrics]:
         batch = micro.batch

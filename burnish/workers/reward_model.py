@@ -16,7 +16,7 @@ from burnish.engine.offload import HostModule
 from burnish.engine.trainable import frozen, infer_rows
 from burnish.models.loading import load_reward_model, naming
 from burnish.protocol import DataProto
-from burnish.workers.conversations import MODEL, Conversations, padded
+from burnish.workers.conversations import MODEL, ConversationReader, padded
 from burnish.workers.model_worker import ModelWorker
 
 
@@ -26,7 +26,7 @@ class RewardModelWorker(ModelWorker):
     @register(dispatch_mode=Dispatch.TOGETHER)
     def init_model(self) -> None:
         model = self.config.reward_model.model
-        self.conversations = Conversations(self.config)
+        self.conversations = ConversationReader(self.config)
         self.together = self.mesh(model.fsdp_config)
         with naming(f"{MODEL}.path"):
             module = self.load(partial(load_reward_model, model.path, model), self.together)

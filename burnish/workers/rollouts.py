@@ -7,10 +7,11 @@ other processes. It runs the trajectories (agents/runner.py), scores them (rewar
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from burnish.agents.output import AgentLoopOutput
-from burnish.agents.runner import Score, Trajectory, TrajectoryRunner
+from burnish.agents.runner import RolloutCall, Score, Trajectory, TrajectoryRunner
 from burnish.config import PPOConfig
 from burnish.protocol import DataProto
 from burnish.rewards.contract import ScoreResult
@@ -19,6 +20,21 @@ from burnish.rewards.scoring import Scoring
 from burnish.rollout.base import RolloutEngine, Sampling
 from burnish.workers.rollout_metrics import engine_metrics, retrieval_metrics
 from burnish.workers.trajectories import to_batch
+
+
+@dataclass(frozen=True)
+class RoundSettings:
+    """How one round of trajectories is generated.
+
+    number      by which it is finished
+    namespace   keeps the noise of training and validation apart
+    score       score each trajectory as it finishes, with the configured function; otherwise the results are None
+    """
+
+    number: int
+    sampling: Sampling
+    namespace: str
+    score: bool
 
 
 class Rollouts:
@@ -40,29 +56,15 @@ class Rollouts:
         seconds = self.config.actor_rollout_ref.rollout.timeout
         return None if seconds is None else seconds * (1 + self.config.staleness)
 
-    def begin(
-        self,
-        rows: Sequence[dict[str, Any]],
-        number: int,
-        sampling: Sampling,
-        namespace: str,
-        score: bool,
-        total: int | None = None,
-    ) -> None:
-        """Begin one trajectory per row, under a number.
+    def begin(self, rows: Sequence[dict[str, Any]], settings: RoundSettings, total: int | None = None) -> None:
+        """Begin one trajectory per row.
 
-        namespace   keeps the noise of training and validation apart
-        score       score each trajectory as it finishes, with the configured function; otherwise the results are None
-        total       rows of the whole batch, where this is a part of it: what a ratio of failures is a ratio of
+        total   rows of the whole batch, where this is a part of it: what a ratio of failures is a ratio of
         """
-        self._begun[number] = self.runner.begin(
-            rows,
-            sampling,
-            namespace=namespace,
-            seed=self.config.trainer.seed,
-            score=self._scorer(total or len(rows)) if score else None,
-            deadline_s=self.deadline_s,
-        )
+        score = self._scorer(total or len(rows)) if settings.score else None
+        seed = self.config.trainer.seed
+        call = RolloutCall(settings.sampling, settings.namespace, seed, score, self.deadline_s)
+        self._begun[settings.number] = self.runner.begin(rows, call)
 
     def finish(self, number: int) -> DataProto | None:
         """Wait for what was begun under this number; None where nothing was.

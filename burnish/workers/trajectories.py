@@ -27,7 +27,7 @@ import torch.nn.functional as F
 
 from burnish.agents.runner import Trajectory
 from burnish.controller import DispatchPair
-from burnish.controller.dispatch import Call, Split, as_list, joined_rows, same_to_all
+from burnish.controller.dispatch import CallSplit, WorkerCall, as_list, joined_rows, same_to_all
 from burnish.data.files import Row
 from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import NEW_PROMPTS, TURN_REWARDS, proposed_by
@@ -77,7 +77,7 @@ def joined(batches: Sequence[DataProto]) -> DataProto:
     return DataProto.concat(whole)
 
 
-def groups_to_each(world_size: int, /, rows: Sequence[Row], *args: Any, **kwargs: Any) -> Split:
+def groups_to_each(world_size: int, /, rows: Sequence[Row], *args: Any, **kwargs: Any) -> CallSplit:
     """`rows` is cut where no uid has rows on both sides; the parts have about as many prompts, in their order.
 
     Other arguments go to all as they are, and with them `total`, the rows of all parts. With fewer prompts than
@@ -91,10 +91,10 @@ def groups_to_each(world_size: int, /, rows: Sequence[Row], *args: Any, **kwargs
     edges = [0, *(cuts[len(cuts) * part // count - 1] for part in range(1, count)), len(uids)]
     rest = {**kwargs, "total": len(uids)}
     parts = [rows[start:stop] for start, stop in itertools.pairwise(edges)]
-    return Split([Call((part, *args), dict(rest)) for part in parts], rows=len(uids))
+    return CallSplit([WorkerCall((part, *args), dict(rest)) for part in parts], rows=len(uids))
 
 
-def join_begun(split: Split, outputs: list[Any]) -> DataProto | None:
+def join_begun(split: CallSplit, outputs: list[Any]) -> DataProto | None:
     """The batches that workers had begun, as one; a worker that was given no rows has none."""
     there = [output for output in outputs if output is not None]
     complete = all(isinstance(output, DataProto) and output.batch is not None for output in there)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from burnish.algorithms.advantages.inputs import AdvantageInputs
-from burnish.algorithms.aggregate import Counts
+from burnish.algorithms.aggregate import LossCounts
 from burnish.algorithms.losses.inputs import PolicyLossInputs, ValueLossInputs
 from burnish.algorithms.tally import Metrics, merge
 from burnish.config.actor import ActorConfig
@@ -75,7 +75,7 @@ def policy_batch() -> Callable[..., PolicyLossInputs]:
             advantages=normal(),
             response_mask=mask,
             config=ActorConfig(**{"clip_ratio_low": 0.2, "clip_ratio_high": 0.2, **config}),
-            counts=Counts.of(mask),
+            counts=LossCounts.of(mask),
             max_response_length=11,
             rollout_is_weights=normal().exp(),
             entropy=normal().exp(),
@@ -95,19 +95,19 @@ def value_batch() -> Callable[..., ValueLossInputs]:
         mask = (torch.rand(rows, width, generator=random) < 0.7).long()
         vpreds, values, returns = torch.randn(3, rows, width, generator=random, dtype=dtype)
         config = {"loss_agg_mode": "token-mean", **config}
-        return ValueLossInputs(vpreds, values, returns, mask, CriticConfig(**config), Counts.of(mask), 11)
+        return ValueLossInputs(vpreds, values, returns, mask, CriticConfig(**config), LossCounts.of(mask), 11)
 
     return make
 
 
 @pytest.fixture(scope="session")
-def counts_of() -> Callable[..., Counts]:
+def counts_of() -> Callable[..., LossCounts]:
     """The counts a recorded case was given, or those of its mask."""
 
-    def counts(given: dict[str, Any], mask: torch.Tensor) -> Counts:
-        here = Counts.of(mask)
+    def counts(given: dict[str, Any], mask: torch.Tensor) -> LossCounts:
+        here = LossCounts.of(mask)
         tokens, sequences = given.get("batch_num_tokens"), given.get("global_batch_size")
-        return Counts(tokens or here.tokens, sequences or here.sequences)
+        return LossCounts(tokens or here.tokens, sequences or here.sequences)
 
     return counts
 

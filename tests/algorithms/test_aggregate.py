@@ -1,4 +1,4 @@
-"""Aggregation: the recorded figures, and that no cut of a mini-batch changes loss or gradient."""
+"""Aggregation: the recorded results, and that no cut of a mini-batch changes loss or gradient."""
 
 import inspect
 import json
@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from burnish.algorithms.aggregate import Counts, aggregate
+from burnish.algorithms.aggregate import LossCounts, aggregate
 from burnish.config.actor import AGGREGATIONS
 from burnish.errors import ConfigError
 
@@ -50,29 +50,24 @@ def test_what_the_reference_refuses_cannot_be_asked_for_or_is_refused_here():
 
 
 @MODES
-def test_nothing_to_train_on_is_loss_zero(mode):
-    losses = torch.full((2, 3), float("nan"), requires_grad=True)
-    mask = torch.zeros(2, 3)
-    loss = aggregate(losses, mask, mode, Counts.of(mask), 3)
-    loss.backward()
-    assert loss.item() == 0 and not losses.grad.any()
-
-
-@MODES
-def test_nan_outside_the_mask_does_not_leak(mode):
+def test_what_is_outside_the_mask_does_not_leak(mode):
     losses = torch.tensor([[1.0, float("nan")], [2.0, 3.0]], requires_grad=True)
     mask = torch.tensor([[1, 0], [1, 1]])
-    loss = aggregate(losses, mask, mode, Counts.of(mask), 4)
-    clean = aggregate(losses.detach().nan_to_num(), mask, mode, Counts.of(mask), 4)
+    loss = aggregate(losses, mask, mode, LossCounts.of(mask), 4)
+    clean = aggregate(losses.detach().nan_to_num(), mask, mode, LossCounts.of(mask), 4)
     loss.backward()
     assert loss.item() == clean.item() and losses.grad[0, 1] == 0
+    losses.grad, nothing = None, torch.zeros(2, 2)
+    loss = aggregate(losses, nothing, mode, LossCounts.of(nothing), 3)
+    loss.backward()
+    assert loss.item() == 0 and not losses.grad.any(), "nothing to train on is loss 0"
 
 
 @MODES
 def test_padding_to_a_wider_tensor_changes_nothing(mode):
     losses, mask = torch.arange(1.0, 7.0).view(2, 3), torch.tensor([[1, 1, 1], [1, 0, 0]])
     wider = [torch.nn.functional.pad(tensor, (0, 4)) for tensor in (losses, mask)]
-    assert aggregate(losses, mask, mode, Counts.of(mask), 5) == aggregate(*wider, mode, Counts.of(wider[1]), 5)
+    assert aggregate(losses, mask, mode, LossCounts.of(mask), 5) == aggregate(*wider, mode, LossCounts.of(wider[1]), 5)
 
 
 @MODES
@@ -83,21 +78,19 @@ def test_any_cut_into_micro_batches_gives_the_same_loss_and_gradient(mode, seed,
     losses = torch.randn(8, 5, generator=random)
     mask = torch.rand(8, 5, generator=random) < 0.6
     whole = losses.clone().requires_grad_()
-    total = aggregate(whole, mask, mode, Counts.of(mask), 9)
+    total = aggregate(whole, mask, mode, LossCounts.of(mask), 9)
     total.backward()
 
     pieces = losses.clone().requires_grad_()
     parts = [torch.tensor([row for row in range(8) if cuts[row] == part], dtype=torch.long) for part in range(3)]
-    summed = sum(aggregate(pieces[rows], mask[rows], mode, Counts.of(mask), 9) for rows in parts)
+    summed = sum(aggregate(pieces[rows], mask[rows], mode, LossCounts.of(mask), 9) for rows in parts)
     summed.backward()
     torch.testing.assert_close(summed, total)
     torch.testing.assert_close(pieces.grad, whole.grad)
 
 
-def test_counts_leave_out_rows_without_policy_tokens():
-    assert Counts.of(torch.tensor([[1, 0, 1], [0, 0, 0], [0, 1, 0]])) == Counts(tokens=3, sequences=2)
-
-
-def test_unknown_mode_lists_the_known_ones():
+def test_counts_and_unknown_modes():
+    mask = torch.tensor([[1, 0, 1], [0, 0, 0], [0, 1, 0]])
+    assert LossCounts.of(mask) == LossCounts(tokens=3, sequences=2), "rows without policy tokens do not count"
     with pytest.raises(ConfigError, match=r"loss_agg_mode=mean is unknown: there is token-mean, .*-norm"):
-        aggregate(torch.ones(1, 1), torch.ones(1, 1), "mean", Counts(1, 1), 1)
+        aggregate(torch.ones(1, 1), torch.ones(1, 1), "mean", LossCounts(1, 1), 1)

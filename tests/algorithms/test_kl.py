@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from burnish.algorithms.kl import AdaptiveKL, FixedKL, apply_kl_penalty, kl_controller, kl_penalty
+from burnish.algorithms.kl import KLController, apply_kl_penalty, kl_controller, kl_penalty
 from burnish.config.actor import KL_KINDS
 from burnish.config.algorithm import KLControlConfig
 from burnish.errors import CheckpointError, ConfigError
@@ -70,7 +70,7 @@ def test_refused_and_unknown_kinds_name_what_to_use():
 def test_reward_golden(case, assert_close):
     scores, old, reference = (torch.tensor(values) for values in case["inputs"].values())
     rewards, _ = apply_kl_penalty(
-        scores, old, reference, torch.ones_like(scores), "kl", FixedKL(case["params"]["kl_ratio"])
+        scores, old, reference, torch.ones_like(scores), "kl", KLController(case["params"]["kl_ratio"])
     )
     assert_close(rewards, case["expected"]["token_level_rewards"])
 
@@ -80,9 +80,9 @@ def test_reward_does_not_read_observation_tokens(kind, junk):
     random = torch.Generator().manual_seed(0)
     scores, old, reference = torch.randn(3, 4, 6, generator=random)
     mask = torch.rand(4, 6, generator=random) < 0.6
-    clean, clean_metrics = apply_kl_penalty(scores, old, reference, mask, kind, FixedKL(0.1))
+    clean, clean_metrics = apply_kl_penalty(scores, old, reference, mask, kind, KLController(0.1))
     dirty = (tensor.masked_fill(~mask, junk) for tensor in (scores, old, reference))
-    rewards, metrics = apply_kl_penalty(*dirty, mask, kind, FixedKL(0.1))
+    rewards, metrics = apply_kl_penalty(*dirty, mask, kind, KLController(0.1))
     assert torch.equal(rewards, clean) and metrics == clean_metrics
     assert not rewards[~mask].any()
 
@@ -90,7 +90,7 @@ def test_reward_does_not_read_observation_tokens(kind, junk):
 def test_reward_metrics_and_the_step_of_the_controller():
     mask = torch.tensor([[1, 1, 0], [1, 0, 0], [0, 0, 0]])  # the last row has no policy tokens: it is no sample
     old, reference = torch.tensor([[0.0, -1.0, 9.0], [-2.0, 9.0, 9.0], [9.0, 9.0, 9.0]]), torch.full((3, 3), -3.0)
-    controller = AdaptiveKL(0.5, target=1.0, horizon=4)
+    controller = KLController(0.5, target=1.0, horizon=4)
     rewards, metrics = apply_kl_penalty(torch.zeros(3, 3), old, reference, mask, "kl", controller)
     assert rewards.tolist() == [[-1.5, -1.0, 0.0], [-0.5, 0.0, 0.0], [0.0, 0.0, 0.0]]
     assert metrics == {"actor/reward_kl_penalty": 1.75, "actor/reward_kl_penalty_coeff": 0.5}  # (2.5 + 1) / 2
@@ -110,14 +110,14 @@ def test_controller_golden(case, assert_close):
         controller.update(kl, n_steps)
     values.append(controller.value)
     wanted = case["expected"]["values"]
-    factors = [max(after / before, AdaptiveKL.MIN_FACTOR) for before, after in pairwise(wanted)]  # theirs go below 0
+    factors = [max(after / before, KLController.MIN_FACTOR) for before, after in pairwise(wanted)]  # theirs go below 0
     assert_close([after / before for before, after in pairwise(values)], factors)
     assert_close(values, [*accumulate(factors, operator.mul, initial=wanted[0])])
     assert min(values) > 0
 
 
 def test_one_step_divides_the_coefficient_by_ten_at_most():
-    controller = AdaptiveKL(0.1, target=0.1, horizon=100)
+    controller = KLController(0.1, target=0.1, horizon=100)
     controller.update(0.0, n_steps=10_000)
     assert controller.value == pytest.approx(0.01)
     controller.update(5.0, n_steps=500)
@@ -125,22 +125,22 @@ def test_one_step_divides_the_coefficient_by_ten_at_most():
 
 
 def test_the_adaptive_coefficient_survives_a_checkpoint():
-    controller = AdaptiveKL(0.1, target=0.1, horizon=100)
+    controller = KLController(0.1, target=0.1, horizon=100)
     controller.update(0.05, n_steps=64)
     state = json.loads(json.dumps(controller.state_dict()))  # checkpoints hold it as JSON
-    resumed = AdaptiveKL(0.1, target=0.1, horizon=100)
+    resumed = KLController(0.1, target=0.1, horizon=100)
     resumed.load_state_dict(state)
     assert resumed.value == controller.value != 0.1
 
 
 def test_switching_the_controller_on_resume_starts_from_the_configuration():
-    adaptive, fixed = AdaptiveKL(0.3, target=0.1, horizon=100), FixedKL(0.2)
+    adaptive, fixed = KLController(0.3, target=0.1, horizon=100), KLController(0.2)
     adaptive.load_state_dict(fixed.state_dict())
-    fixed.load_state_dict(AdaptiveKL(0.7, target=0.1, horizon=100).state_dict())
+    fixed.load_state_dict(KLController(0.7, target=0.1, horizon=100).state_dict())
     assert (adaptive.value, fixed.value) == (0.3, 0.2)
 
 
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
 def test_a_broken_coefficient_in_a_checkpoint_is_refused(value):
     with pytest.raises(CheckpointError, match=f"coefficient is {value}, not a number of at least 0"):
-        AdaptiveKL(0.1, target=0.1, horizon=100).load_state_dict({"kl_coef": value})
+        KLController(0.1, target=0.1, horizon=100).load_state_dict({"kl_coef": value})

@@ -1,4 +1,4 @@
-"""The value loss and the terms beside the policy loss: recorded figures, any cut, holes in the mask."""
+"""The value loss, and entropy and KL terms of the policy loss: recorded results, any cut, holes in the mask."""
 
 import dataclasses
 import json
@@ -9,12 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from burnish.algorithms.aggregate import Counts
+from burnish.algorithms.aggregate import LossCounts
 from burnish.algorithms.losses.inputs import PolicyLossInputs, ValueLossInputs
 from burnish.algorithms.losses.regularise import entropy_and_kl
 from burnish.algorithms.losses.value import value_loss
 from burnish.algorithms.losses.vanilla import vanilla
-from burnish.algorithms.tally import Mean, Sum, merge
+from burnish.algorithms.tally import merge
 from burnish.config.actor import AGGREGATIONS, KL_KINDS, ActorConfig
 from burnish.config.critic import CriticConfig
 from burnish.engine.forward import OUTPUTS
@@ -27,12 +27,9 @@ ENTROPY = [
     for case in json.loads((GOLDEN / "entropy_loss.json").read_text())
     if case["params"]["function"] == "entropy_loss"
 ]
+assert (len(VALUE), len(ENTROPY)) == (25, 10)
 MODES = pytest.mark.parametrize("mode", AGGREGATIONS)
 EVERY_KIND = pytest.mark.parametrize("kind", [*KL_KINDS, *(kind + "+" for kind in KL_KINDS)])
-
-
-def test_the_recorded_figures_are_complete():
-    assert (len(VALUE), len(ENTROPY)) == (25, 10)
 
 
 @pytest.mark.parametrize("case", VALUE, ids=lambda case: case["name"])
@@ -60,13 +57,12 @@ def test_entropy_term_golden(case, policy_batch, assert_close):
     config = ActorConfig(
         clip_ratio_low=0.2, clip_ratio_high=0.2, entropy_coeff=0.5, loss_agg_mode=case["params"]["loss_agg_mode"]
     )
-    inputs = PolicyLossInputs(zero, zero, zero, mask, config, Counts.of(mask), mask.shape[1], entropy=entropy)
+    inputs = PolicyLossInputs(zero, zero, zero, mask, config, LossCounts.of(mask), mask.shape[1], entropy=entropy)
     loss, metrics = entropy_and_kl(inputs)
     loss.backward()
     assert_close(merge([metrics])["actor/entropy_loss"], case["expected"]["entropy_loss"])
-    assert_close(
-        logits.grad / -config.entropy_coeff, case["expected"]["grad_logits"]
-    )  # a bonus: entropy lowers the loss
+    slope = logits.grad / -config.entropy_coeff  # a bonus: entropy lowers the loss
+    assert_close(slope, case["expected"]["grad_logits"])
 
 
 def everything(inputs):
@@ -139,18 +135,12 @@ def test_coefficients_weigh_their_terms(policy_batch):
     assert loss.item() == pytest.approx(want)
 
 
-def test_terms_that_are_off_are_not_there(policy_batch):
-    inputs = dataclasses.replace(policy_batch(), entropy=None, ref_log_prob=None)
+@pytest.mark.parametrize("missing", [{}, {"entropy": None, "ref_log_prob": None}])
+def test_terms_that_are_off_are_not_there(policy_batch, missing):
+    inputs = dataclasses.replace(policy_batch(), **missing)
     loss, metrics = everything(inputs)
     assert loss.item() == vanilla(inputs)[0].item()
     assert set(metrics) == {"actor/pg_loss", "actor/pg_clipfrac", "actor/pg_clipfrac_lower", "actor/ppo_kl"}
-
-
-def test_an_entropy_without_a_coefficient_does_not_move_the_policy(policy_batch):
-    inputs = policy_batch()
-    assert inputs.entropy is not None
-    loss, metrics = everything(inputs)
-    assert "actor/entropy_loss" not in metrics and loss.item() == vanilla(inputs)[0].item()
 
 
 @pytest.mark.parametrize(
@@ -165,16 +155,8 @@ def test_a_missing_tensor_is_named(policy_batch, config, field, message):
         everything(dataclasses.replace(policy_batch(**config), **{field: None}))
 
 
-def test_a_normalising_length_of_its_own_replaces_the_maximum(policy_batch):
+def test_loss_scale_factor_replaces_the_maximum_length(policy_batch):
     mode = "seq-mean-token-sum-norm"
     by_length, _ = vanilla(policy_batch(loss_agg_mode=mode))  # max_response_length is 11
     by_factor, _ = vanilla(policy_batch(loss_agg_mode=mode, loss_scale_factor=22))
     assert by_factor.item() == pytest.approx(by_length.item() / 2)
-
-
-def test_merging_weighs_means_and_adds_sums():
-    one = {"loss": Sum(torch.tensor(0.25)), "share": Mean(torch.tensor(3.0), torch.tensor(4))}
-    two = {"loss": Sum(torch.tensor(0.5)), "share": Mean(torch.tensor(0.0), torch.tensor(2))}
-    assert merge([one, two]) == {"loss": 0.75, "share": 0.5}
-    assert merge([{"share": Mean(torch.tensor(0.0), torch.tensor(0))}]) == {"share": 0.0}
-    assert merge([]) == {}

@@ -1,4 +1,4 @@
-"""Step metrics: the recorded figures, configured maxima, and what happens when there is nothing to count."""
+"""Step metrics: the recorded results, configured maxima, and what happens when there is nothing to count."""
 
 import json
 from pathlib import Path
@@ -55,28 +55,23 @@ def test_clip_ratios_compare_with_the_configured_maximum():
     assert (with_room["prompt_length/clip_ratio"], with_room["response_length/clip_ratio"]) == (0.0, 0.0)
 
 
-def test_accuracy_is_the_reward_functions_own_where_it_gives_one():
-    got = data_metrics(small_batch(), max_prompt_length=2, max_response_length=3, accuracy=[True, False])
-    assert (got["accuracy"], got["reward/mean"]) == (0.5, 3.0)
+LIMITS = {"max_prompt_length": 2, "max_response_length": 3}
 
 
-def test_accuracy_is_of_the_samples_that_have_one():
-    got = data_metrics(small_batch(), max_prompt_length=2, max_response_length=3, accuracy=[float("nan"), 1])
-    assert got["accuracy"] == 1
+@pytest.mark.parametrize(("given", "expected"), [([True, False], 0.5), ([float("nan"), 1], 1), (None, None)])
+def test_accuracy_is_the_reward_functions_own_where_it_gives_one(given, expected):
+    """Of the samples that have one; it is not invented from scores other than 0 and 1, here 3."""
+    got = data_metrics(small_batch(), accuracy=given, **LIMITS)
+    assert got.get("accuracy") == expected and got["reward/mean"] == 3.0
 
 
 def test_accuracy_is_over_the_responses_that_scores_are_over():
     attention = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])  # the second was aborted
     mask = attention[:, 2:]
     batch = small_batch(attention_mask=attention, response_mask=mask, token_level_scores=mask / 3)
-    limits = {"max_prompt_length": 2, "max_response_length": 3}
-    assert data_metrics(batch, **limits)["accuracy"] == 1
-    got = data_metrics(batch, accuracy=[True, False], **limits)
+    assert data_metrics(batch, **LIMITS)["accuracy"] == 1
+    got = data_metrics(batch, accuracy=[True, False], **LIMITS)
     assert (got["accuracy"], got["reward/mean"]) == (1, 1)
-
-
-def test_accuracy_is_not_invented_from_scores_that_are_not_right_or_wrong():
-    assert "accuracy" not in data_metrics(small_batch(), max_prompt_length=2, max_response_length=3)  # scores of 3
 
 
 def test_observation_tokens_change_nothing(junk):
@@ -94,15 +89,14 @@ def test_a_batch_of_aborted_responses_reports_only_what_it_has():
     nothing = torch.zeros(2, 3)
     attention = torch.tensor([[1, 1, 0, 0, 0], [0, 1, 0, 0, 0]])
     batch = small_batch(response_mask=nothing, token_level_scores=nothing, attention_mask=attention, values=nothing)
-    got = data_metrics(batch, max_prompt_length=2, max_response_length=3)
+    got = data_metrics(batch, **LIMITS)
     assert got["response/aborted_ratio"] == 1.0 and got["response_length/max"] == 0.0
     assert not [name for name in got if name.startswith(("critic/", "reward/", "accuracy"))]
 
 
 def test_a_tensordict_is_a_batch():
-    limits = {"max_prompt_length": 2, "max_response_length": 3}
     for batch in (small_batch(), small_batch(values=torch.zeros(2, 3))):
-        assert data_metrics(TensorDict(batch, batch_size=2), **limits) == data_metrics(batch, **limits)
+        assert data_metrics(TensorDict(batch, batch_size=2), **LIMITS) == data_metrics(batch, **LIMITS)
 
 
 @cases("compute_timing_metrics")
@@ -117,8 +111,11 @@ def test_timing_golden(case, assert_close):
     assert_close(got, case["expected"]["metrics"])
 
 
-def test_time_per_token_needs_tokens():
+def test_stages_over_all_tokens_have_a_time_per_token():
     assert timing_metrics({"gen": 1.0}, total_tokens=5, response_tokens=0) == {"timing_s/gen": 1.0}
+    stages = dict.fromkeys(("old_log_prob", "process_reward", "update_actor"), 1.0)
+    got = timing_metrics({**stages, "reward": 1.0}, total_tokens=10, response_tokens=5)
+    assert {name for name in got if "per_token" in name} == {f"timing_per_token_ms/{stage}" for stage in stages}
 
 
 @cases("compute_throughput_metrics")
@@ -144,16 +141,6 @@ def test_reduce_goes_by_the_last_word():
     names = ("training/rollout_probs_diff_max", "num_turns/min", "max/loss", "min_p", "minmax_diff")
     assert list(reduce_metrics(dict.fromkeys(names, values)).values()) == [4.0, 1.0, 2.5, 2.5, 2.5]
     assert reduce_metrics({"actor/lr": 0.5}) == {"actor/lr": 0.5}
-
-
-def test_the_largest_deviation_is_a_largest_and_a_mask_called_max_is_not():
-    values, name = [1.0, 4.0], "rollout_corr/rollout_rs_seq_max_k3"
     endings = ("seq_max_deviation", "max", "min", "mean", "seq_fraction_high")
-    reduced = reduce_metrics({f"{name}_{ending}": values for ending in endings})
-    assert list(reduced.values()) == [4.0, 4.0, 1.0, 2.5, 2.5]
-
-
-def test_every_stage_over_all_tokens_has_a_time_per_token():
-    stages = dict.fromkeys(("old_log_prob", "process_reward", "update_actor"), 1.0)
-    got = timing_metrics({**stages, "reward": 1.0}, total_tokens=10, response_tokens=5)
-    assert {name for name in got if "per_token" in name} == {f"timing_per_token_ms/{stage}" for stage in stages}
+    reduced = reduce_metrics({f"rollout_corr/rollout_rs_seq_max_k3_{ending}": values for ending in endings})
+    assert list(reduced.values()) == [4.0, 4.0, 1.0, 2.5, 2.5], "a mask called max is no maximum"

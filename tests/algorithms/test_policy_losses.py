@@ -1,4 +1,4 @@
-"""Every policy loss of the table: recorded figures, any cut, holes in the mask, skipped rows, far ratios, keys."""
+"""Every policy loss of the table: recorded results, any cut, holes in the mask, skipped rows, far ratios, keys."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burnish.algorithms import losses
-from burnish.algorithms.aggregate import Counts
+from burnish.algorithms.aggregate import LossCounts
 from burnish.algorithms.losses.covariance import covariance
 from burnish.algorithms.losses.inputs import PolicyLossInputs
 from burnish.algorithms.tally import merge
@@ -49,7 +49,7 @@ def batch(policy_batch):
         mask = inputs.response_mask.clone()
         mask[list(empty)] = 0
         log_prob = inputs.old_log_prob + stretch * (inputs.log_prob - inputs.old_log_prob)
-        inputs = dataclasses.replace(inputs, response_mask=mask, counts=Counts.of(mask), log_prob=log_prob)
+        inputs = dataclasses.replace(inputs, response_mask=mask, counts=LossCounts.of(mask), log_prob=log_prob)
         return with_choice(name, inputs)
 
     return make
@@ -76,12 +76,12 @@ def recorded(case, counts_of):
     )
     counts, devices = counts_of(around, mask), around.get("dp_size", 1)  # the reference undoes averaging over devices
     if name == "geo_mean":  # the reference counts rows without tokens, and neither the mini-batch nor devices
-        counts, devices = Counts(counts.tokens, len(mask)), 1
+        counts, devices = LossCounts(counts.tokens, len(mask)), 1
     inputs = PolicyLossInputs(**tensors, config=config, counts=counts, max_response_length=mask.shape[1])
     return name, with_choice(name, inputs, params.get("torch_seed", 0)), devices
 
 
-def test_every_loss_has_recorded_figures():
+def test_every_loss_has_recorded_cases():
     assert {case["params"].get("loss", "reinforce") for case in CASES} == set(NAMES)
     assert (len(CASES), len(RECORDED)) == (324, 338)
 
@@ -248,15 +248,6 @@ def test_importance_weights_multiply_the_loss(name, batch, gradient):
 
 
 @EVERY
-def test_a_batch_without_policy_tokens_has_loss_zero(name, batch, gradient):
-    inputs = batch(name, empty=ROWS)
-    assert inputs.chosen is None or not inputs.chosen.any()
-    loss, metrics, slope = gradient(losses.policy_loss(name), inputs, "log_prob")
-    assert loss == 0 and not slope.any()
-    assert set(merge([metrics]).values()) == {0.0}
-
-
-@EVERY
 def test_the_aggregation_is_the_configured_one_unless_the_loss_has_its_own(name, batch):
     found = {losses.policy_loss(name)(batch(name, loss_agg_mode=mode))[0].item() for mode in AGGREGATIONS}
     assert len(found) == (1 if name in OWN_AGGREGATION else len(AGGREGATIONS))
@@ -264,7 +255,7 @@ def test_the_aggregation_is_the_configured_one_unless_the_loss_has_its_own(name,
 
 @EVERY
 @pytest.mark.parametrize("key", [key for key in USED_BY_LOSS if key != "clip_ratio"])  # which finalise resolves
-def test_a_loss_reads_the_keys_it_is_said_to(name, key, batch):
+def test_a_loss_reads_its_declared_keys(name, key, batch):
     def result(value):
         section, _, own = key.rpartition(".")
         config = {section: of_tokens(**{own: value})} if section else {key: value}
@@ -296,13 +287,17 @@ def test_gspo_is_the_papers_loss_where_a_response_has_one_advantage(batch, gradi
 
 
 @EVERY
-def test_a_row_without_policy_tokens_does_not_count(name, batch, take):
+def test_rows_without_policy_tokens_do_not_count(name, batch, take, gradient):
     inputs = batch(name, empty=[0, 4])
     kept = take(inputs, [1, 2, 3, 5])
-    loss, metrics = losses.policy_loss(name)(dataclasses.replace(kept, counts=Counts.of(kept.response_mask)))
+    loss, metrics = losses.policy_loss(name)(dataclasses.replace(kept, counts=LossCounts.of(kept.response_mask)))
     with_empty, metrics_with_empty = losses.policy_loss(name)(inputs)
     torch.testing.assert_close(with_empty, loss)
     assert merge([metrics_with_empty]) == pytest.approx(merge([metrics]))
+    nothing = batch(name, empty=ROWS)
+    assert nothing.chosen is None or not nothing.chosen.any()
+    loss, metrics, slope = gradient(losses.policy_loss(name), nothing, "log_prob")
+    assert loss == 0 and not slope.any() and set(merge([metrics]).values()) == {0.0}
 
 
 def test_a_token_of_weight_zero_is_not_in_the_geometric_mean(batch, gradient):
@@ -321,7 +316,7 @@ def test_a_token_of_weight_zero_is_not_in_the_geometric_mean(batch, gradient):
     assert not slope[rejected].any() and slope[inside & ~rejected].any()
 
 
-def test_the_figure_of_a_response_with_a_rejected_token(policy_batch):
+def test_geo_mean_of_a_response_with_a_rejected_token(policy_batch):
     inputs = policy_batch(dtype=torch.float64, clip_ratio_low=0.4, clip_ratio_high=0.4)
     rows = {
         "log_prob": [[-1.0, -1.2, -3.0]],
@@ -331,13 +326,13 @@ def test_the_figure_of_a_response_with_a_rejected_token(policy_batch):
     }
     tensors = {key: torch.tensor(values, dtype=torch.float64) for key, values in rows.items()}
     mask = torch.ones(1, 3).long()
-    inputs = dataclasses.replace(inputs, **tensors, response_mask=mask, counts=Counts.of(mask))
+    inputs = dataclasses.replace(inputs, **tensors, response_mask=mask, counts=LossCounts.of(mask))
     loss, _ = losses.policy_loss("geo_mean")(inputs)
     assert loss.item() == pytest.approx(-2.0)  # e^((0.1 - 0.1) / 2) · √(0.5 · 2) = 1
 
 
 @pytest.mark.parametrize(("bound", "outside"), [(8.1, 0), (7.9, 1)])
-def test_dppo_tells_apart_probabilities_close_to_one(bound, outside, policy_batch):
+def test_dppo_distinguishes_probabilities_close_to_one(bound, outside, policy_batch):
     """From p = ½ to 1 - 2e-8, which float32 rounds to 1: ½ log(½ / 1) + ½ log(½ / (2e-8 + 1e-8)) = 7.97."""
     inputs = policy_batch(clip_ratio_high=bound)
     near = {
@@ -358,7 +353,10 @@ def test_dppo_trusts_a_log_prob_that_rounding_left_above_zero(name, policy_batch
 
 
 @pytest.mark.parametrize("name", CHOOSING)
-def test_a_missing_choice_is_named(name, batch):
+def test_a_missing_choice_is_named_and_a_draw_goes_by_its_seed(name, batch):
+    inputs = batch(name, policy_loss=of_tokens(clip_cov_ratio=0.1))
+    drawn = {tuple(with_choice(name, inputs, seed).chosen.flatten().tolist()) for seed in range(5)}
+    assert (len(drawn) > 1) == (name == "clip_cov")
     with pytest.raises(BurnishError, match=rf"{name} needs its choice of tokens.*token_choice\('{name}'\)"):
         losses.policy_loss(name)(dataclasses.replace(batch(name), chosen=None))
 
@@ -376,12 +374,6 @@ def test_clip_cov_draws_from_unclipped_tokens_between_the_bounds(batch, seed, dr
     assert inputs.chosen.sum() == min(candidates.sum(), max(1, int(ratio * inputs.counts.tokens)))
     again = with_choice("clip_cov", inputs, draw)
     assert torch.equal(again.chosen, inputs.chosen)
-
-
-def test_clip_cov_draws_others_with_another_seed(batch):
-    inputs = batch("clip_cov", policy_loss=of_tokens(clip_cov_ratio=0.1))
-    drawn = {tuple(with_choice("clip_cov", inputs, seed).chosen.flatten().tolist()) for seed in range(5)}
-    assert len(drawn) > 1
 
 
 @given(seed=st.integers(0, 10**6), ratio=st.sampled_from([0.0, 0.1, 0.5, 1.0]))

@@ -1,4 +1,4 @@
-"""PRIME: figures by hand, a plain loop beside it, groups of one, equal rewards, and masks with holes."""
+"""PRIME: by hand, against a plain loop, groups of one, equal rewards. What all estimators share: test_advantages.py."""
 
 import dataclasses
 
@@ -103,37 +103,11 @@ def test_equal_rewards_give_exactly_zero(make_inputs, outcome, process, lengths,
     assert not prime(inputs)[0].any()
 
 
-def test_a_group_of_one_keeps_its_rewards(make_inputs):
+def test_a_group_of_one_keeps_its_rewards_and_a_sample_without_policy_tokens_counts_with_zero(make_inputs):
     inputs = make_inputs([[0, 0.75]], [[0.5, 0.25]], [[1, 1]], ["a"])
     assert prime(inputs)[0].tolist() == [[1.5, 1.0]]
-
-
-def test_a_sample_without_policy_tokens_counts_with_zero(make_inputs):
     inputs = make_inputs([[0, 1.0], [5, 5]], [[0.5, 0.25], [7, 7]], [[1, 1], [0, 0]], ["a", "a"])
     assert prime(inputs)[0].tolist() == [[1.75, 1.25], [0, 0]]
-
-
-def test_observation_tokens_change_nothing(random_inputs, junk):
-    inputs = random_inputs(2, gamma=0.9)
-    outside = ~inputs.response_mask
-    replaced = dataclasses.replace(
-        inputs,
-        token_level_rewards=inputs.token_level_rewards.masked_fill(outside, junk),
-        process_rewards=inputs.process_rewards.masked_fill(outside, junk),
-    )
-    before, after = prime(inputs)[0], prime(replaced)[0]
-    assert torch.equal(before, after)
-    assert not before[outside].any() and before[~outside].any()
-
-
-def test_observation_tokens_take_no_time(make_inputs):
-    """Cutting the holes out of the responses gives the same numbers on the policy's tokens."""
-    rewards, process = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(3))
-    apart = torch.tensor([0, 1, 4, 5, 7])
-    wide = [torch.zeros(3, 9).index_copy(1, apart, tensor) for tensor in (rewards, process, torch.ones(3, 5))]
-    tight = prime(make_inputs(rewards, process, torch.ones(3, 5), [1, 1, 1], gamma=0.7))[0]
-    holed = prime(make_inputs(*wide, [1, 1, 1], gamma=0.7))[0]
-    torch.testing.assert_close(holed[:, apart], tight)
 
 
 def test_missing_process_rewards_are_named(make_advantage_inputs):

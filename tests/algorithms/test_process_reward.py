@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from burnish.algorithms.aggregate import Counts
+from burnish.algorithms.aggregate import LossCounts
 from burnish.algorithms.process_reward import outcome_loss, process_rewards
 from burnish.algorithms.tally import merge
 
@@ -26,7 +26,9 @@ def make(seed=0):
 def evaluate(log_prob, start, mask, outcomes, counts=None):
     """Loss, metrics and ∂loss/∂log_prob of one micro-batch."""
     leaf = log_prob.clone().requires_grad_()
-    loss, metrics = outcome_loss(process_rewards(leaf, start, mask, BETA), outcomes, mask, counts or Counts.of(mask))
+    loss, metrics = outcome_loss(
+        process_rewards(leaf, start, mask, BETA), outcomes, mask, counts or LossCounts.of(mask)
+    )
     loss.backward()
     return loss.detach(), metrics, leaf.grad
 
@@ -62,7 +64,7 @@ def test_the_loss_is_the_plain_formula(seed):
 @settings(max_examples=30, deadline=None)
 def test_any_cut_gives_the_same_loss_gradient_and_metrics(seed, cut_of_row):
     batch = make(seed)
-    counts = Counts.of(batch[2])
+    counts = LossCounts.of(batch[2])
     loss, metrics, slope = evaluate(*batch)
     summed, parts, pieces = 0, [], torch.zeros_like(slope)
     for part in range(3):
@@ -90,8 +92,8 @@ def test_observation_tokens_change_nothing(replaced, junk):
 def test_rewards_with_junk_outside_the_mask_change_no_loss(junk):
     log_prob, start, mask, outcomes = make(5)
     rewards = process_rewards(log_prob, start, mask, BETA)
-    loss, metrics = outcome_loss(rewards, outcomes, mask, Counts.of(mask))
-    other_loss, other_metrics = outcome_loss(rewards.masked_fill(mask == 0, junk), outcomes, mask, Counts.of(mask))
+    loss, metrics = outcome_loss(rewards, outcomes, mask, LossCounts.of(mask))
+    other_loss, other_metrics = outcome_loss(rewards.masked_fill(mask == 0, junk), outcomes, mask, LossCounts.of(mask))
     assert loss.item() == other_loss.item() and merge([metrics]) == merge([other_metrics])
 
 

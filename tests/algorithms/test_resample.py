@@ -46,5 +46,5 @@ def test_a_batch_without_any_weight_stays_as_it_is():
 
 
 def test_an_unknown_method_is_named():
-    with pytest.raises(ConfigError, match=r"reweight_method=best is unknown: there is pow, max_min and max_random"):
+    with pytest.raises(ConfigError, match=r"reweight_method=best is unknown: choose pow, max_min or max_random"):
         resample(np.ones(2), PFPPOConfig(reweight_method="best"), np.random.default_rng(0))

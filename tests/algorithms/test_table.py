@@ -9,7 +9,7 @@ import torch
 from burnish.algorithms import advantages, losses
 from burnish.algorithms.advantages.grpo import grpo
 from burnish.algorithms.losses.vanilla import vanilla
-from burnish.algorithms.table import Entry, Table
+from burnish.algorithms.table import AlgorithmTable, Entry
 from burnish.config import Needs
 from burnish.config.key import keys_of
 from burnish.config.needs import OUTPUTS
@@ -145,7 +145,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_the_known():
 
 
 def test_a_taken_name_is_refused_and_a_reloaded_module_is_not():
-    table = Table(key="some.key", entries={"taken": Entry("burnish.x:taken")})
+    table = AlgorithmTable(key="some.key", entries={"taken": Entry("burnish.x:taken")})
 
     def mine(inputs):
         return inputs

@@ -1,4 +1,4 @@
-"""Metrics that add up: whichever way values are cut into parts, the whole has the same figures."""
+"""Metrics that add up: whichever way values are cut into parts, the whole has the same statistics."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from burnish.algorithms.tally import Mean, Sum, effective_share, largest, mean_over_tokens, merge, smallest, spread
+from burnish.algorithms.tally import (
+    effective_share,
+    largest,
+    mean_over_tokens,
+    merge,
+    part_of_mean,
+    part_of_sum,
+    smallest,
+    spread,
+)
 
 VALUES = st.lists(st.tuples(st.floats(-1e3, 1e3), st.booleans(), st.integers(0, 2)), min_size=1, max_size=12)
 
@@ -25,7 +34,7 @@ def tallies(values, mask):
 
 @given(rows=VALUES)
 @settings(max_examples=60, deadline=None)
-def test_any_cut_adds_up_to_the_figures_of_the_whole(rows):
+def test_any_cut_adds_up_to_the_statistics_of_the_whole(rows):
     values = torch.tensor([value for value, _, _ in rows], dtype=torch.float64)
     mask, part = torch.tensor([inside for _, inside, _ in rows]), torch.tensor([part for _, _, part in rows])
     whole = merge([tallies(values, mask)])
@@ -64,12 +73,10 @@ def test_what_stands_outside_the_mask_is_not_read():
     assert read["share"] == pytest.approx(36 / 40)
 
 
-def test_values_that_are_not_finite_are_told_and_not_taken_for_nothing():
+def test_values_that_are_not_finite_are_reported():
     values, mask = torch.tensor([torch.inf, -torch.inf]), torch.ones(2)
-    assert merge([{"max": largest(values, mask), "min": smallest(values, mask)}]) == {
-        "max": torch.inf,
-        "min": -torch.inf,
-    }
+    read = merge([{"max": largest(values, mask), "min": smallest(values, mask)}])
+    assert read == {"max": torch.inf, "min": -torch.inf}
     broken = merge([{"max": largest(values * 0, mask), "min": smallest(values * 0, mask)}])
     assert all(np.isnan(value) for value in broken.values())
 
@@ -99,6 +106,9 @@ def test_all_numbers_are_read_at_once():
 
 def test_counts_and_sums_are_read_as_they_are():
     large = 2**24 + 1  # float32 would lose the 1
-    got = merge([{"mean": Mean(torch.tensor(1.0), torch.tensor(large)), "sum": Sum(torch.tensor([0.1]))}])
+    mean = part_of_mean(torch.tensor(1.0), torch.tensor(large))
+    got = merge([{"mean": mean, "sum": part_of_sum(torch.tensor([0.1]))}])
     assert got == {"mean": 1 / large, "sum": float(torch.tensor(0.1))}
-    assert merge([{"mean": Mean(3.0, 2.0)}]) == {"mean": 1.5}
+    assert merge([{"mean": part_of_mean(3.0, 2.0)}]) == {"mean": 1.5} and merge([]) == {}
+    one, two = (part_of_mean(torch.tensor(total), torch.tensor(n)) for total, n in ((3.0, 4), (0.0, 2)))
+    assert merge([{"share": one}, {"share": two}]) == {"share": 0.5}, "means are weighted"

@@ -1,4 +1,4 @@
-"""The variance proxies: the recorded figures, the gradient they stand for, and what is not counted."""
+"""The variance proxies: the recorded results, the gradient they stand for, and what is not counted."""
 
 import json
 from pathlib import Path
@@ -14,6 +14,7 @@ CASES = [
     for case in json.loads((Path(__file__).parents[1] / "golden" / "data_metrics.json").read_text())
     if case["params"]["function"] == "compute_variance_proxy_metrics"
 ]
+assert len(CASES) == 9
 POWER, NOISE = "variance_proxy/proxy2_total_power", "variance_proxy/proxy3_pure_noise"
 
 
@@ -33,10 +34,6 @@ def random_batch(seed=0, rows=4, width=6, vocabulary=5):
         "rollout_is_weights": torch.rand(rows, width, generator=random) + 0.5,
         "response_mask": mask.long(),
     }
-
-
-def test_every_recorded_case_is_there():
-    assert len(CASES) == 9
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -80,10 +77,6 @@ def test_samples_without_a_policy_token_are_not_counted():
     longer = {name: torch.cat([values, values[:2]]) for name, values in batch.items()}
     longer["response_mask"][4:] = 0
     assert variance_proxy_metrics(longer, 0.1) == variance_proxy_metrics(batch, 0.1)
-
-
-def test_nothing_is_reported_of_no_tokens():
-    batch = random_batch()
     assert variance_proxy_metrics({**batch, "response_mask": torch.zeros(4, 6)}, 0.1) == {}
 
 

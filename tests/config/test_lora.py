@@ -27,7 +27,7 @@ def test_keys_of_an_adapter_that_is_not_there_are_told(finish):
     assert unused(notices) == [f"unused: {MODEL}.lora_alpha ({MODEL}.lora_rank is 0: all weights are trained)"]
 
 
-def test_an_adapter_to_go_on_from_has_its_own_settings(finish):
+def test_an_initial_adapter_has_its_own_settings(finish):
     _, notices = finish({f"{MODEL}.lora_adapter_path": "a", f"{MODEL}.lora_alpha": 3, f"{MODEL}.target_modules": "x"})
     assert unused(notices) == [
         f"unused: {MODEL}.lora_alpha, {MODEL}.target_modules ({MODEL}.lora_adapter_path has its own)"

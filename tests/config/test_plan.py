@@ -23,7 +23,7 @@ from burnish.config.plan import plan_activations
 from burnish.config.ppo import ACTOR_MODEL
 from burnish.engine import forward
 from burnish.models import llama
-from burnish.models.fused_training import FusedBackbone
+from burnish.models.backbones import FusedBackbone
 from burnish.models.tiny import write_tiny_model
 from burnish.ops import linear_log_probs
 from burnish.ops.varlen_attention import Sequences

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from burnish.controller.decorator import Execute, register
-from burnish.controller.dispatch import Call, Dispatch, DispatchPair, Split
+from burnish.controller.dispatch import CallSplit, Dispatch, DispatchPair, WorkerCall
 from burnish.controller.group import ClassWithInitArgs, WorkerGroup
 from burnish.controller.local import Finished, LocalPeer
 from burnish.controller.pool import ResourcePool
@@ -113,7 +113,7 @@ def make_group(group_class):
 
 
 def reversed_entries(world_size, /, entries):
-    return Split([Call((entry,), {}) for entry in reversed(entries)])
+    return CallSplit([WorkerCall((entry,), {}) for entry in reversed(entries)])
 
 
 def reversed_back(split, outputs):

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from burnish.controller.decorator import Execute, register, registered_methods
 from burnish.controller.dispatch import (
-    Call,
+    CallSplit,
     Dispatch,
     DispatchPair,
-    Split,
+    WorkerCall,
     as_list,
     find_dispatch,
     register_dispatch,
@@ -46,7 +46,7 @@ def test_workers_do_not_share_their_facts():
 
 def test_a_named_pair_of_ones_own():
     def to_last(world_size, /, *args, **kwargs):
-        return Split([Call((), {})] * (world_size - 1) + [Call(args, kwargs)])
+        return CallSplit([WorkerCall((), {})] * (world_size - 1) + [WorkerCall(args, kwargs)])
 
     pair = DispatchPair(to_last, as_list)
     register_dispatch("test_to_last", pair)

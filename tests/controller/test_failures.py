@@ -7,7 +7,7 @@ import pytest
 import torch.distributed
 
 from burnish.controller.failures import Weight, carry, restore
-from burnish.controller.worker import Place, failed
+from burnish.controller.worker import WorkerPlace, failed
 from burnish.errors import BurnishError, DataError, NotAvailable, WorkerDied, WorkerError
 
 
@@ -22,7 +22,7 @@ def through(error):
 
 
 def untyped(cause):
-    error = failed(object, "m", Place(), cause)
+    error = failed(object, "m", WorkerPlace(), cause)
     error.__cause__ = cause
     return error
 

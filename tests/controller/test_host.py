@@ -16,7 +16,7 @@ from burnish.controller.dispatch import Dispatch
 from burnish.controller.group import ClassWithInitArgs
 from burnish.controller.host import Host, Reply
 from burnish.controller.process import Address, Surroundings
-from burnish.controller.worker import Place, Worker, device_of
+from burnish.controller.worker import Worker, WorkerPlace, device_of
 from burnish.errors import WorkerError
 
 
@@ -59,7 +59,7 @@ class Busy(Worker):
 @pytest.fixture
 def host(tmp_path):
     host = Host(Surroundings(str(tmp_path)), Address(1, "127.0.0.1", "here", "node", str(tmp_path / "log"), 0))
-    host.make("busy", ClassWithInitArgs(Busy), Place())
+    host.make("busy", ClassWithInitArgs(Busy), WorkerPlace())
     return host
 
 
@@ -176,5 +176,5 @@ def test_a_result_that_cannot_be_sent_or_read_names_its_own_call(host):
 def test_a_place_and_its_worker_have_one_device(monkeypatch, seen, gpu, index):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
-    place = Place(6, 8, 2, 4, "cuda", gpu)
+    place = WorkerPlace(6, 8, 2, 4, "cuda", gpu)
     assert device_of(place) == torch.device("cuda", index) == ClassWithInitArgs(Busy).make(place).device

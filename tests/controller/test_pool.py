@@ -3,14 +3,18 @@
 import pytest
 
 from burnish.controller.pool import ResourcePool, ResourcePoolManager, Role
-from burnish.controller.worker import Place
+from burnish.controller.worker import WorkerPlace
 from burnish.errors import ConfigError
 
 
 def test_places_count_ranks_over_nodes():
     pool = ResourcePool([2, 1], "p", device="cpu")
     assert pool.world_size == 3
-    assert pool.places() == [Place(0, 3, 0, 2, "cpu"), Place(1, 3, 1, 2, "cpu"), Place(2, 3, 0, 1, "cpu")]
+    assert pool.places() == [
+        WorkerPlace(0, 3, 0, 2, "cpu"),
+        WorkerPlace(1, 3, 1, 2, "cpu"),
+        WorkerPlace(2, 3, 0, 1, "cpu"),
+    ]
 
 
 @pytest.mark.parametrize("wrong", [[], [0], [2, -1], [1.5], ["2"]])

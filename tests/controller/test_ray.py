@@ -23,7 +23,7 @@ from burnish.controller.decorator import register
 from burnish.controller.dispatch import Dispatch
 from burnish.controller.group import ClassWithInitArgs
 from burnish.controller.pool import ResourcePool
-from burnish.controller.worker import Place, Worker
+from burnish.controller.worker import Worker, WorkerPlace
 from burnish.errors import ConfigError, DeadlineError, NotAvailable, WorkerDied, WorkerError, WorkersLate
 from burnish.protocol import DataProto
 
@@ -468,7 +468,7 @@ def test_the_time_of_a_call_begins_when_it_was_given_out_and_its_processes_were_
     from burnish.controller.ray import Process, RayFuture
 
     hosts = SimpleNamespace(cluster=SimpleNamespace(deadline_s=10.0))
-    process = Process(None, Place(), Address(0, "", "", "", "", 0))
+    process = Process(None, WorkerPlace(), Address(0, "", "", "", "", 0))
     first, second = (RayFuture(hosts, "it", {number: (process, number)}, None) for number in range(2))
     assert first._due() == first._given + 10
     assert second._due() == second._given + 20, "the first may take as long as it may"

@@ -1,22 +1,14 @@
-"""What the processes of `test_sharded_state.py` do: two of them save, then four load, and each tells what it found.
-
-`run_all` starts four processes once. The first two form a group of two; afterwards all form one of four. Each writes
-what it saw to `<folder>/seen-<rank>.pt`, a file of this test's own.
-"""
+"""What the processes of `test_sharded_state.py` do: `two` save, then `four` load, and each returns what it found."""
 
 import copy
 import json
-import multiprocessing
-import os
 import shutil
 import threading
 from contextlib import nullcontext
-from datetime import timedelta
 from unittest import mock
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -110,26 +102,8 @@ def content(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def main(rank, folder, model_folder):
-    torch.set_num_threads(1)
-    seen = {}
-    if rank < 2:
-        with_group(2, rank, folder, lambda: two(folder, model_folder, seen))
-    with_group(4, rank, folder, lambda: four(folder, model_folder, seen))
-    torch.save(seen, folder / f"seen-{rank}.pt")
-
-
-def with_group(world, rank, folder, work):
-    dist.init_process_group(
-        "gloo", rank=rank, world_size=world, init_method=f"file://{folder}/meet-{world}", timeout=timedelta(seconds=120)
-    )
-    work()
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def two(folder, model_folder, seen):
-    mesh = Mesh.of(torch.device("cpu"))
+def two(folder, model_folder):
+    seen, mesh = {}, Mesh.of(torch.device("cpu"))
     for kind in KINDS:
         trainable = make(kind, model_folder, mesh)
         for _ in range(2):
@@ -151,10 +125,11 @@ def two(folder, model_folder, seen):
         seen[f"{kind}/again"] = same(state_of(trainable), seen[kind])
         seen[f"{kind}/repeated"] = step(trainable) == seen[f"{kind}/next"]
     other_files(folder, model_folder, mesh, seen)
+    return seen
 
 
 def other_files(folder, model_folder, mesh, seen):
-    """What a worker writes beside: the tokenizer, dumps, and a checkpoint where a part was not asked for."""
+    """What else a worker writes: the tokenizer, dumps, and a checkpoint without a part."""
     trainable, tokenizer = make("plain", model_folder, mesh), load_tokenizer(model_folder)
     trainable.save(folder / "weights", ["hf_model"])
     (folder / "run").mkdir(exist_ok=True)
@@ -174,8 +149,8 @@ def other_files(folder, model_folder, mesh, seen):
     dist.barrier()
 
 
-def four(folder, model_folder, seen):
-    mesh = Mesh.of(torch.device("cpu"))
+def four(folder, model_folder):
+    seen, mesh = {}, Mesh.of(torch.device("cpu"))
     for kind in KINDS:
         trainable = make(kind, model_folder, mesh)
         if kind == "plain":
@@ -203,10 +178,11 @@ def four(folder, model_folder, seen):
     trainable.load(folder / "two" / "plain")
     trainable.save(folder / "alone")
     dist.barrier()
+    return seen
 
 
 def edit(path, change=lambda tensors: tensors, head=lambda said: said):
-    """Write a file of a checkpoint anew with other tensors, or another head."""
+    """Rewrite a file of a checkpoint with other tensors, or another head."""
     with safe_open(path, framework="pt") as file:
         said = json.loads(file.metadata()[HEAD])
     save_file(change(load_file(path)), path, metadata={HEAD: json.dumps(head(said))})
@@ -259,7 +235,7 @@ DAMAGE = {  # what is done to a folder that two processes wrote, and what is sai
         lambda f: edit(f / MOMENTS, head=lambda said: said | {"save": "0123456789abcdef"}),
         f"{MOMENTS} belongs to another checkpoint than the other files",
     ),
-    "no shards": (lambda f: facts(f, shards="two"), "engine.json is damaged: it does not say shards"),
+    "no shards": (lambda f: facts(f, shards="two"), "engine.json is damaged: it has no valid shards"),
     "no several": (lambda f: facts(f, shards=1), "engine.json is damaged: shards=1 is no number of several files"),
     "more shards": (lambda f: facts(f, shards=3), "masters-00001-of-00003.safetensors is missing"),
     "format": (lambda f: facts(f, format=4), "is not of a format this version reads"),
@@ -299,10 +275,3 @@ def message(work):
     except CheckpointError as error:
         return str(error)
     return None
-
-
-def run_all(folder, model_folder):
-    os.environ.update(GLOO_SOCKET_IFNAME="lo")
-    multiprocessing.set_forkserver_preload([__name__])  # imported once, for all four
-    mp.start_processes(main, (folder, model_folder), nprocs=4, start_method="forkserver")
-    return [torch.load(folder / f"seen-{rank}.pt", weights_only=False) for rank in range(4)]

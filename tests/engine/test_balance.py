@@ -141,10 +141,7 @@ def test_micro_batches_are_few_and_within_the_budget(lengths, budget):
     assert len(parts) <= most + len(lengths) - len(fitting)
 
 
-@given(
-    st.lists(st.integers(16, 512), min_size=60, max_size=300),
-    st.integers(2048, 8192),
-)
+@given(st.lists(st.integers(16, 512), min_size=60, max_size=300), st.integers(2048, 8192))
 @settings(deadline=None, max_examples=60)
 def test_where_a_part_holds_several_sequences_at_most_one_part_more_than_the_tokens_need(lengths, budget):
     parts = micro_batches(lengths, budget)

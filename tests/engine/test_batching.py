@@ -21,6 +21,9 @@ def test_mini_batches_hold_whole_groups_evenly(sizes, count, shuffle):
 def test_interleaved_groups_stay_whole():
     parts = mini_batches(["a", "b", "a", "c", "b"], 2)
     assert [part.tolist() for part in parts] == [[0, 2, 1, 4], [3]]
+    assert mini_batches([], 4) == []
+    with pytest.raises(ValueError, match="count=0"):
+        mini_batches([1], 0)
 
 
 def test_shuffle_depends_on_epoch_and_seed_only():
@@ -30,12 +33,6 @@ def test_shuffle_depends_on_epoch_and_seed_only():
     assert rows(seed=1, epoch=0) == rows(seed=1, epoch=0)
     assert rows(seed=1, epoch=0) != rows(seed=1, epoch=1)
     assert rows(seed=1, epoch=0) != rows(seed=2, epoch=0)
-
-
-def test_an_empty_batch_has_no_mini_batches():
-    assert mini_batches([], 4) == []
-    with pytest.raises(ValueError, match="count=0"):
-        mini_batches([1], 0)
 
 
 @given(
@@ -56,15 +53,6 @@ def test_micro_batches_cover_all_rows_within_their_bound(lengths, micro):
         assert len(parts) == 1
 
 
-@given(lengths=st.lists(st.integers(1, 50), min_size=1, max_size=40), budget=st.integers(1, 200))
-def test_results_find_their_rows_again(lengths, budget):
-    """As `infer` does it: what parts hand back in the order of the cut is sorted into the order of the rows."""
-    parts = MicroBatch(max_tokens=budget).cut(lengths)
-    order = np.concatenate(parts)
-    handed_back = np.concatenate([np.array(lengths)[part] for part in parts])
-    assert handed_back[order.argsort()].tolist() == lengths
-
-
 def test_one_long_sequence_is_evened_out_by_short_ones():
     lengths = [100] * 250 + [4096] + [100] * 250
     parts = MicroBatch(max_tokens=16384).cut(lengths)
@@ -72,12 +60,9 @@ def test_one_long_sequence_is_evened_out_by_short_ones():
     assert len(parts) == 4 and max(tokens) - min(tokens) < 1000  # 54,096 tokens; padded, it would take five parts
 
 
-def test_cut_by_count_keeps_the_order():
+def test_cuts_by_count_keep_the_order_and_by_budget_are_even_with_the_heaviest_first():
     assert [p.tolist() for p in MicroBatch(max_sequences=2).cut([9, 1, 5])] == [[0, 1], [2]]
     assert [p.tolist() for p in MicroBatch().cut([9, 1, 5])] == [[0, 1, 2]]
-
-
-def test_cut_by_budget_is_even_with_the_heaviest_part_first():
     parts = MicroBatch(max_tokens=20).cut([1, 10, 2, 9, 3, 40])
     assert [p.tolist() for p in parts] == [[5], [0, 3, 4], [1, 2]]  # 40, 13 and 12 tokens
 

@@ -1,4 +1,4 @@
-"""Moving memory to the host changes no figure, and frees the memory.
+"""Moving memory to the host changes no number, and frees the memory.
 
 On a CPU the rules are tested: what is moved, in which order it comes back, that what is used is what came back. There
 the `host` fixture makes the CPU the device whose memory is spared. The streams are tested on a GPU.
@@ -181,19 +181,15 @@ def test_a_model_has_the_same_gradients(spare_cpu, causal_lm, checkpointing):
     if checkpointing:
         causal_lm.gradient_checkpointing_enable({"use_reentrant": False})
     causal_lm.train()
-    ids = torch.arange(40).view(2, 20)
+    ids, copies = torch.arange(40).view(2, 20), Copies()
 
     def backward(activations=None):
         causal_lm.zero_grad()
-        if activations is None:
+        hooks = (activations.save, activations.give) if activations else (lambda tensor: tensor,) * 2
+        with torch.autograd.graph.saved_tensors_hooks(*hooks):
             causal_lm(ids).logits.logsumexp(-1).sum().backward()
-        else:
-            with torch.autograd.graph.saved_tensors_hooks(activations.save, activations.give):
-                causal_lm(ids).logits.logsumexp(-1).sum().backward()
-            activations.close()
         return [p.grad.clone() for p in causal_lm.parameters()]
 
-    copies = Copies()
     assert same(backward(Activations(causal_lm, copies, smallest=1)), backward())
     assert len(copies.sent) > 2 and copies.fetched
 
@@ -300,25 +296,13 @@ def test_a_frozen_part_of_a_trained_buffer_does_not_hold_the_rest_back(spare_cpu
             assert module.merged[0].eq(3).all(), frozen
 
 
-def test_a_module_is_used_once_at_a_time(spare_cpu):
-    host = HostModule(Tied())
-    with host.on_device(), pytest.raises(RuntimeError, match="on their device already"), host.on_device():
-        pass
-
-
-def test_frozen_weights_are_not_copied_back(spare_cpu):
+def test_frozen_weights_are_not_copied_back_unless_a_pass_merged_them(spare_cpu):
     module = Tied().requires_grad_(False)
     host = HostModule(module)
     with host.on_device():
         module.fixed.zero_()
     with host.on_device():
         assert module.fixed.tolist() == [1.0] * 5
-
-
-def test_weights_that_a_pass_merged_into_another_buffer_are_found(spare_cpu):
-    module = Tied().requires_grad_(False)
-    host = HostModule(module)
-    with host.on_device():
         merged = torch.cat([module.fixed.data, module.fixed.data])
         module.fixed.data = merged[:5]
     assert sizes(module) == [0] * 4 and merged.untyped_storage().nbytes() == 0
@@ -326,12 +310,13 @@ def test_weights_that_a_pass_merged_into_another_buffer_are_found(spare_cpu):
         assert merged.tolist() == [1.0] * 10
 
 
-def test_weights_leave_after_an_error_too(spare_cpu):
+def test_a_second_use_is_an_error_after_which_weights_leave_too(spare_cpu):
     module = Tied()
     host = HostModule(module)
-    with pytest.raises(RuntimeError, match="in use"), host.on_device():
+    with pytest.raises(RuntimeError, match="on their device already"), host.on_device():
         module.first.data.fill_(9)
-        raise RuntimeError("in use")
+        with host.on_device():  # used once at a time
+            pass
     assert sizes(module) == [0] * 4
     with host.on_device():
         assert module.first.tolist() == [[9.0] * 3]

@@ -1,8 +1,8 @@
 """Models spread over several processes (FSDP2, hybrid sharding, Ulysses) against the same in one process.
 
-Processes add up in another order than one does, and nothing else differs: in float32 losses, norms and figures agree to
+Processes add up in another order than one does, and nothing else differs: in float32 losses, norms and outputs agree to
 1e-5, gradients to 1e-4 of the largest of their tensor, and weights after two steps to 2% of a step's length. Where
-several processes compute in bfloat16, figures agree to its 8 bits.
+several processes compute in bfloat16, outputs agree to its 8 bits.
 """
 
 import math
@@ -27,7 +27,6 @@ from burnish.models.loading import load_causal_lm, load_reward_model, load_value
 from burnish.models.lora import adapter_off
 from burnish.models.tiny import write_tiny_model
 from burnish.protocol import DataProto
-from tests.processes import Processes
 
 pytestmark = pytest.mark.slow  # the file as a whole; each test takes a second
 
@@ -79,13 +78,6 @@ HALF = {
     "half": Case(world=2, model={"dtype": "bfloat16"}),
     "half, ulysses": Case(mesh={"ulysses": 2}, model={"dtype": "bfloat16"}),
 }
-
-
-@pytest.fixture(scope="module")
-def processes(tmp_path_factory):
-    found = Processes(4, tmp_path_factory.mktemp("processes"))
-    yield found
-    found.close()
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +134,7 @@ def make_trainable(case, folder):
     return Trainable(module, OptimConfig(lr=LR), grad_clip=0.5, total_steps=4, model=model, fsdp=fsdp, mesh=mesh)
 
 
-def figures_of(trainable, kind, micro):
+def outputs_of(trainable, kind, micro):
     if kind == "policy":
         return trainable.forward.log_probs(pack(micro.batch), 0.8, ("log_prob", "entropy"))
     return {"values": trainable.forward.values(pack(micro.batch))}
@@ -153,7 +145,7 @@ def loss_of(trainable, kind, batch):
     count = int(batch.batch["response_mask"].sum())
 
     def loss(micro):
-        found = figures_of(trainable, kind, micro)
+        found = outputs_of(trainable, kind, micro)
         mask, wanted = micro.batch["response_mask"], micro.batch["wanted"]
         each = (found["values"] - wanted) ** 2 if kind == "critic" else -found["log_prob"] * wanted
         if kind == "policy":
@@ -176,17 +168,17 @@ def train(case, folder):
     """What a model computes, two updates of it, cut in two ways, and what it computes afterwards."""
     trainable, batch = make_trainable(case, folder), make_batch(case.rows)
     updates, gradients = [], {}
-    before = trainable.infer(lambda part: figures_of(trainable, case.kind, part), batch, MICROS[0])
+    before = trainable.infer(lambda part: outputs_of(trainable, case.kind, part), batch, MICROS[0])
     for micro in MICROS:
         update = trainable.forward_backward(batch, loss_of(trainable, case.kind, batch), micro)
         gradients = whole(trainable.gradients, trainable)
         updates.append(update | trainable.optim_step(update["loss"]))
-    after = trainable.infer(lambda part: figures_of(trainable, case.kind, part), batch, MICROS[1])
+    after = trainable.infer(lambda part: outputs_of(trainable, case.kind, part), batch, MICROS[1])
     return {
         "updates": updates,
         "gradients": gradients,
         "weights": whole(trainable.masters, trainable),
-        "inferred": {f"{name} before": figures for name, figures in before.items()} | after,
+        "inferred": {f"{name} before": values for name, values in before.items()} | after,
     }
 
 
@@ -238,24 +230,24 @@ def test_half_precision_computes_with_rounded_weights_and_trains_whole_ones(name
         torch.testing.assert_close(found["inferred"][column], figures, atol=0.15, rtol=0.02)
 
 
-def train_beside_its_base(case, folder):
+def train_next_to_its_base(case, folder):
     """The first pass is the reference's: that of the base alone."""
     trainable, batch = make_trainable(case, folder), make_batch(case.rows)
     found = []
     for _ in range(2):
         with adapter_off(trainable.module):
-            base = trainable.infer(lambda part: figures_of(trainable, case.kind, part), batch, MICROS[0])
+            base = trainable.infer(lambda part: outputs_of(trainable, case.kind, part), batch, MICROS[0])
         update = trainable.forward_backward(batch, loss_of(trainable, case.kind, batch), MICROS[0])
         found.append([update["mean"], trainable.optim_step(update["loss"])["grad_norm"], float(base["log_prob"].sum())])
     return found
 
 
 @pytest.mark.parametrize("mesh", [{}, {"ulysses": 2}], ids=str)
-def test_an_adapter_trains_beside_its_base(mesh, processes, folders):
+def test_an_adapter_trains_next_to_its_base(mesh, processes, folders):
     pytest.importorskip("peft")
     case = Case(world=2, mesh=mesh, model={"lora_rank": 3})
-    expected = train_beside_its_base(replace(case, world=1, mesh={}), folders["untied"])
-    for found in processes.call(case.world, train_beside_its_base, case, folders["untied"]):
+    expected = train_next_to_its_base(replace(case, world=1, mesh={}), folders["untied"])
+    for found in processes.call(case.world, train_next_to_its_base, case, folders["untied"]):
         for update, wanted in zip(found, expected, strict=True):
             assert update == pytest.approx(wanted, rel=1e-5)
 
@@ -319,7 +311,7 @@ def meshes():
 EARLIER: list[Mesh] = []
 
 
-def test_layouts_have_one_mesh_each_whose_groups_wait_as_long_as_they_are_told(processes):
+def test_layouts_have_one_mesh_each_with_the_given_timeout(processes):
     for _ in range(2):
         for rank, found in enumerate(processes.call(4, meshes)):
             neighbours = [rank // 2 * 2, rank // 2 * 2 + 1]
@@ -351,7 +343,7 @@ def refusal(case, folder):
 
 
 @pytest.mark.parametrize(
-    ("case", "told"),
+    ("case", "words"),
     [
         (Case(mesh={"fsdp_size": 3}), "fsdp_config.fsdp_size=3 does not divide the 4 processes"),
         (Case(mesh={"ulysses": 3}), "ulysses_sequence_parallel_size=3 does not divide the 4 processes"),
@@ -367,6 +359,6 @@ def refusal(case, folder):
     ],
     ids=["shards", "processes", "padding", "heads", "fused"],
 )
-def test_what_cannot_be_shared_is_refused_by_its_key(case, told, processes, folders):
+def test_what_cannot_be_shared_is_refused_by_its_key(case, words, processes, folders):
     for found in processes.call(case.world, refusal, case, folders[case.folder]):
-        assert told in found
+        assert words in found

@@ -1,4 +1,4 @@
-"""What several processes save together is what one would have saved, and any number of them goes on from it."""
+"""What several processes save together is what one would have saved, and any number of them resumes from it."""
 
 import json
 import re
@@ -33,14 +33,15 @@ def one(folder, model_folder):
 
 
 @pytest.fixture(scope="module")
-def seen(folder, model_folder, one):
-    """What four processes saw, by rank."""
-    return cases.run_all(folder, model_folder)
+def seen(folder, model_folder, one, processes):
+    """What four processes saw, by rank; two of them were a group before."""
+    first = processes.call(2, cases.two, folder, model_folder)
+    return [a | b for a, b in zip([*first, {}, {}], processes.call(4, cases.four, folder, model_folder), strict=True)]
 
 
 @pytest.fixture
 def alone(folder, model_folder, seen):
-    """A model in one process that has gone on from a checkpoint."""
+    """A model in one process that has resumed from a checkpoint."""
 
     def load(kind, place):
         trainable = cases.make(kind, model_folder, None)
@@ -55,14 +56,14 @@ def close(one, other):
 
 
 @pytest.mark.parametrize("kind", cases.KINDS)
-def test_two_processes_go_on_from_their_own_files_bit_for_bit(seen, kind):
+def test_two_processes_resume_from_their_own_files_bit_for_bit(seen, kind):
     for of_rank in seen[:2]:
         assert of_rank[f"{kind}/again"] and of_rank[f"{kind}/repeated"]
         assert of_rank[f"{kind}/later"], "what is captured is what a save writes, whatever happens before it is written"
 
 
 @pytest.mark.parametrize("kind", cases.KINDS)
-def test_four_processes_and_one_go_on_from_what_two_saved(seen, alone, kind):
+def test_four_processes_and_one_resume_from_what_two_saved(seen, alone, kind):
     saved = seen[0][kind]
     assert {name.partition(".")[0] for name in saved} >= {"step", "exp_avg", "exp_avg_sq"}
     assert all(cases.same(of_rank[f"{kind}/four"], saved) for of_rank in seen)
@@ -78,11 +79,8 @@ def test_four_processes_and_one_go_on_from_what_two_saved(seen, alone, kind):
         assert seen[0][f"{kind}/four/next"]["loss"] == pytest.approx(expected["loss"], rel=0.05)
 
 
-def test_several_processes_go_on_from_the_files_of_one(seen, one):
+def test_several_processes_resume_from_the_files_of_one_and_compute_with_them(seen, alone, one):
     assert all(cases.same(of_rank["one/four"], one) for of_rank in seen)
-
-
-def test_a_pass_after_a_load_computes_with_what_was_loaded(seen, alone):
     assert seen[0]["moved"]
     torch.testing.assert_close(seen[0]["log probs"], cases.log_probs(alone("plain", "two/plain")), rtol=1e-4, atol=1e-5)
 
@@ -129,13 +127,10 @@ def test_each_process_writes_its_own_rows(seen, folder):
     assert [path.name for path in safetensors_files(folder / "two" / "plain")] == ["model.safetensors"]
 
 
-def test_of_copies_the_first_writes(seen, folder):
-    """Two copies of two shards: the files are those that two processes wrote, though four were there."""
+def test_of_copies_the_first_writes(seen, folder, alone, tmp_path):
+    """Two copies of two shards: the files are those that two processes wrote; of whole copies, those of one."""
     assert cases.content(folder / "copies") == cases.content(folder / "two" / "plain")
     assert all(close(of_rank["copies/next"], seen[0]["plain/next"]) for of_rank in seen)
-
-
-def test_whole_copies_are_written_as_one_process_does(seen, folder, alone, tmp_path):
     alone("plain", "two/plain").save(tmp_path)
     assert cases.content(folder / "alone") == cases.content(tmp_path)
 
@@ -144,6 +139,7 @@ def test_whole_copies_are_written_as_one_process_does(seen, folder, alone, tmp_p
 def test_damage_is_named_and_changes_nothing_anywhere(seen, name):
     said = {of_rank[f"damage/{name}"] for of_rank in seen}
     assert len(said) == 1 and re.search(cases.DAMAGE[name][1], said.pop())
+    assert all(of_rank["unchanged"] for of_rank in seen)
 
 
 def test_what_one_process_finds_stops_all(seen):
@@ -151,7 +147,6 @@ def test_what_one_process_finds_stops_all(seen):
     assert len(said) == 1
     assert re.search(r"nowhere is not a training checkpoint: .* \(so process 2 of 4, on .+\)", said.pop())
     assert {of_rank["one breaks"].partition(" (")[0] for of_rank in seen} == {"MemoryError: no more of it"}
-    assert all(of_rank["unchanged"] for of_rank in seen)
 
 
 def test_without_training_state_there_is_nothing_in_parts(seen, folder):

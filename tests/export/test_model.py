@@ -142,7 +142,7 @@ def test_code_of_a_model_is_run_and_copied_only_when_trusted(tiny_model, go, log
     classes = {"AutoConfig": "modeling_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
     config = json.loads((source / "config.json").read_text()) | {"model_type": "own", "auto_map": classes}
     (source / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match="runs Python code of its own; .*--trust-remote-code"):
+    with pytest.raises(ModelError, match="runs its own Python code; .*--trust-remote-code"):
         go(source)
     go(source, trust_remote_code=True)
     assert names(tmp_path / "out") == CLEAN | {"modeling_own.py"}

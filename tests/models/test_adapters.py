@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from burnish.config.model import ModelConfig
 from burnish.errors import ConfigError, ModelError, install_command
-from burnish.models.adapters import adapter_to_go_on_from, apply_adapter, is_adapter, merge, read_adapter
+from burnish.models.adapters import apply_adapter, initial_adapter, is_adapter, merge, read_adapter
 from burnish.models.folder import resolve_path
 from burnish.models.loading import load_unchanged
 
@@ -57,7 +57,7 @@ def base(tiny_model):
     return load_unchanged(tiny_model).module
 
 
-def test_what_a_folder_says(written, tiny_model):
+def test_a_folder_is_read_as_data(written, tiny_model):
     assert is_adapter(written) and not is_adapter(tiny_model)
     adapter = read_adapter(written)
     assert adapter.base == str(tiny_model) and adapter.settings["r"] == adapter.rank == 4
@@ -96,16 +96,13 @@ def test_settings_that_are_refused(folder, changes, words):
         read_adapter(folder)
 
 
-def test_pickles_are_refused(folder):
+def test_pickles_and_damaged_files_are_refused(folder):
     (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
     with pytest.raises(ModelError, match=r"adapter_model\.bin is a pickle, which can run code, and is not read; save"):
         read_adapter(folder)
     (folder / "adapter_model.bin").unlink()
     with pytest.raises(ModelError, match=r"no adapter_model\.safetensors; save the adapter with"):
         read_adapter(folder)
-
-
-def test_damaged_files(folder):
     (folder / "adapter_model.safetensors").write_bytes(b"short")
     with pytest.raises(ModelError, match=r"adapter_model\.safetensors: damaged or cut off"):
         read_adapter(folder)
@@ -114,12 +111,17 @@ def test_damaged_files(folder):
         read_adapter(folder)
 
 
-def test_settings_that_peft_does_not_know(folder, tiny_model):
+def test_settings_that_peft_does_not_accept(folder, tiny_model):
     change_settings(folder, use_something_new=False)
     apply_adapter(base(tiny_model), read_adapter(folder))
-    change_settings(folder, use_something_new=True)
-    with pytest.raises(ModelError, match=r"peft \S+ does not know the setting use_something_new; install"):
-        apply_adapter(base(tiny_model), read_adapter(folder))
+    for changes, words in (
+        ({"use_something_new": True}, r"peft \S+ does not know the setting use_something_new; install"),
+        ({"use_something_new": False, "target_modules": ["nope"]}, "cannot use the adapter: .*`target_modules`"),
+    ):
+        change_settings(folder, **changes)
+        with pytest.raises(ModelError, match=words) as caught:
+            apply_adapter(base(tiny_model), read_adapter(folder))
+        assert "\n" not in str(caught.value)
 
 
 QUERY = "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight"
@@ -128,10 +130,7 @@ QUERY = "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight"
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (
-            lambda t: t.pop(QUERY),
-            r"lacks base_model.*layers\.1\.self_attn\.q_proj\.lora_A.*; the adapter is incomplete",
-        ),
+        (lambda t: t.pop(QUERY), r"lacks .*layers\.1\.self_attn\.q_proj\.lora_A.*; the adapter is incomplete"),
         (lambda t: t.pop("base_model.model.model.norm.weight"), "lacks norm; the adapter is incomplete"),
         (
             lambda t: t.update({QUERY.replace("layers.1", "layers.9"): torch.zeros(4, 32)}),
@@ -151,13 +150,6 @@ def test_weights_that_do_not_fit(folder, tiny_model, change, words):
     assert "\n" not in str(caught.value)
 
 
-def test_modules_that_are_not_there(folder, tiny_model):
-    change_settings(folder, target_modules=["no_such_proj"])
-    with pytest.raises(ModelError, match="cannot use the adapter: .*`target_modules`") as caught:
-        apply_adapter(base(tiny_model), read_adapter(folder))
-    assert "\n" not in str(caught.value)
-
-
 def test_without_peft_the_extra_is_named(written, tiny_model, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
@@ -166,13 +158,13 @@ def test_without_peft_the_extra_is_named(written, tiny_model, monkeypatch):
         apply_adapter(base(tiny_model), read_adapter(written))
 
 
-def test_a_command_that_wants_a_whole_model_says_how_to_get_one(written):
+def test_an_adapter_is_no_whole_model_and_the_error_names_the_export(written):
     with pytest.raises(ModelError, match=rf"a LoRA adapter, not a whole model; .*`burnish export {written} --out"):
         resolve_path(written)
 
 
-def test_the_adapter_to_go_on_from_is_found_in_checkpoints_and_runs(written, tmp_path):
-    assert adapter_to_go_on_from(ModelConfig()) is None
+def test_the_initial_adapter_is_found_in_checkpoints_and_runs(written, tmp_path):
+    assert initial_adapter(ModelConfig()) is None
     run = tmp_path / "run"
     shutil.copytree(written, run / "global_step_2/actor")
     shutil.copytree(written, run / "global_step_1/actor")
@@ -182,13 +174,13 @@ def test_the_adapter_to_go_on_from_is_found_in_checkpoints_and_runs(written, tmp
         run / "global_step_2": run / "global_step_2/actor",
         run: run / "global_step_1/actor",
     }.items():
-        assert adapter_to_go_on_from(ModelConfig(lora_adapter_path=str(path))).folder == folder
+        assert initial_adapter(ModelConfig(lora_adapter_path=str(path))).folder == folder
     with pytest.raises(ModelError, match=r"lora_adapter_path=.*: no adapter_config\.json there; name the folder"):
-        adapter_to_go_on_from(ModelConfig(lora_adapter_path=str(tmp_path)))
+        initial_adapter(ModelConfig(lora_adapter_path=str(tmp_path)))
 
 
-def test_the_rank_to_go_on_with_is_the_adapters(written):
+def test_the_rank_is_that_of_the_initial_adapter(written):
     for rank in (0, 4):
-        assert adapter_to_go_on_from(ModelConfig(lora_adapter_path=str(written), lora_rank=rank)).rank == 4
+        assert initial_adapter(ModelConfig(lora_adapter_path=str(written), lora_rank=rank)).rank == 4
     with pytest.raises(ConfigError, match=r"lora_rank=8 with .*: that adapter has rank 4, .*leave lora_rank out"):
-        adapter_to_go_on_from(ModelConfig(lora_adapter_path=str(written), lora_rank=8))
+        initial_adapter(ModelConfig(lora_adapter_path=str(written), lora_rank=8))

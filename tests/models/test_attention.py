@@ -63,7 +63,7 @@ def test_a_window_that_only_the_mask_has_is_refused(name):
 
 
 def test_a_model_that_makes_a_mask_of_its_own_is_refused():
-    with pytest.raises(NotAvailable, match=r"DogeForCausalLM: it makes a mask of its own"):
+    with pytest.raises(NotAvailable, match=r"DogeForCausalLM: it makes its own mask"):
         layers_of(build("doge", DOUBTFUL["doge"]))
 
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from burnish.config.model import ModelConfig
-from burnish.models.backbones import PackedBackbone, PaddedBackbone, backbone_for
-from burnish.models.fused_training import FusedBackbone
+from burnish.models.backbones import FusedBackbone, PackedBackbone, PaddedBackbone, backbone_for
 from burnish.ops.varlen_attention import Sequences
 from tests.rollout.native.models import build
 
@@ -32,13 +31,6 @@ def gradients(module, way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_keys_choose_the_way(way):
-    config, kind = WAYS[way]
-    backbone, problem = backbone_for(build("qwen2", {}), config)
-    assert type(backbone) is kind and problem is None
-
-
-@pytest.mark.parametrize("way", WAYS)
 def test_a_padding_token_in_a_text_is_trained_like_any_other(way):
     """By transformers' own modules it is not, and often it is the end of a text."""
     module, plain = build("qwen2", {"pad_token_id": PADDING}), build("qwen2", {"pad_token_id": None})
@@ -53,11 +45,12 @@ def test_a_padding_token_in_a_text_is_trained_like_any_other(way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_pass_writes_nowhere(way):
-    """Neither weights nor ids, also where it is asked twice; the second time gives the same."""
-    module = build("qwen2", {})
+def test_the_keys_choose_the_way_and_a_pass_writes_nowhere(way):
+    """Neither weights nor ids, and a second pass gives the same."""
+    module, (config, kind) = build("qwen2", {}), WAYS[way]
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    backbone, _ = backbone_for(module, WAYS[way][0])
+    backbone, problem = backbone_for(module, config)
+    assert type(backbone) is kind and problem is None
     ids, positions, sequences = line()
     first, second = (backbone(ids, positions, sequences) for _ in range(2))
     assert torch.equal(first, second) and torch.equal(ids, IDS)

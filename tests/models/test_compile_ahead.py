@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from burnish.config.model import ModelConfig
-from burnish.models.compile_ahead import Calls, compile_ahead
+from burnish.models.compile_ahead import FirstCalls, compile_ahead
 from burnish.models.lora import add_adapter
 
 SIZES = dict(vocab_size=97, hidden_size=32, intermediate_size=72, num_hidden_layers=2, num_attention_heads=4,
@@ -46,7 +46,7 @@ def test_frozen_weights_stay_frozen(make):
 
 def test_layers_with_and_without_a_window_have_attention_of_their_own(make, monkeypatch):
     seen = set()
-    monkeypatch.setattr(Calls, "attend", lambda self, window, *line: seen.add(window))
+    monkeypatch.setattr(FirstCalls, "attend", lambda self, window, *line: seen.add(window))
     compile_ahead(make("qwen2", use_sliding_window=True, sliding_window=7, max_window_layers=1), **BOTH)
     assert seen == {None, 7}
 
@@ -55,13 +55,13 @@ def test_layers_with_and_without_a_window_have_attention_of_their_own(make, monk
 def test_only_what_is_asked_for_is_compiled(make, monkeypatch, wanted):
     called = set()
     for name in ("rollout", "training"):
-        monkeypatch.setattr(Calls, f"of_{name}", lambda self, name=name: [lambda: called.add(name)])
+        monkeypatch.setattr(FirstCalls, f"of_{name}", lambda self, name=name: [lambda: called.add(name)])
     compile_ahead(make("llama"), rollout="rollout" in wanted, training="training" in wanted)
     assert called == wanted
 
 
 def test_modules_that_are_not_run_fused_are_left_alone(make, monkeypatch):
-    monkeypatch.setattr(Calls, "__init__", lambda self, module: pytest.fail("called"))
+    monkeypatch.setattr(FirstCalls, "__init__", lambda self, module: pytest.fail("called"))
     compile_ahead(make("gemma"), **BOTH)
 
 
@@ -69,6 +69,6 @@ def test_a_kernel_that_does_not_compile_is_an_error(make, monkeypatch):
     def breaks(self):
         raise RuntimeError("no such instruction")
 
-    monkeypatch.setattr(Calls, "store", breaks)
+    monkeypatch.setattr(FirstCalls, "store", breaks)
     with pytest.raises(RuntimeError, match="no such instruction"):
         compile_ahead(make("llama"), **BOTH)

@@ -36,7 +36,7 @@ def test_facts_agree_with_the_loaded_model(tmp_path, model_type, overrides, kv_h
 
 
 def test_a_checkpoint_counts_its_model_only(tiny_model, tmp_path):
-    """Optimiser and random state lie beside the weights, in safetensors too."""
+    """Optimiser and random state are next to the weights, in safetensors too."""
     module = AutoModelForCausalLM.from_pretrained(tiny_model)
     trainable = Trainable(module, OptimConfig(), total_steps=1)
     trainable.save(tmp_path)
@@ -60,17 +60,11 @@ def test_the_files_that_the_index_names_are_counted(tiny_model, tmp_path):
         read_model_facts(tmp_path)
 
 
-def test_without_weights_the_count_is_estimated(tiny_model, tmp_path):
+def test_without_safetensors_the_count_is_estimated_or_by_the_size_of_bin_files(tiny_model, tmp_path):
     shutil.copy(tiny_model / "config.json", tmp_path)
     counted, estimated = read_model_facts(tiny_model).parameters, read_model_facts(tmp_path).parameters
     assert estimated == pytest.approx(counted, rel=0.05)
-
-
-def test_bin_files_are_counted_by_size_and_not_opened(tiny_model, tmp_path):
-    shutil.copy(tiny_model / "config.json", tmp_path)
-    module = AutoModelForCausalLM.from_pretrained(tiny_model)
     torch.save({"weights": torch.zeros(50_000)}, tmp_path / "pytorch_model.bin")
-    assert module.dtype == torch.float32
     assert read_model_facts(tmp_path).parameters == pytest.approx(50_000, rel=0.02)
 
 

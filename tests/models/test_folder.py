@@ -1,4 +1,4 @@
-"""From model.path to a folder: checkpoints of ours, hub ids, hdfs, and what is missing."""
+"""From model.path to a folder: our checkpoints, hub ids, hdfs, and what is missing."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def test_a_plain_folder_also_below_home(tmp_path, monkeypatch):
     assert resolve_path("m").resolve() == model
 
 
-def test_checkpoints_of_ours(tmp_path):
+def test_our_checkpoints(tmp_path):
     actor = folder_with(tmp_path / "run" / "global_step_30" / "actor", "config.json", "model.safetensors")
     assert resolve_path(actor) == resolve_path(actor.parent) == actor
     (tmp_path / "run" / "latest_checkpointed_iteration.txt").write_text("30\n")
@@ -45,15 +45,13 @@ def test_run_folders_without_a_pointer_or_without_a_checkpoint(tmp_path, caplog)
         folder_with(run / f"global_step_{step}" / "actor", "config.json", "model.safetensors")
     assert resolve_path(run) == resolve_path(run) == run / "global_step_10" / "actor"
     assert caplog.messages == [
-        f"{run}: no latest_checkpointed_iteration.txt; global_step_10 is taken, the newest there; it has no "
-        "manifest.json, so it may be the half of one"
+        f"{run}: no latest_checkpointed_iteration.txt; global_step_10 is used, the newest there; it has no "
+        "manifest.json, so it may be incomplete"
     ]
     caplog.clear()
     folder_with(run / "global_step_11", "config.json", "model.safetensors", "manifest.json")
     assert resolve_path(run) == run / "global_step_11"
-    assert caplog.messages == [
-        f"{run}: no latest_checkpointed_iteration.txt; global_step_11 is taken, the newest there"
-    ]
+    assert caplog.messages == [f"{run}: no latest_checkpointed_iteration.txt; global_step_11 is used, the newest there"]
 
 
 def test_a_part_of_a_checkpoint_against_the_manifest(tmp_path):
@@ -109,12 +107,8 @@ def test_folders_that_lack_a_part(tmp_path):
     with pytest.raises(ModelError, match=r"config\.json is there but no weights \(looked for \*\.safetensors"):
         resolve_path(bare)
     assert resolve_path(bare, weights=False) == bare
-
-
-def test_training_state_is_no_model(tmp_path):
-    folder = folder_with(tmp_path, "config.json", "optimizer.safetensors", "rng.safetensors")
-    with pytest.raises(ModelError, match=r"config\.json is there but no weights"):
-        resolve_path(folder)
+    with pytest.raises(ModelError, match=r"config\.json is there but no weights"):  # training state is no model
+        resolve_path(folder_with(bare, "optimizer.safetensors", "rng.safetensors"))
 
 
 def test_a_shard_that_is_not_there_is_named(tmp_path):
@@ -144,21 +138,18 @@ def hdfs(tmp_path, monkeypatch):
     return store
 
 
-def test_hdfs_is_copied_once(hdfs, tmp_path):
+def test_hdfs_is_copied_once_and_failures_are_reported(hdfs, tmp_path, monkeypatch):
     folder_with(hdfs / "models" / "m", "config.json", "model.safetensors")
     first = resolve_path("hdfs://models/m")
     assert first.is_relative_to(tmp_path / "cache") and (first / "model.safetensors").is_file()
     assert resolve_path("hdfs://models/m") == first
     assert (tmp_path / "calls").read_text().count("x") == 1
-
-
-def test_hdfs_failures(hdfs, tmp_path, monkeypatch):
     with pytest.raises(ModelError, match=r"path hdfs://models/none: `hdfs dfs -get` failed: get: no such file"):
         resolve_path("hdfs://models/none")
-    assert not list((tmp_path / "cache" / "hdfs").iterdir())
+    assert list((tmp_path / "cache" / "hdfs").iterdir()) == [first]
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(ModelError, match=r"hdfs://models/m: copying it needs the `hdfs` command"):
-        resolve_path("hdfs://models/m")
+    with pytest.raises(ModelError, match=r"hdfs://models/other: copying it needs the `hdfs` command"):
+        resolve_path("hdfs://models/other")
 
 
 def test_paths_and_facts_need_no_torch():
@@ -166,7 +157,7 @@ def test_paths_and_facts_need_no_torch():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_what_was_probably_meant_is_named(tmp_path):
+def test_the_error_names_what_was_probably_meant(tmp_path):
     run = tmp_path / "outputs" / "sums"
     (run / "global_step_30").mkdir(parents=True)
     (run / "global_step_30" / "config.json").write_text("{}")

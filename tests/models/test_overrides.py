@@ -1,4 +1,4 @@
-"""`override_config`: settings that hold, and none by which the model parts from its weights or that means nothing."""
+"""`override_config`: settings that are applied, and those that do not fit the weights or have no effect."""
 
 import pytest
 import torch
@@ -51,7 +51,7 @@ def test_unknown_overrides_name_the_nearest(tiny_model):
         ({"num_hidden_layers": 1}, r"num_hidden_layers=1: .*model\.layers\.1\..* would be left unused; leave"),
         ({"num_hidden_layers": 3}, r"num_hidden_layers=3: .*there is no model\.layers\.2\..*; leave it out"),
         ({"intermediate_size": 64}, r"intermediate_size=64: .*\.weight would be \(32, 64\) and is \(32, 128\)"),
-        ({"tie_word_embeddings": False}, r"tie_word_embeddings=false: .*no output layer of its own; leave it out"),
+        ({"tie_word_embeddings": False}, r"tie_word_embeddings=false: .*no separate output layer; leave it out"),
         ({"model_type": "llama"}, r"model_type=llama: .* holds a qwen2 model; leave it out"),
         ({"dtype": "bfloat16"}, r"dtype=bfloat16: .* model\.dtype"),
         ({"attention_dropout": 0.5}, r"attention_dropout=0\.5: dropout is always 0 here"),

@@ -1,6 +1,6 @@
 """Lines that several processes share: attention, states and gradients as of one process that has them whole.
 
-In float32; processes add up in another order, so figures agree to 1e-5 and gradients to 1e-4 of the largest.
+In float32; processes add up in another order, so values agree to 1e-5 and gradients to 1e-4 of the largest.
 """
 
 import pytest
@@ -12,7 +12,6 @@ from burnish.errors import ConfigError
 from burnish.models.backbones import backbone_for
 from burnish.models.ulysses import Ulysses, _repeats, heads_problem
 from burnish.ops.varlen_attention import Sequences, varlen_attention
-from tests.processes import Processes
 from tests.rollout.native.models import GROUPED, build
 
 LENGTHS = [5, 1, 9, 3, 1]  # 19 tokens: neither 2 nor 4 divide them
@@ -27,13 +26,6 @@ FAMILIES = {
     "gpt2": {"num_attention_heads": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
 }
 CONFIG = ModelConfig(use_fused_kernels=False)
-
-
-@pytest.fixture(scope="module")
-def processes(tmp_path_factory):
-    found = Processes(4, tmp_path_factory.mktemp("processes"))
-    yield found
-    found.close()
 
 
 def line():
@@ -103,7 +95,7 @@ def train(family, checkpointing, places):
 
 @pytest.mark.parametrize("places", [range(19), [2, 3], [0, 18], []], ids=["all", "of one", "ends", "none"])
 @pytest.mark.parametrize("world", [2, 4])
-def test_figures_are_whole_in_every_process_and_count_once(world, places, processes):
+def test_values_are_whole_in_every_process_and_count_once(world, places, processes):
     places = torch.tensor([*places], dtype=torch.long)
     check(processes, world, "llama", True, places)
 
@@ -135,9 +127,9 @@ def test_heads_of_keys_are_repeated_as_little_as_it_takes(heads, kv_heads, size,
     assert _repeats(heads, kv_heads, size) == repeats
 
 
-def test_heads_that_cannot_be_dealt_are_told_with_what_can():
+def test_heads_that_do_not_divide_are_named_with_what_does():
     assert heads_problem(14, 7) is heads_problem(3, 1) is None
-    assert heads_problem(14, 4) == "its 14 attention heads can be dealt evenly to 2, 7, 14 processes only"
+    assert heads_problem(14, 4) == "its 14 attention heads can be divided evenly among 2, 7, 14 processes only"
 
 
 class TwoProcesses:
@@ -145,7 +137,7 @@ class TwoProcesses:
 
 
 @pytest.mark.parametrize(
-    ("family", "keys", "config", "told"),
+    ("family", "keys", "config", "words"),
     [
         (
             "llama",
@@ -159,6 +151,6 @@ class TwoProcesses:
     ],
     ids=["heads", "padding", "kind", "fused"],
 )
-def test_models_that_cannot_be_shared_are_refused(family, keys, config, told):
-    with pytest.raises(ConfigError, match=told):
+def test_models_that_cannot_be_shared_are_refused(family, keys, config, words):
+    with pytest.raises(ConfigError, match=words):
         backbone_for(build(family, keys), ModelConfig(**config), by_layers=True, ulysses=TwoProcesses())

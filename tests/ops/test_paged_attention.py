@@ -3,10 +3,8 @@
 The kernels run on a GPU (`-m gpu`) or, where Triton is installed, in its interpreter: TRITON_INTERPRET=1 pytest …
 """
 
-import importlib.util
 import itertools
 import math
-import os
 from dataclasses import replace
 
 import pytest
@@ -17,11 +15,6 @@ from burnish.ops import paged_attention as ops
 from burnish.ops.paged_attention import LayerKV, Paged, paged_attention, paged_attention_torch, store, store_torch
 
 BLOCK = 16
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
-DEVICES = [
-    pytest.param("cpu", marks=pytest.mark.skipif(not INTERPRETED, reason="the interpreter needs TRITON_INTERPRET=1")),
-    pytest.param("cuda", marks=pytest.mark.gpu),
-]
 
 
 def reference(query: Tensor, kv: LayerKV, where: Paged, scale: float, window=None, softcap=None) -> Tensor:
@@ -97,11 +90,15 @@ SHAPES = {"mha": ((3, 3), 16), "gqa": ((6, 2), 16), "one kv head": ((7, 1), 24),
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_decode_is_attention_over_the_rows_own_tokens(shape, variant):
+def test_decode_is_attention_over_the_rows_own_tokens(shape, variant, monkeypatch):
+    """With the usual groups of rows, row by row, and all in one group."""
     heads, size = SHAPES[shape]
     query, kv, where = problem(LENGTHS, heads=heads, size=size)
-    out = paged_attention(query, kv, where, scale=0.4, **VARIANTS[variant])
-    torch.testing.assert_close(out.double(), reference(query, kv, where, 0.4, **VARIANTS[variant]), atol=2e-6, rtol=0)
+    expected = reference(query, kv, where, 0.4, **VARIANTS[variant])
+    for most in (ops.GROUP, 0, 2**40):
+        monkeypatch.setattr(ops, "GROUP", most)
+        out = paged_attention(query, kv, replace(where, plans={}), scale=0.4, **VARIANTS[variant])
+        torch.testing.assert_close(out.double(), expected, atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -109,15 +106,6 @@ def test_decode_is_attention_over_the_rows_own_tokens(shape, variant):
 def test_prefill_is_causal_attention_over_each_sequence(lines, variant):
     lengths, counts = PREFILLS[lines]
     query, kv, where = problem(lengths, counts, heads=(6, 2))
-    out = paged_attention(query, kv, where, scale=0.4, **VARIANTS[variant])
-    torch.testing.assert_close(out.double(), reference(query, kv, where, 0.4, **VARIANTS[variant]), atol=2e-6, rtol=0)
-
-
-@pytest.mark.parametrize("most", [0, 2**40], ids=["row by row", "in groups"])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_rows_come_out_alike_alone_and_in_groups(monkeypatch, most, variant):
-    query, kv, where = problem(LENGTHS * 4, heads=(6, 2))
-    monkeypatch.setattr(ops, "GROUP", most)
     out = paged_attention(query, kv, where, scale=0.4, **VARIANTS[variant])
     torch.testing.assert_close(out.double(), reference(query, kv, where, 0.4, **VARIANTS[variant]), atol=2e-6, rtol=0)
 
@@ -191,20 +179,9 @@ def test_what_is_stored_is_attended_to_and_padding_goes_to_slot_0():
 
 
 @pytest.fixture
-def kernels(monkeypatch):
+def kernels():
     from burnish.ops.triton import paged_attention as kernels
 
-    if INTERPRETED:
-        import triton.runtime.interpreter as interpreter
-
-        patch = interpreter._patch_lang_tensor
-
-        def with_index(tensor, scope) -> None:
-            """As Triton does, for a numpy that makes an int of an array of one number only when told to."""
-            patch(tensor, scope)
-            scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
-        monkeypatch.setattr(interpreter, "_patch_lang_tensor", with_index)
     return kernels
 
 
@@ -219,10 +196,7 @@ def on(device: str, query: Tensor, kv: LayerKV, where: Paged) -> tuple[Tensor, L
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 5e-3}
 # Every way through the kernels in float32; bfloat16, which the interpreter cannot multiply, at models' shapes below.
-RUNS = [
-    pytest.param(device.values[0], dtype, marks=device.marks, id=f"{device.values[0]}-{dtype}")
-    for device, dtype in zip([*DEVICES, DEVICES[0]], [torch.float32, torch.float32, torch.float16], strict=True)
-]
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 
 
 def compare(kernels, device, query, kv, where, scale=0.3, **variant) -> None:
@@ -234,7 +208,7 @@ def compare(kernels, device, query, kv, where, scale=0.3, **variant) -> None:
     torch.testing.assert_close(out.float().cpu(), expected, atol=TOLERANCE[query.dtype], rtol=0)
 
 
-@pytest.mark.parametrize(("device", "dtype"), RUNS)
+@DTYPES
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_decode_kernel_gives_what_the_torch_path_gives(kernels, device, dtype, shape, variant):
@@ -242,7 +216,7 @@ def test_decode_kernel_gives_what_the_torch_path_gives(kernels, device, dtype, s
     compare(kernels, device, *problem(LENGTHS, heads=heads, size=size, dtype=dtype), **VARIANTS[variant])
 
 
-@pytest.mark.parametrize(("device", "dtype"), RUNS)
+@DTYPES
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("lines", PREFILLS)
 def test_prefill_kernel_gives_what_the_torch_path_gives(kernels, device, dtype, lines, variant):
@@ -250,7 +224,6 @@ def test_prefill_kernel_gives_what_the_torch_path_gives(kernels, device, dtype, 
     compare(kernels, device, *problem(lengths, counts, heads=(6, 2), dtype=dtype), **VARIANTS[variant])
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("programs", [1, 10, 64, 10**6])
 def test_splits_are_joined(kernels, monkeypatch, device, programs):
     """One split; two; several, of which short rows leave some empty; as many as there are tiles."""
@@ -260,7 +233,6 @@ def test_splits_are_joined(kernels, monkeypatch, device, programs):
     compare(kernels, device, *problem_, window=70)
 
 
-@pytest.mark.parametrize("device", DEVICES)
 def test_splits_fill_the_gpu_and_no_more(kernels, device):
     assert kernels.split_count(512, 2, longest=2048, tile=64) == 1
     assert kernels.split_count(64, 2, longest=2048, tile=64) == 4
@@ -270,7 +242,6 @@ def test_splits_fill_the_gpu_and_no_more(kernels, device):
     assert kernels.split_count(1, 1, longest=1, tile=64) == 1
 
 
-@pytest.mark.parametrize("device", DEVICES)
 def test_prefill_kernel_takes_lines_of_many_sequences(kernels, device):
     """Tiles are found by bisection: sequences of none, one and several tiles in every order, and padding at the end."""
     counts = [1, 0, 40, 1, 1, 0, 0, 90, 22, 21, 1, 43, 0]
@@ -281,7 +252,6 @@ def test_prefill_kernel_takes_lines_of_many_sequences(kernels, device):
     compare(kernels, device, longer, kv, where)
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_store_kernel_takes_slices_of_the_projection(kernels, device, dtype):
     _, kv, where = problem([17, 40, 3], [5, 40, 1], heads=(9, 3), size=24, dtype=dtype)
@@ -295,7 +265,6 @@ def test_store_kernel_takes_slices_of_the_projection(kernels, device, dtype):
     torch.testing.assert_close(kv.values.cpu(), expected.values, equal_nan=True, atol=0, rtol=0)
 
 
-@pytest.mark.parametrize("device", DEVICES)
 def test_kernels_need_the_addresses(kernels, device):
     _, kv, where = problem([3])
     with pytest.raises(ValueError, match="addresses"):
@@ -325,13 +294,8 @@ def test_kernels_at_the_shapes_of_models(kernels, model, dtype):
     counts = [min(length, count) for length, count in zip(lengths, [1, 700, 33, 0, 1, 130] * 4, strict=True)]
     for line in (None, counts):
         for variant in ({}, {"window": 100, "softcap": 30.0}):
-            compare(
-                kernels,
-                "cuda",
-                *problem(lengths, line, heads=heads, size=size, dtype=dtype),
-                scale=size**-0.5,
-                **variant,
-            )
+            given = problem(lengths, line, heads=heads, size=size, dtype=dtype)
+            compare(kernels, "cuda", *given, scale=size**-0.5, **variant)
 
 
 @pytest.mark.gpu

@@ -10,6 +10,7 @@ from burnish.ops.rotary import rotary, rotary_store, signed
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SHAPES = [(4, 2, 16), (14, 2, 64), (3, 3, 24), (32, 8, 128), (1, 1, 8), (5, 1, 80)]  # H, Hkv, D
+NORMS = pytest.mark.parametrize("norms", [False, True], ids=["plain", "head-norms"])
 EPS, BLOCKS, BLOCK = 1e-6, 6, 16
 
 
@@ -59,7 +60,7 @@ class Case:
         return query[0].transpose(0, 1), key[0].transpose(0, 1), value[0]
 
     def inputs(self):
-        """What `rotary` is differentiable in, once it is told to be."""
+        """What `rotary` is differentiable in, with gradients switched on."""
         return [part.requires_grad_() for part in (self.qkv, self.q_norm, self.k_norm) if part is not None]
 
     def train(self, function=rotary):
@@ -75,7 +76,7 @@ class Case:
         shape = (len(self.qkv), 2 * self.kv_heads, self.size)
         key = torch.randn(*shape, generator=generator).to(self.qkv)[:, self.kv_heads :]  # part of another
         shape = (self.size, len(self.qkv), self.kv_heads)
-        value = torch.randn(*shape, generator=generator).to(self.qkv).permute(1, 2, 0)  # figures of a head apart
+        value = torch.randn(*shape, generator=generator).to(self.qkv).permute(1, 2, 0)  # numbers of a head apart
         return query, key, value
 
 
@@ -87,26 +88,25 @@ def hf_norm(x, weight):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("norms", [False, True], ids=["plain", "head-norms"])
+@NORMS
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_rounds_as_hf_does(shape, norms, dtype):
     case = Case(shape, 7, dtype, norms)
     query, keys, values = case.expected()
     before = case.qkv.clone()
+    for found, expected in zip(case.train(), case.hf(), strict=True):
+        assert torch.equal(found, expected)
+    looked_up = Case(shape, 7, dtype, norms)
     found = case.run()
+    assert torch.equal(looked_up.run(rows_looked_up=True), found) and torch.equal(looked_up.kv.keys, case.kv.keys)
     assert torch.equal(found, query) and found.shape == (7, case.heads, case.size)
     assert torch.equal(case.kv.keys.flatten(0, 1), keys) and torch.equal(case.kv.values.flatten(0, 1), values)
     assert torch.equal(case.qkv, before)
 
 
-def test_rows_looked_up_before():
-    case, other = (Case((4, 2, 16), 7, torch.bfloat16, True) for _ in range(2))
-    assert torch.equal(case.run(), other.run(rows_looked_up=True)) and torch.equal(case.kv.keys, other.kv.keys)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("norms", [False, True], ids=["plain", "head-norms"])
+@NORMS
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("tokens", [0, 1, 70])
 def test_kernel(shape, norms, dtype, tokens):
@@ -139,18 +139,7 @@ def test_the_kernel_follows_the_addresses():
     assert torch.equal(values.flatten(0, 1)[rows], expected_values[rows])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("norms", [False, True], ids=["plain", "head-norms"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_training_rounds_as_hf_does(shape, norms, dtype):
-    case = Case(shape, 7, dtype, norms)
-    before = case.qkv.clone()
-    for found, expected in zip(case.train(), case.hf(), strict=True):
-        assert torch.equal(found, expected)
-    assert torch.equal(case.qkv, before)
-
-
-@pytest.mark.parametrize("norms", [False, True], ids=["plain", "head-norms"])
+@NORMS
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_gradients_are_those_of_hf(shape, norms):
     case = Case(shape, 7, torch.float32, norms)
@@ -160,7 +149,7 @@ def test_gradients_are_those_of_hf(shape, norms):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("norms", [False, True], ids=["plain", "head-norms"])
+@NORMS
 def test_gradients_are_the_slopes(norms):
     case = Case((2, 1, 4), 3, torch.float64, norms)
     norm = dict(zip(("q_norm", "k_norm"), case.inputs()[1:], strict=False))
@@ -180,7 +169,7 @@ def kernel(qkv, cos, sin, *, heads, q_norm, k_norm, eps):
     return Rotary.apply(qkv, cos, sin, heads, q_norm, k_norm, eps)
 
 
-@pytest.mark.parametrize("norms", [False, True], ids=["plain", "head-norms"])
+@NORMS
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("tokens", [0, 1, 20])
 def test_training_kernels(device, monkeypatch, shape, norms, tokens):
@@ -219,25 +208,20 @@ def test_training_kernels_take_an_expanded_gradient(device):
     assert not parts[:, :4].any() and parts[:, 4:6].any() and not parts[:, 6:].any()
 
 
-@pytest.mark.parametrize("norms", [False, True], ids=["plain", "head-norms"])
-def test_training_kernels_keep_their_input_only_for_norms(device, norms):
-    case, saved = Case((4, 2, 16), 5, torch.float32, norms, device), []
+@NORMS
+def test_training_kernels_keep_their_input_only_for_norms(device, norms, saved_by):
+    case = Case((4, 2, 16), 5, torch.float32, norms, device)
 
-    def pack(tensor):
-        saved.append(tuple(tensor.shape))
-        return tensor.cpu()
+    def is_view(value):
+        return value.untyped_storage().data_ptr() == case.qkv.untyped_storage().data_ptr()
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor.to(device)):
-        value = case.train(kernel)[2]
-        assert value.untyped_storage().data_ptr() == case.qkv.untyped_storage().data_ptr()
-        inputs = case.inputs()
-        with torch.no_grad():
-            case.train(kernel)
-        assert not saved
-        results = case.train(kernel)
-    assert saved == ([(5, 128), (16,), (16,)] if norms else []) + [(5, 16), (5, 16)]
-    shared = results[2].untyped_storage().data_ptr() == case.qkv.untyped_storage().data_ptr()
-    assert shared == norms  # values that are a view of `qkv` keep the whole of it
+    assert is_view(case.train(kernel)[2])
+    inputs = case.inputs()
+    with torch.no_grad():
+        assert not saved_by(lambda: case.train(kernel), device)[1]
+    results, saved = saved_by(lambda: case.train(kernel), device)
+    assert [tuple(t.shape) for t in saved] == ([(5, 128), (16,), (16,)] if norms else []) + [(5, 16), (5, 16)]
+    assert is_view(results[2]) == norms  # values that are a view of `qkv` keep the whole of it
     again = checkpoint(lambda: case.train(kernel), use_reentrant=False)
     found, other = (torch.autograd.grad(one, inputs, case.arriving()) for one in (results, again))
     assert all(map(torch.equal, found, other))

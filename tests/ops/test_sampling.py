@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from burnish.ops import sampling
-from burnish.ops.sampling import STOPS, Rows, advance, sample_and_advance, uniforms
+from burnish.ops.sampling import STOPS, DecodeRows, advance, sample_and_advance, uniforms
 from burnish.rollout import base
 from burnish.rollout.sampler import sample
 
@@ -19,9 +19,9 @@ INF, NAN = float("inf"), float("nan")
 KERNEL_DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 
 
-def make_rows(count: int, temperature: float | list[float] = 1.0, left: int = 5, seed: int = 0) -> Rows:
+def make_rows(count: int, temperature: float | list[float] = 1.0, left: int = 5, seed: int = 0) -> DecodeRows:
     generator = np.random.default_rng(seed)
-    return Rows(
+    return DecodeRows(
         ids=torch.arange(count) + 100,
         positions=torch.arange(count) + 200,
         left=torch.full((count,), left, dtype=torch.int32),
@@ -36,15 +36,15 @@ def make_rows(count: int, temperature: float | list[float] = 1.0, left: int = 5,
     )
 
 
-def to(rows: Rows, device: str) -> Rows:
-    return Rows(*[getattr(rows, field.name).to(device, copy=True) for field in fields(Rows)])
+def to(rows: DecodeRows, device: str) -> DecodeRows:
+    return DecodeRows(*[getattr(rows, field.name).to(device, copy=True) for field in fields(DecodeRows)])
 
 
-def noise(rows: Rows) -> np.ndarray:
+def noise(rows: DecodeRows) -> np.ndarray:
     return base.uniforms(rows.seeds.tolist(), rows.drawn.numpy())
 
 
-def least_noise(rows: Rows) -> Rows:
+def least_noise(rows: DecodeRows) -> DecodeRows:
     """The rows with seeds whose noise at place 0 is 0: the mix of -0x9E37… is 0."""
     mixed = int(base._mix64(np.zeros(1, np.uint64))[0])
     seed = np.array([(-0x9E3779B97F4A7C15 - mixed) % 2**64], np.uint64).view(np.int64)
@@ -131,13 +131,9 @@ def test_logits_without_a_distribution_give_token_0_and_nan(temperature, wrong):
     assert rows.out[1].isnan().tolist() == [True, True, False]
     assert rows.ids[:2].tolist() == [0, 0]
     assert 0 <= rows.ids[2] < 9
-
-
-def test_the_least_noise_skips_tokens_without_probability():
-    logits = torch.tensor([[-INF, -INF, 0.0, 1.0]])
-    rows = least_noise(make_rows(1))
-    sample_and_advance(logits, rows)
-    assert rows.ids.tolist() == [2]
+    least = least_noise(make_rows(1))
+    sample_and_advance(torch.tensor([[-INF, -INF, 0.0, 1.0]]), least)
+    assert least.ids.tolist() == [2], "tokens without probability are skipped"
 
 
 # Truncation
@@ -184,7 +180,7 @@ def shapes(vocabulary: int) -> dict[str, torch.Tensor]:
     }
 
 
-def truncated_rows(count: int, vocabulary: int, seed: int = 0) -> tuple[torch.Tensor, Rows]:
+def truncated_rows(count: int, vocabulary: int, seed: int = 0) -> tuple[torch.Tensor, DecodeRows]:
     """Logits (n, V) and rows that have every kind with every shape of them, in one batch."""
     lines = list(shapes(vocabulary).values())
     rows = make_rows(count, [KINDS[i % len(KINDS)][0] for i in range(count)], seed=seed)
@@ -194,7 +190,7 @@ def truncated_rows(count: int, vocabulary: int, seed: int = 0) -> tuple[torch.Te
     return torch.stack([lines[i // len(KINDS) % len(lines)] for i in range(count)]), rows
 
 
-def expected(logits: torch.Tensor, rows: Rows, row: int, off: float = 0.0, u_off: float = 0.0) -> int:
+def expected(logits: torch.Tensor, rows: DecodeRows, row: int, off: float = 0.0, u_off: float = 0.0) -> int:
     """The token that the row draws from its logits (V,), written down token by token.
 
     `off` and `u_off` are errors, of the borders of truncation (relative) and of the noise.
@@ -236,6 +232,11 @@ def test_truncation_is_off_unless_asked_for():
     sample_and_advance(logits, plain)
     sample_and_advance(logits, again, truncates=True)
     assert rows.ids.tolist() == plain.ids.tolist() == again.ids.tolist()
+    for wrong in (NAN, INF, -INF):  # without a distribution: token 0 and NaN
+        logits, rows = truncated_rows(len(KINDS), 40)
+        logits[:, slice(None) if wrong == -INF else 20] = wrong
+        sample_and_advance(logits, rows, truncates=True)
+        assert rows.out[1].isnan().all() and not rows.ids.any()
 
 
 def test_truncation_follows_index_and_source():
@@ -250,15 +251,6 @@ def test_truncation_follows_index_and_source():
     assert rows.ids[:100].tolist() == list(range(100, 200))
 
 
-@pytest.mark.parametrize("wrong", [NAN, INF])
-def test_truncation_without_a_distribution_gives_token_0_and_nan(wrong):
-    logits, rows = truncated_rows(2 * len(KINDS), 40)
-    logits[: len(KINDS), 20] = wrong
-    logits[len(KINDS) :] = -INF
-    sample_and_advance(logits, rows, truncates=True)
-    assert rows.out[1].isnan().all() and not rows.ids.any()
-
-
 def test_index_names_the_rows_and_source_their_logits():
     logits = torch.full((3, 10), -INF)
     logits[0, 2] = logits[1, 5] = logits[2, 7] = 0.0
@@ -271,13 +263,9 @@ def test_index_names_the_rows_and_source_their_logits():
     assert rows.ids.tolist() == [5, 5, 102, 103, 7, 105]
     sample_and_advance(logits, rows, index=torch.tensor([5, 0, 2]))
     assert rows.ids.tolist() == [5, 5, 7, 103, 7, 2]
-
-
-def test_no_rows_are_no_work():
-    rows = make_rows(2)
     sample_and_advance(torch.zeros(0, 9), rows)
     sample_and_advance(torch.zeros(2, 9), rows, index=torch.zeros(0, dtype=torch.int64))
-    assert rows.ids.tolist() == [100, 101]
+    assert rows.ids.tolist() == [5, 5, 7, 103, 7, 2], "no rows, no change"
 
 
 # How rows move on
@@ -317,7 +305,7 @@ def test_steps_follow_each_other_until_the_row_is_idle():
 # The kernels
 
 
-def launch(logits: torch.Tensor, rows: Rows, index=None, source=None, truncates=False) -> Rows:
+def launch(logits: torch.Tensor, rows: DecodeRows, index=None, source=None, truncates=False) -> DecodeRows:
     """Run the kernels on their device, hand the rows back to the CPU."""
     from burnish.ops.triton.sampling import sample_and_advance as run
 
@@ -358,7 +346,7 @@ def same_step(logits, rows, index=None, source=None) -> None:
             different.append(row)
     assert len(different) <= len(places) // 20
     same = [row for row in range(len(rows.ids)) if row not in different]
-    for name in (field.name for field in fields(Rows) if field.name != "out"):
+    for name in (field.name for field in fields(DecodeRows) if field.name != "out"):
         assert torch.equal(getattr(kernel, name)[same], getattr(twin, name)[same]), name
     assert torch.equal(kernel.out[0, same], twin.out[0, same])
     assert torch.equal(kernel.out[2, same], twin.out[2, same])
@@ -416,6 +404,10 @@ def test_kernels_give_token_0_and_nan_without_a_distribution(temperature):
     assert kernel.out[1].isnan().tolist() == [True] * 5 + [False]
     assert kernel.ids[:5].tolist() == [0] * 5
     assert kernel.positions.tolist() == (rows.positions + 1).tolist()
+    logits, rows = truncated_rows(3 * len(KINDS), 9000)
+    logits[: len(KINDS), 8000], logits[len(KINDS) : 2 * len(KINDS), 10], logits[2 * len(KINDS) :] = NAN, INF, -INF
+    kernel = launch(logits, rows, truncates=True)
+    assert kernel.out[1].isnan().all() and not kernel.ids.any()
 
 
 @pytest.mark.gpu
@@ -434,7 +426,7 @@ def test_kernels_never_draw_what_has_no_probability():
     assert launch(logits[:2], least_noise(make_rows(2))).ids.tolist() == [4100, 3]
 
 
-def near(logits: torch.Tensor, rows: Rows, row: int, token: int) -> bool:
+def near(logits: torch.Tensor, rows: DecodeRows, row: int, token: int) -> bool:
     """Whether rounding can have led the row to the token: of the noise, or of what truncation keeps."""
     reach = 1e-5
     for off in (0.0, -reach, reach):
@@ -499,14 +491,6 @@ def test_kernels_draw_from_what_stays_as_often_as_its_probabilities_say():
     counts = torch.bincount(kernel.ids, minlength=10).double()
     assert counts.sum() == counts[stays].sum()
     assert ((counts[stays] - exact) ** 2 / exact).sum() < 23.5  # four degrees of freedom: p of one in ten thousand
-
-
-@pytest.mark.gpu
-def test_kernels_truncate_nothing_without_a_distribution():
-    logits, rows = truncated_rows(3 * len(KINDS), 9000)
-    logits[: len(KINDS), 8000], logits[len(KINDS) : 2 * len(KINDS), 10], logits[2 * len(KINDS) :] = NAN, INF, -INF
-    kernel = launch(logits, rows, truncates=True)
-    assert kernel.out[1].isnan().all() and not kernel.ids.any()
 
 
 @pytest.mark.gpu

@@ -7,7 +7,7 @@ import pytest
 
 from burnish.errors import NotAvailable, RolloutError, WorkerError
 from burnish.rollout.base import Completion, Request, RolloutEngine, Sampling
-from burnish.rollout.replicas import Answer, Limits, Replicas, Router
+from burnish.rollout.replicas import ReplicaAnswer, ReplicaLimits, Replicas, Router
 
 SAMPLING = Sampling(max_tokens=3)
 
@@ -119,7 +119,7 @@ class FakePeer:
 
     async def call(self, method, *args, **kwargs):
         if method == "limits":
-            return Limits(self.context, 300)
+            return ReplicaLimits(self.context, 300)
         if method == "abort":
             self.aborted.append(args[0])
             return None
@@ -128,7 +128,7 @@ class FakePeer:
         await self.released.wait()
         if self.fails:
             raise self.fails
-        return Answer(Completion([self.number], [-0.5], "stop", None, 3), 0)
+        return ReplicaAnswer(Completion([self.number], [-0.5], "stop", None, 3), 0)
 
 
 def in_time(work):

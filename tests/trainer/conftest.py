@@ -1,6 +1,7 @@
 """A small RL job: a random model, a few arithmetic rows, and `train(*overrides)` that runs it in this process."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,12 @@ from burnish.trainer import setup
 
 # What says how long something took differs between two runs that are otherwise the same.
 CLOCKS = ("timing_s/", "timing_per_token_ms/", "perf/")
+
+
+@pytest.fixture(autouse=True)
+def _no_collection(monkeypatch):
+    """A run collects garbage once before it trains, which takes long in a process that has run thousands of tests."""
+    monkeypatch.setattr("burnish.trainer.ppo.older_objects_kept", nullcontext)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from burnish.trainer.agent_metrics import agent_metrics
+from burnish.trainer.report import agent_metrics
 
 
 def test_whole_numbers_have_a_mean_and_extremes_and_others_a_mean():

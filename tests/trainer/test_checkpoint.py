@@ -128,7 +128,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path, name):
     folder = CheckpointStore(tmp_path / "run").save(1, write_something("x"))
     (tmp_path / "secret").write_text("x")
     (folder / "manifest.json").write_text(json.dumps({"step": 1, "files": {name: 1}}))
-    with pytest.raises(CheckpointError, match="manifest.json names .*, which lies outside of"):
+    with pytest.raises(CheckpointError, match="manifest.json names .*, which is outside of"):
         verify(folder)
 
 

@@ -25,6 +25,7 @@ from burnish.trainer.filter import GroupFilter
 from burnish.trainer.process_reward import outcomes
 from burnish.trainer.score import add_overlong_penalty, fold_baselines, score
 from burnish.trainer.validate import validation_sampling
+from burnish.workers.rollouts import RoundSettings
 from burnish.workers.trajectories import to_batch
 
 REMAX = ["algorithm.adv_estimator=remax", "data.val_files=null"]
@@ -44,7 +45,7 @@ def greedy_scores(trainer, uids):
     scores = {}
     for uid in uids:
         row = {**trainer.train_rows[trainer.order.index(uid)], "uid": 1000 + uid, "sample": 0}
-        answered = trainer.policy.generate_sequences([row], sampling, "val", True)
+        answered = trainer.policy.generate_sequences([row], RoundSettings(0, sampling, "val", True))
         length = int(answered.batch["response_mask"].sum())
         scores[uid] = (answered.non_tensor_batch["score_result"][0].score, length)
     return scores

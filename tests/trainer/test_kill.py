@@ -28,7 +28,7 @@ BEHIND = ["actor_rollout_ref.actor.checkpoint.async_save=True"]
 LORA = ["actor_rollout_ref.model.lora_rank=2", "actor_rollout_ref.actor.use_kl_loss=True"]
 # 12 rows in batches of 4: steps 3 and 6 end an epoch, the others are in the middle of one.
 RUN = ["data.shuffle=True", "data.val_files=null", "trainer.total_epochs=2", "trainer.save_freq=1"]
-SLOW = pytest.mark.slow
+LONG = pytest.mark.long
 
 LAUNCHER = """
 import json, os, sys
@@ -157,10 +157,10 @@ CRITIC = ("actor/masters.safetensors", "critic/masters.safetensors", "critic/opt
     ("keys", "when", "files", "kills", "seed"),
     [
         pytest.param(GRPO, [], CRITIC[:1], 1, 1, id="grpo"),
-        pytest.param(PPO, [], CRITIC, 3, 2, id="ppo", marks=SLOW),
-        pytest.param(GRPO, BEHIND, CRITIC[:1], 3, 3, id="grpo-behind", marks=SLOW),
-        pytest.param(PPO, BEHIND, CRITIC, 3, 4, id="ppo-behind", marks=SLOW),
-        pytest.param([*GRPO, *LORA], BEHIND, ADAPTER, 3, 5, id="grpo-lora-behind", marks=SLOW),
+        pytest.param(PPO, [], CRITIC, 3, 2, id="ppo", marks=LONG),
+        pytest.param(GRPO, BEHIND, CRITIC[:1], 3, 3, id="grpo-behind", marks=LONG),
+        pytest.param(PPO, BEHIND, CRITIC, 3, 4, id="ppo-behind", marks=LONG),
+        pytest.param([*GRPO, *LORA], BEHIND, ADAPTER, 3, 5, id="grpo-lora-behind", marks=LONG),
     ],
 )
 def test_kills_at_random_moments_change_nothing(launch, whole, same_as_whole, keys, when, files, kills, seed):
@@ -185,7 +185,7 @@ def test_kills_at_random_moments_change_nothing(launch, whole, same_as_whole, ke
     same_as_whole("killed", files)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("keys", [[], BEHIND], ids=["at once", "behind"])
 def test_kills_in_the_middle_of_a_save_change_nothing(launch, whole, same_as_whole, keys):
     whole(*GRPO)

@@ -307,7 +307,7 @@ def test_a_run_saves_and_reads_the_parts_it_is_told(train, begun, caplog):
     with pytest.raises(CheckpointError, match=r"no part optimizer.*Set checkpoint\.load_contents=\[model\]"):
         train(*GRPO, *TWO)
     train(*GRPO, *TWO, f"{PARTS}.save_contents=[model]")  # read as it is saved
-    assert "the optimiser's moments start anew" in caplog.text
+    assert "the optimiser's moments start from scratch" in caplog.text
     assert Path("run/global_step_2").is_dir()
 
 

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from burnish.agents import AgentLoopBase, AgentLoopOutput, register
 from burnish.errors import NothingToLearn, RewardError
 from burnish.protocol import DataProto
-from burnish.trainer.off_policy import off_policy_metrics
 from burnish.trainer.ppo import PPOTrainer
+from burnish.trainer.report import off_policy_metrics
 from burnish.workers.replica import Replica
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=3", "data.val_files=null"]

@@ -8,8 +8,7 @@ import torch
 from burnish.algorithms import losses
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
-from burnish.models.backbones import PaddedBackbone
-from burnish.models.fused_training import FusedBackbone
+from burnish.models.backbones import FusedBackbone, PaddedBackbone
 from burnish.trainer.ppo import PPOTrainer
 from tests.trainer.conftest import build
 

@@ -12,7 +12,7 @@ import torch
 
 from burnish.config import PPOConfig
 from burnish.config.model import ModelConfig
-from burnish.controller import Dispatch, Place, Role, Worker
+from burnish.controller import Dispatch, Role, Worker, WorkerPlace
 from burnish.controller.decorator import registered_methods
 from burnish.controller.dispatch import find_dispatch
 from burnish.errors import AgentError, DeadlineError, RewardError, RolloutError, WorkerError
@@ -20,10 +20,10 @@ from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.rollout.base import Request, Sampling
 from burnish.rollout.engine_loop import EngineLoop
 from burnish.rollout.native.engine import NativeEngine
-from burnish.rollout.replicas import Answer, Limits
+from burnish.rollout.replicas import ReplicaAnswer, ReplicaLimits
 from burnish.workers.actor_rollout_ref import ActorRolloutRefWorker
 from burnish.workers.agent_loop import AgentLoopWorker, share_of
-from burnish.workers.rollouts import Rollouts
+from burnish.workers.rollouts import Rollouts, RoundSettings
 from burnish.workers.trajectories import BEGUN_ROLLOUTS, GROUPED_ROLLOUTS
 
 SAMPLING = Sampling(max_tokens=12)
@@ -37,13 +37,13 @@ class Holder(Worker):
 
     async def generate(self, request):
         completion = await self.engine.generate(request)
-        return Answer(completion, self.engine.in_flight)
+        return ReplicaAnswer(completion, self.engine.in_flight)
 
     async def abort(self, request_id):
         self.engine.abort(request_id)
 
     async def limits(self):
-        return Limits(self.engine.context, self.engine.vocabulary)
+        return ReplicaLimits(self.engine.context, self.engine.vocabulary)
 
 
 class PeerHere:
@@ -104,7 +104,7 @@ def agents(config, peers):
     def make(count):
         for rank in range(count):
             worker = AgentLoopWorker(config, 1)
-            worker.place = Place(rank, count, device="cpu")
+            worker.place = WorkerPlace(rank, count, device="cpu")
             worker.connect(peers)
             made.append(worker)
         return made
@@ -142,8 +142,8 @@ def prompts(count=5, n=3):
     ]
 
 
-def generated(workers, rows, *args):
-    split = GROUPED_ROLLOUTS.dispatch(len(workers), rows, 1, *args)
+def generated(workers, rows, score):
+    split = GROUPED_ROLLOUTS.dispatch(len(workers), rows, RoundSettings(1, SAMPLING, "train", score))
     for worker, call in zip(workers, split.calls, strict=False):
         worker.begin_sequences(*call.args, **call.kwargs)
     return BEGUN_ROLLOUTS.collect(split, [worker.finish_sequences(1) for worker in workers])
@@ -166,11 +166,11 @@ def same(one, other):
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_any_number_of_workers_and_replicas_makes_the_batch_of_one_process(agents, peers, model, config, count):
     here = Rollouts(config, model[1], engine_of(*model))
-    here.begin(prompts(), 1, SAMPLING, "train", True)
+    here.begin(prompts(), RoundSettings(1, SAMPLING, "train", True))
     expected = here.finish(1)
     here.close()
     workers = agents(count)
-    same(generated(workers, prompts(), SAMPLING, "train", True), expected)
+    same(generated(workers, prompts(), True), expected)
     assert all(len(worker.replicas.router) == 0 for worker in workers)
     places = {}
     for number, peer in enumerate(peers):
@@ -183,9 +183,9 @@ def test_what_validation_forgets_is_its_own(agents, config):
     """Its prompts have the same uids as those of a round that is on its way."""
     config.trainer.async_rollout.enable, config.trainer.async_rollout.staleness = True, 1
     [worker] = agents(1)
-    worker.begin_sequences(prompts(), 1, SAMPLING, "train", False)
+    worker.begin_sequences(prompts(), RoundSettings(1, SAMPLING, "train", False))
     worker.rollouts._begun[1].result(60)
-    worker.begin_sequences(prompts(2), 0, SAMPLING, "val", False)
+    worker.begin_sequences(prompts(2), RoundSettings(0, SAMPLING, "val", False))
     worker.finish_sequences(0)
     assert len(worker.replicas.router) == 15, "all of the round, which is forgotten when it is finished"
     worker.finish_sequences(1)
@@ -193,7 +193,7 @@ def test_what_validation_forgets_is_its_own(agents, config):
 
 
 def test_engines_are_counted_on_the_replicas(agents, peers):
-    batch = generated(agents(2), prompts(), SAMPLING, "train", False)
+    batch = generated(agents(2), prompts(), False)
     assert batch.meta_info["metrics"] == {}
     counted = sum(peer.worker.engine.stats()["generated_tokens"] for peer in peers)
     assert counted == int(batch.batch["response_mask"].sum())
@@ -209,7 +209,7 @@ def test_a_replica_that_is_gone_rises_as_what_it_is(agents, peers):
     [worker] = agents(1)
     peers[1].call = call
     with held(peers[0]), pytest.raises(Gone, match="rank 1"):
-        generated([worker], prompts(), SAMPLING, "train", False)
+        generated([worker], prompts(), False)
     # Those of the other replica were cancelled, and it can go on.
     assert peers[0].worker.engine.in_flight == 0
     assert any(method == "abort" for method, *_ in peers[0].calls)
@@ -220,7 +220,7 @@ def test_what_a_replica_refuses_names_the_trajectory(agents, peers):
     for peer in peers:
         peer.worker.engine.sleep()
     with pytest.raises(AgentError, match=r"uid 0, sample 0: RolloutError: .*wake"):
-        generated([worker], prompts(), SAMPLING, "train", False)
+        generated([worker], prompts(), False)
 
 
 def test_a_replica_that_hangs_is_told_after_the_deadline_and_left(agents, peers, config):
@@ -236,7 +236,7 @@ def test_a_replica_that_hangs_is_told_after_the_deadline_and_left(agents, peers,
     for peer in peers:
         peer.call = call
     with pytest.raises(DeadlineError, match="3 of 3 trajectories were not done after 0.2 s"):
-        generated([worker], prompts(1), SAMPLING, "train", False)
+        generated([worker], prompts(1), False)
     assert sorted(aborted) == [f"train/0.{sample}.0" for sample in range(3)]
 
 
@@ -246,25 +246,25 @@ def test_the_ratio_of_failures_is_one_of_the_whole_batch(agents, config):
     config.reward.max_failure_ratio = 0.3
     one = prompts(4, 1)
     one[0]["reward_model"] = {"style": "rule"}  # which cannot be scored: half of the first worker's
-    batch = generated(workers, one, SAMPLING, "train", True)
+    batch = generated(workers, one, True)
     assert [result.error is None for result in batch.non_tensor_batch["score_result"]] == [False, True, True, True]
     config.reward.max_failure_ratio = 0.2
     with pytest.raises(RewardError, match="1 failed"):
-        generated(workers, one, SAMPLING, "train", True)
+        generated(workers, one, True)
 
 
 def test_before_connect(config):
     worker = AgentLoopWorker(config, 1)
     worker.close()
     with pytest.raises(WorkerError, match="call connect"):
-        worker.begin_sequences(prompts(), 1, SAMPLING, "train", False)
+        worker.begin_sequences(prompts(), RoundSettings(1, SAMPLING, "train", False))
 
 
 def test_connect_again_after_the_replicas_were_made_anew(agents, peers):
     [worker] = agents(1)
-    before = generated([worker], prompts(2), SAMPLING, "train", False)
+    before = generated([worker], prompts(2), False)
     worker.connect(peers[1:])
-    same(generated([worker], prompts(2), SAMPLING, "train", False), before)
+    same(generated([worker], prompts(2), False), before)
 
 
 def test_processes_that_score_are_shared_out(config):

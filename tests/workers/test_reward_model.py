@@ -22,7 +22,7 @@ from burnish.data.chat import ChatRenderer
 from burnish.errors import ModelError
 from burnish.models.tiny import CHAT_TEMPLATE, byte_tokenizer, write_tiny_model
 from burnish.protocol import DataProto
-from burnish.workers.conversations import Conversations, padded
+from burnish.workers.conversations import ConversationReader, padded
 from burnish.workers.reward_model import RewardModelWorker
 from burnish.workers.trajectories import to_batch
 
@@ -204,7 +204,7 @@ def test_an_end_is_taken_off_the_response_alone(configured, write_reward_model, 
     assert template != CHAT_TEMPLATE
     tokenizer = byte_tokenizer(template)
     policy = write_tiny_model(tmp_path / "policy", chat_template=template)
-    read = Conversations(configured(write_reward_model(tokenizer), policy))
+    read = ConversationReader(configured(write_reward_model(tokenizer), policy))
     batch = rollouts(tokenizer, [(CHATS[0][0], "")])
     prompt = ChatRenderer(tokenizer).prompt_ids(CHATS[0][0])
     assert prompt[-1] == tokenizer.eos_token_id and read.of(batch)[0].ids == prompt + read.closing
@@ -244,13 +244,13 @@ def test_all_turns_are_read_as_they_are_and_the_policys_text_where_rendered(conf
     output = AgentLoopOutput(prompt, first + tool + second, mask, [-1.0] * len(mask))
     batch = to_batch([Trajectory({}, output, "")], tokenizer.pad_token_id)
     batch = batch.union(DataProto.from_dict(non_tensors={"raw_prompt": [CHATS[0][0]]}))
-    (whole,) = Conversations(configured(write_reward_model())).of(batch)
+    (whole,) = ConversationReader(configured(write_reward_model())).of(batch)
     assert whole.ids == prompt + first + tool + second + [tokenizer.eos_token_id]
-    other = Conversations(configured(write_reward_model(word_tokenizer(), name="other")))
+    other = ConversationReader(configured(write_reward_model(word_tokenizer(), name="other")))
     (rendered,) = other.of(batch)
     assert other.tokenizer.decode(rendered.ids).endswith("assistant says lookdone<end>\n")
     batch.batch["response_mask"][0, -len(second) :] = 0  # the last tokens are an observation: no turn to end
-    (unended,) = Conversations(configured(write_reward_model(name="third"))).of(batch)
+    (unended,) = ConversationReader(configured(write_reward_model(name="third"))).of(batch)
     assert unended.ids == prompt + first + tool + second
 
 
@@ -281,8 +281,8 @@ def test_a_long_conversation_loses_its_start(worker, write_reward_model):
 
 def test_the_limit_is_the_models_context(configured, write_reward_model):
     path = write_reward_model(context=33)
-    assert Conversations(configured(path)).max_length == 33
-    assert Conversations(configured(path, max_length=8)).max_length == 8
+    assert ConversationReader(configured(path)).max_length == 33
+    assert ConversationReader(configured(path, max_length=8)).max_length == 8
 
 
 def test_a_folder_without_a_padding_token_is_scored_as_alone(worker, write_reward_model):
@@ -368,10 +368,10 @@ def test_a_tokenizer_without_a_chat_template(configured, write_reward_model, tmp
     path = write_reward_model(bare)
     said = rf"reward_model\.model\.path={path}: its tokenizer has no chat template.*reward_model\.model\.tokenizer_path"
     with pytest.raises(ModelError, match=said):
-        Conversations(configured(path))
+        ConversationReader(configured(path))
     word_tokenizer().save_pretrained(tmp_path / "with")
     shutil.copy(path / "config.json", tmp_path / "with")
-    assert Conversations(configured(path, tokenizer_path=str(tmp_path / "with"))).tokenizer.chat_template == LINES
+    assert ConversationReader(configured(path, tokenizer_path=str(tmp_path / "with"))).tokenizer.chat_template == LINES
 
 
 def test_neither_needs_a_template_where_both_have_none(worker, write_reward_model, tmp_path):
@@ -393,23 +393,23 @@ def test_neither_needs_a_template_where_both_have_none(worker, write_reward_mode
 def test_responses_are_decoded_with_the_policys_tokens(configured, write_reward_model, tiny_model, tmp_path):
     path = write_reward_model(word_tokenizer())
     copied = shutil.copytree(tiny_model, tmp_path / "copied")
-    decoder = Conversations(configured(path, input_tokenizer=str(copied))).decoder
+    decoder = ConversationReader(configured(path, input_tokenizer=str(copied))).decoder
     assert decoder.name_or_path == str(copied) and decoder.decode([decoder.eos_token_id]) == "<|end|>"
     word_tokenizer().save_pretrained(tmp_path / "other")
     shutil.copy(tiny_model / "config.json", tmp_path / "other")
     with pytest.raises(ModelError, match=r"input_tokenizer=.*/other: .* other ids for \d+ of them, such as .*leave it"):
-        Conversations(configured(path, input_tokenizer=str(tmp_path / "other")))
+        ConversationReader(configured(path, input_tokenizer=str(tmp_path / "other")))
     same = write_reward_model(name="same")
-    assert Conversations(configured(same)).as_they_are
+    assert ConversationReader(configured(same)).as_they_are
     with pytest.raises(ModelError, match="input_tokenizer=.*/other: "):  # not needed there, and not left unread
-        Conversations(configured(same, input_tokenizer=str(tmp_path / "other")))
+        ConversationReader(configured(same, input_tokenizer=str(tmp_path / "other")))
     for name in ("input_tokenizer", "tokenizer_path"):
         with pytest.raises(ModelError, match=rf"^reward_model\.model\.{name}: .*\./nowhere"):
-            Conversations(configured(path, **{name: "./nowhere"}))
+            ConversationReader(configured(path, **{name: "./nowhere"}))
 
 
 def test_added_tokens_do_not_matter(configured, write_reward_model):
     """A reward model's tokenizer often has one more, for padding."""
     tokenizer = byte_tokenizer()
     tokenizer.add_special_tokens({"pad_token": "[PAD]"})
-    assert Conversations(configured(write_reward_model(tokenizer))).as_they_are
+    assert ConversationReader(configured(write_reward_model(tokenizer))).as_they_are

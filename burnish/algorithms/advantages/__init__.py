@@ -16,7 +16,7 @@ What it declares as `needs` is what the run around it provides. This module impo
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from burnish.algorithms.table import NOTHING, Entry, Fn, Table
+from burnish.algorithms.table import NOTHING, AlgorithmTable, Entry, Fn
 from burnish.config.needs import Needs
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ Estimator: TypeAlias = "Callable[[AdvantageInputs], tuple[torch.Tensor, torch.Te
 GROUPS = Needs(groups=True)
 LOSS = "it is a policy loss: actor_rollout_ref.actor.policy_loss.loss_mode="
 
-TABLE = Table(
+TABLE = AlgorithmTable(
     key="algorithm.adv_estimator",
     entries={
         "gae": Entry("burnish.algorithms.advantages.gae:gae", Needs(critic=True)),

@@ -20,14 +20,7 @@ import torch
 
 from burnish.algorithms.correction.measure import bounded, describe_rows
 from burnish.algorithms.masked import masked_mean, zero_outside
-from burnish.algorithms.tally import (
-    Metrics,
-    effective_share,
-    largest,
-    mean_over_tokens,
-    smallest,
-    spread,
-)
+from burnish.algorithms.tally import Metrics, effective_share, largest, mean_over_tokens, smallest, spread
 from burnish.config.bounds import WeightBounds
 
 NAME = "rollout_corr/rollout_is"

@@ -29,7 +29,7 @@ advantages are all 0 adds nothing to the gradient, so that the row need not be c
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from burnish.algorithms.table import NOTHING, Entry, Fn, Table
+from burnish.algorithms.table import NOTHING, AlgorithmTable, Entry, Fn
 from burnish.config.needs import Needs
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ TokenChoice: TypeAlias = "Callable[[PolicyLossInputs, torch.Generator], torch.Te
 CLIPPED = Needs(ratio=True, skips_zero_advantage=True)
 COMPARED = Needs(ratio=True)  # a row without advantage takes part in the comparison, or has a penalty of its own
 
-TABLE = Table(
+TABLE = AlgorithmTable(
     key="actor_rollout_ref.actor.policy_loss.loss_mode",
     entries={
         "vanilla": Entry("burnish.algorithms.losses.vanilla:vanilla", CLIPPED),

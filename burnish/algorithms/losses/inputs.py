@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from burnish.algorithms.aggregate import Counts, aggregate
+from burnish.algorithms.aggregate import LossCounts, aggregate
 from burnish.algorithms.masked import zero_outside
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class PolicyLossInputs:
     advantages: torch.Tensor  # (B, R)
     response_mask: torch.Tensor  # (B, R) 1 where the policy sampled the token
     config: "ActorConfig"
-    counts: Counts  # of the whole mini-batch, over micro-batches and devices
+    counts: LossCounts  # of the whole mini-batch, over micro-batches and devices
     max_response_length: int
     rollout_is_weights: torch.Tensor | None = None  # (B, R) importance weights, multiply the loss per token
     entropy: torch.Tensor | None = None  # (B, R) when an entropy bonus is on, or the loss declared it
@@ -63,7 +63,7 @@ class ValueLossInputs:
     returns: torch.Tensor  # (B, R) the target
     response_mask: torch.Tensor  # (B, R) 1 where the policy sampled the token
     config: "CriticConfig"
-    counts: Counts  # of the whole mini-batch, over micro-batches and devices
+    counts: LossCounts  # of the whole mini-batch, over micro-batches and devices
     max_response_length: int
 
     def aggregate(self, losses: torch.Tensor) -> torch.Tensor:

@@ -29,10 +29,7 @@ def kl_cov(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
     penalty = inputs.config.policy_loss.ppo_kl_coef * distance * chosen(inputs, "kl_cov")
 
     loss = inputs.aggregate(inputs.weigh(penalty - inputs.advantages * inputs.log_ratio(20).exp()))
-    return loss, {
-        "actor/pg_loss": part_of_sum(loss),
-        "actor/ppo_kl": mean_over_tokens(distance, inputs.response_mask),
-    }
+    return loss, {"actor/pg_loss": part_of_sum(loss), "actor/ppo_kl": mean_over_tokens(distance, inputs.response_mask)}
 
 
 def choose(inputs: PolicyLossInputs, random: torch.Generator) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 
 from burnish.algorithms.kl import kl_penalty
 from burnish.algorithms.losses.inputs import PolicyLossInputs
-from burnish.algorithms.tally import Mean, Metrics, part_of_sum
+from burnish.algorithms.tally import Metrics, part_of_mean, part_of_sum
 from burnish.errors import BurnishError
 
 
@@ -23,7 +23,7 @@ def entropy_and_kl(inputs: PolicyLossInputs) -> tuple[torch.Tensor, Metrics]:
         loss = loss - config.entropy_coeff * entropy
     if config.use_kl_loss:
         kl = kl_term(inputs)
-        metrics |= {"actor/kl_loss": part_of_sum(kl), "actor/kl_coef": Mean(config.kl_loss_coef, 1)}
+        metrics |= {"actor/kl_loss": part_of_sum(kl), "actor/kl_coef": part_of_mean(config.kl_loss_coef, 1)}
         loss = loss + config.kl_loss_coef * kl
     return loss, metrics
 

@@ -13,7 +13,7 @@ from ray.exceptions import RayError
 
 from burnish import waits
 from burnish.config.cluster import RayInitConfig
-from burnish.controller.dispatch import Call
+from burnish.controller.dispatch import WorkerCall
 from burnish.controller.group import ClassWithInitArgs, WorkerGroup
 from burnish.controller.pool import ResourcePool
 from burnish.controller.process import Surroundings
@@ -78,7 +78,7 @@ class RayWorkerGroup(WorkerGroup):
         if cluster.logs_are_ours:
             shutil.rmtree(cluster.surroundings.logs, ignore_errors=True)
 
-    def submit(self, method: str, calls: list[Call], answering: int | None = None) -> RayFuture:
+    def submit(self, method: str, calls: list[WorkerCall], answering: int | None = None) -> RayFuture:
         same: dict[Any, tuple[Any, ...]] = {}  # calls of the same objects are sent as one
         arguments = []
         for call in calls:

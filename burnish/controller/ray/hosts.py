@@ -28,7 +28,7 @@ from burnish.controller.ray.cluster import Cluster
 from burnish.controller.ray.future import RayFuture
 from burnish.controller.ray.nodes import end_processes, log_of
 from burnish.controller.telling import TOLD_OF, Late, Whereabouts, no_room, reason
-from burnish.controller.worker import Place
+from burnish.controller.worker import WorkerPlace
 from burnish.errors import BurnishError, ConfigError, DeadlineError, WorkerDied, WorkerError
 from burnish.waits import waiting
 
@@ -69,7 +69,7 @@ class Process:
     """
 
     actor: Any
-    place: Place
+    place: WorkerPlace
     address: Address
     given: int = 0
     done: int = 0

@@ -1,4 +1,4 @@
-"""`ops.linear_log_probs` on a GPU: what turns the logits of a chunk into figures, and into their gradient.
+"""`ops.linear_log_probs` on a GPU: the logits of a chunk reduced to values, and their gradient.
 
 The logits are read once for each. Forward, every program reduces a piece of a row; a second kernel, one program for a
 row, combines the pieces. Every sum has a fixed order. Backward, a program turns a piece of a row into its gradient.
@@ -17,14 +17,14 @@ from torch import Tensor
 PIECE = 4096  # logits per program: enough loads in flight, and few enough pieces for one program to combine
 
 
-def summarise(logits: Tensor, targets: Tensor, factor: float, cap: float | None, figures: dict[str, Tensor]) -> None:
-    """Fill the (n,) tensors of `figures` by their names from raw `logits` (n, V)."""
+def summarise(logits: Tensor, targets: Tensor, factor: float, cap: float | None, values: dict[str, Tensor]) -> None:
+    """Fill the (n,) tensors of `values` by their names from raw `logits` (n, V)."""
     count, vocabulary = logits.shape
     if count == 0:
         return
     piece, pieces = _pieces(vocabulary)
-    entropy, sum_pi_squared = figures.get("entropy"), figures.get("sum_pi_squared")
-    # Tensors of their own, not parts of one: where a part begins, and so its alignment, would depend on the count.
+    entropy, sum_pi_squared = values.get("entropy"), values.get("sum_pi_squared")
+    # Separate tensors, not parts of one: where a part begins, and so its alignment, would depend on the count.
     maxima = torch.empty((count, pieces), dtype=torch.float32, device=logits.device)
     sums = torch.empty_like(maxima)
     weighted = None if entropy is None else torch.empty_like(maxima)
@@ -33,21 +33,9 @@ def summarise(logits: Tensor, targets: Tensor, factor: float, cap: float | None,
     _reduce_pieces[(count * pieces,)](
         logits, factor, cap, *partial, V=vocabulary, PIECE=piece, PIECES=pieces, num_warps=8
     )
-    _combine[(count,)](
-        logits,
-        targets,
-        factor,
-        cap,
-        *partial,
-        figures.get("log_prob"),
-        entropy,
-        sum_pi_squared,
-        figures.get("log_sum"),
-        V=vocabulary,
-        PIECES=pieces,
-        PADDED=max(32, triton.next_power_of_2(pieces)),
-        num_warps=1,
-    )
+    given, padded = (logits, targets, factor, cap, *partial), max(32, triton.next_power_of_2(pieces))
+    results = values.get("log_prob"), entropy, sum_pi_squared, values.get("log_sum")
+    _combine[(count,)](*given, *results, V=vocabulary, PIECES=pieces, PADDED=padded, num_warps=1)
 
 
 def differentiate(
@@ -56,7 +44,7 @@ def differentiate(
     factor: float,
     cap: float | None,
     grads: dict[str, Tensor],
-    figures: dict[str, Tensor],
+    values: dict[str, Tensor],
     dtype: torch.dtype,
 ) -> Tensor:
     """Gradient (n, V) in `dtype` of raw `logits`, in their place where the dtype is theirs."""
@@ -65,22 +53,10 @@ def differentiate(
     if count == 0:
         return out
     piece, pieces = _pieces(vocabulary)
+    own = values["log_sum"], values.get("entropy"), values.get("sum_pi_squared")
+    upstream = grads.get("log_prob"), grads.get("entropy"), grads.get("sum_pi_squared")
     _differentiate[(count * pieces,)](
-        logits,
-        targets,
-        factor,
-        cap,
-        figures["log_sum"],
-        figures.get("entropy"),
-        figures.get("sum_pi_squared"),
-        grads.get("log_prob"),
-        grads.get("entropy"),
-        grads.get("sum_pi_squared"),
-        out,
-        V=vocabulary,
-        PIECE=piece,
-        PIECES=pieces,
-        num_warps=8,
+        logits, targets, factor, cap, *own, *upstream, out, V=vocabulary, PIECE=piece, PIECES=pieces, num_warps=8
     )
     return out
 
@@ -172,17 +148,10 @@ def _combine(
         tl.store(sum_pi_squared + row, tl.sum(share * share * square, axis=0) / (total * total))
 
 
-@triton.jit(
-    do_not_specialize_on_alignment=[
-        "targets",
-        "log_sum",
-        "entropy",
-        "sum_pi_squared",
-        "of_log_prob",
-        "of_entropy",
-        "of_sum_pi_squared",
-    ]
-)
+UPSTREAM = ["of_log_prob", "of_entropy", "of_sum_pi_squared"]
+
+
+@triton.jit(do_not_specialize_on_alignment=["targets", "log_sum", "entropy", "sum_pi_squared", *UPSTREAM])
 def _differentiate(
     logits,  # (n, V)
     targets,  # (n,)

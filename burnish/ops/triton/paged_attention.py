@@ -31,6 +31,9 @@ class Shape(NamedTuple):
     warps: int
     stages: int  # steps of loads that are on their way, and one in use
 
+    def arguments(self) -> dict[str, int]:
+        return {"ROWS": self.rows, "TILE": self.tile, "num_warps": self.warps, "num_stages": self.stages}
+
 
 def decode_shape(group: int, size: int, itemsize: int) -> Shape:
     """Layout of decode for `group` query heads per key-value head of `size` numbers of `itemsize` bytes.
@@ -315,13 +318,7 @@ def _prefill(
 
 
 def paged_attention(
-    query: Tensor,
-    kv: LayerKV,
-    where: Paged,
-    *,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
+    query: Tensor, kv: LayerKV, where: Paged, *, scale: float, window: int | None = None, softcap: float | None = None
 ) -> Tensor:
     """Attention output (T, H, D) of `query` (T, H, D)."""
     tokens, heads, size = query.shape
@@ -331,15 +328,8 @@ def paged_attention(
     out = query.new_zeros(query.shape) if where.starts is not None else query.new_empty(query.shape)
     if not tokens:
         return out
-    layout = {
-        "KV_HEADS": kv_heads,
-        "GROUP": group,
-        "SIZE": size,
-        "PADDED": max(16, triton.next_power_of_2(size)),
-        "BLOCK": block,
-        "WINDOW": bool(window),
-        "SOFTCAP": softcap is not None,
-    }
+    layout = {"KV_HEADS": kv_heads, "GROUP": group, "SIZE": size, "PADDED": max(16, triton.next_power_of_2(size))}
+    layout |= {"BLOCK": block, "WINDOW": bool(window), "SOFTCAP": softcap is not None}
     # What `_capped` multiplies with, and the window.
     numbers = (scale * LOG2_E, 0.0) if softcap is None else (scale * 2 * LOG2_E / softcap, softcap * LOG2_E)
     launch = _launch_decode if where.starts is None else _launch_prefill
@@ -360,23 +350,10 @@ def _launch_decode(
         weights = query.new_empty((rows, heads, splits), dtype=torch.float32)
     else:
         parts = weights = out
+    tensors = query, _addresses(kv), where.tables, where.lengths, parts, weights
+    strides = query.stride(0), query.stride(1), where.tables.stride(0)
     _decode[(rows, layout["KV_HEADS"], splits)](
-        query,
-        _addresses(kv),
-        where.tables,
-        where.lengths,
-        parts,
-        weights,
-        query.stride(0),
-        query.stride(1),
-        where.tables.stride(0),
-        *numbers,
-        **layout,
-        ROWS=shape.rows,
-        TILE=shape.tile,
-        SPLIT=splits > 1,
-        num_warps=shape.warps,
-        num_stages=shape.stages,
+        *tensors, *strides, *numbers, **layout, **shape.arguments(), SPLIT=splits > 1
     )
     if splits > 1:
         padded = triton.next_power_of_2(splits)
@@ -391,24 +368,10 @@ def _launch_prefill(
     group = layout["GROUP"]
     shape = prefill_shape(where.longest_query * group, layout["PADDED"], query.element_size())
     tiles = -(-query.shape[0] * group // shape.rows) + sequences  # see `_prefill`
+    tensors = query, _addresses(kv), where.tables, where.lengths, where.starts, out
+    strides = query.stride(0), query.stride(1), where.tables.stride(0)
     _prefill[(tiles, layout["KV_HEADS"])](
-        query,
-        _addresses(kv),
-        where.tables,
-        where.lengths,
-        where.starts,
-        out,
-        sequences,
-        sequences.bit_length(),
-        query.stride(0),
-        query.stride(1),
-        where.tables.stride(0),
-        *numbers,
-        **layout,
-        ROWS=shape.rows,
-        TILE=shape.tile,
-        num_warps=shape.warps,
-        num_stages=shape.stages,
+        *tensors, sequences, sequences.bit_length(), *strides, *numbers, **layout, **shape.arguments()
     )
 
 

@@ -1,7 +1,7 @@
-"""RMS norm on the GPU: one program for a row, which reads and writes each figure once.
+"""RMS norm on the GPU: one program for a row, which reads and writes each number once.
 
 Forward, a program takes one row. Backward, it takes every so many rows, because it sums the gradient of the weight over
-them in registers; the sums of all programs are added at the end. Kept for the backward pass: the rows and one figure
+them in registers; the sums of all programs are added at the end. Kept for the backward pass: the rows and one number
 for each, the reciprocal of its root mean square.
 """
 
@@ -104,20 +104,10 @@ def launch(
     if rows:
         block = triton.next_power_of_2(columns)
         before = x if residual is None else residual
-        _kernel[(rows,)](
-            x,
-            before,
-            before if total is None else total,
-            weight,
-            out,
-            out if scales is None else scales,
-            eps,
-            C=columns,
-            BLOCK=block,
-            ADD=residual is not None,
-            SAVE=scales is not None,
-            num_warps=_warps(block),
-        )
+        added, saved = before if total is None else total, out if scales is None else scales
+        uses = {"ADD": residual is not None, "SAVE": scales is not None}
+        warps = _warps(block)
+        _kernel[(rows,)](x, before, added, weight, out, saved, eps, C=columns, BLOCK=block, **uses, num_warps=warps)
     return out
 
 
@@ -134,27 +124,15 @@ def launch_backward(
     sums = total.new_empty((programs if weighted else 0, columns), dtype=torch.float32)
     if rows:
         stage = (2 if d_total is None else 3) * block * total.element_size()
-        _backward_kernel[(programs,)](
-            d_normed,
-            d_normed if d_total is None else d_total,
-            total,
-            weight,
-            scales,
-            out,
-            sums,
-            rows,
-            C=columns,
-            BLOCK=block,
-            ADD=d_total is not None,
-            WEIGHT=weighted,
-            STAGES=max(1, min(4, SHARED // each // stage)),
-            num_warps=warps,
-        )
+        added, stages = d_normed if d_total is None else d_total, max(1, min(4, SHARED // each // stage))
+        tensors = d_normed, added, total, weight, scales, out, sums
+        uses = {"ADD": d_total is not None, "WEIGHT": weighted, "STAGES": stages}
+        _backward_kernel[(programs,)](*tensors, rows, C=columns, BLOCK=block, **uses, num_warps=warps)
     return out, sums.sum(0).to(weight.dtype) if weighted else None
 
 
 def _warps(block: int) -> int:
-    return min(16, max(1, block // 256))  # eight figures a thread: one 16-byte load in bfloat16
+    return min(16, max(1, block // 256))  # eight numbers a thread: one 16-byte load in bfloat16
 
 
 class AddRmsNorm(torch.autograd.Function):

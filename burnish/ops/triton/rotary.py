@@ -1,6 +1,6 @@
 """Head norms and rotation on the GPU, in one launch: into the KV pool for inference, into tensors for training.
 
-A program takes some heads of one token: query, key and value heads alike, told apart by masks. The pool's addresses
+A program takes some heads of one token: query, key and value heads alike, distinguished by masks. The pool's addresses
 are read on the device, so that a captured graph survives a pool that was freed and allocated elsewhere.
 
 Backward, one launch too. A rotation needs nothing of its input; only where there are head norms is it kept, and a
@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from burnish.ops.paged_attention import LayerKV
 
-TILE = 1024  # figures of one half of the heads that a program takes: 16 heads of 128
+TILE = 1024  # numbers of one half of the heads that a program takes: 16 heads of 128
 PROGRAMS = 660  # of the backward kernel with head norms: as many as the 132 processors of an H200 hold at once
 
 
@@ -239,7 +239,7 @@ def into_tensors(
     eps: float,
     copy: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries (T, H, D), keys and values (T, Hkv, D); the values are a view of `qkv` unless told to `copy`."""
+    """Queries (T, H, D), keys and values (T, Hkv, D); the values are a view of `qkv` without `copy`."""
     tokens, size = len(qkv), cos.shape[-1]
     every = qkv.shape[1] // size
     kv_heads = (every - heads) // 2
@@ -274,23 +274,11 @@ def _forward(
     block, group = _tile(written, size)
     if len(qkv):
         others = (q_norm, k_norm, query, key, value, addresses, slots, positions)
-        _forward_kernel[(len(qkv), triton.cdiv(written, group))](
-            qkv,
-            cos,
-            sin,
-            *(qkv if other is None else other for other in others),  # any pointer will do for what is not used
-            eps,
-            HEADS=heads,
-            KV_HEADS=kv_heads,
-            SIZE=size,
-            GROUP=group,
-            HALF_BLOCK=block,
-            NORM=norm,
-            POOL=pool,
-            VALUES=values,
-            num_warps=4,
-            enable_fp_fusion=False,  # a fused multiply-add would leave out the rounding in between
-        )
+        pointers = [qkv if other is None else other for other in others]  # any will do for what is not used
+        sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "SIZE": size, "GROUP": group, "HALF_BLOCK": block}
+        # a fused multiply-add would leave out the rounding in between
+        options = {"NORM": norm, "POOL": pool, "VALUES": values, "num_warps": 4, "enable_fp_fusion": False}
+        _forward_kernel[(len(qkv), triton.cdiv(written, group))](qkv, cos, sin, *pointers, eps, **sizes, **options)
 
 
 def _backward(
@@ -318,30 +306,12 @@ def _backward(
     programs = min(tokens, max(1, PROGRAMS // groups)) if norm else tokens
     sums = out.new_empty((programs, groups, 2, size) if norm else 0, dtype=torch.float32)
     if tokens:
-        _backward_kernel[(programs, groups)](
-            d_query,
-            d_key,
-            d_value,
-            qkv if norm else out,
-            cos,
-            sin,
-            q_norm if norm else out,
-            k_norm if norm else out,
-            out,
-            sums,
-            tokens,
-            eps,
-            *d_query.stride()[:2],
-            *d_key.stride()[:2],
-            *d_value.stride()[:2],
-            HEADS=heads,
-            KV_HEADS=kv_heads,
-            SIZE=size,
-            GROUP=group,
-            HALF_BLOCK=block,
-            NORM=norm,
-            num_warps=4,
-        )
+        incoming = d_query, d_key, d_value
+        own, query_weight, key_weight = (qkv, q_norm, k_norm) if norm else (out, out, out)
+        strides = [stride for gradient in incoming for stride in gradient.stride()[:2]]
+        sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "SIZE": size, "GROUP": group, "HALF_BLOCK": block}
+        tensors = *incoming, own, cos, sin, query_weight, key_weight, out, sums
+        _backward_kernel[(programs, groups)](*tensors, tokens, eps, *strides, **sizes, NORM=norm, num_warps=4)
     if q_norm is None or k_norm is None:
         return out, None, None
     d_q_norm, d_k_norm = sums.sum((0, 1))
@@ -349,7 +319,7 @@ def _backward(
 
 
 def _tile(heads: int, size: int) -> tuple[int, int]:
-    """Figures of half a head, and heads, that a program takes: powers of two."""
+    """Numbers of half a head, and heads, that a program takes: powers of two."""
     block = triton.next_power_of_2(size // 2)
     return block, min(triton.next_power_of_2(heads), max(1, TILE // block))
 

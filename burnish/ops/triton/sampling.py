@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from burnish.ops.sampling import STOPS, Rows
+from burnish.ops.sampling import STOPS, DecodeRows
 
 CHUNK = 4096  # logits per program: enough loads in flight, and few enough chunks for one program to combine
 SEARCHED = 8192  # logits that a search for a threshold takes at once
@@ -23,7 +23,7 @@ ZERO_BITS = {torch.bfloat16: 16, torch.float16: 13}  # at the end of such a numb
 
 
 def sample_and_advance(
-    logits: Tensor, rows: Rows, index: Tensor | None, source: Tensor | None, truncates: bool = False
+    logits: Tensor, rows: DecodeRows, index: Tensor | None, source: Tensor | None, truncates: bool = False
 ) -> None:
     """As `ops.sampling.sample_and_advance`. Launches only: it can be captured in a graph."""
     count = len(index) if index is not None else len(logits) if source is None else len(source)
@@ -32,79 +32,27 @@ def sample_and_advance(
     vocabulary = logits.shape[-1]
     chunk = max(32, min(CHUNK, triton.next_power_of_2(vocabulary)))
     chunks = triton.cdiv(vocabulary, chunk)
-    chunks_padded = max(32, triton.next_power_of_2(chunks))
     # Two tensors, not halves of one: where the second begins must not depend on the batch, or its alignment would.
     maxima = torch.empty((count, chunks), dtype=torch.float32, device=logits.device)
     sums = torch.empty_like(maxima)
-    _reduce_chunks[(count * chunks,)](
-        logits,
-        logits.stride(0),
-        index,
-        source,
-        rows.left,
-        rows.temperature,
-        maxima,
-        sums,
-        V=vocabulary,
-        CHUNK=chunk,
-        CHUNKS=chunks,
-        num_warps=4,
-    )
+    lines = logits, logits.stride(0), index, source
+    sizes = {"V": vocabulary, "CHUNK": chunk, "CHUNKS": chunks}
+    _reduce_chunks[(count * chunks,)](*lines, rows.left, rows.temperature, maxima, sums, **sizes, num_warps=4)
+    sizes["CHUNKS_PADDED"] = max(32, triton.next_power_of_2(chunks))
     thresholds = at_threshold = kept = ties = None
     if truncates:
         thresholds = torch.empty(count, dtype=torch.float32, device=logits.device)
         at_threshold = torch.empty(count, dtype=torch.int32, device=logits.device)
         kept, ties = torch.empty_like(maxima), torch.empty_like(maxima, dtype=torch.int32)
-        _truncate[(count,)](
-            logits,
-            logits.stride(0),
-            index,
-            source,
-            rows.left,
-            rows.temperature,
-            rows.top_k,
-            rows.top_p,
-            rows.min_p,
-            maxima,
-            thresholds,
-            at_threshold,
-            kept,
-            ties,
-            V=vocabulary,
-            CHUNK=chunk,
-            CHUNKS=chunks,
-            CHUNKS_PADDED=chunks_padded,
-            SEARCHED=max(32, min(SEARCHED, triton.next_power_of_2(vocabulary))),
-            ZERO_BITS=ZERO_BITS.get(logits.dtype, 0),
-            num_warps=16,
-        )
+        asked = rows.left, rows.temperature, rows.top_k, rows.top_p, rows.min_p
+        searched = max(32, min(SEARCHED, triton.next_power_of_2(vocabulary)))
+        bits = ZERO_BITS.get(logits.dtype, 0)
+        results = maxima, thresholds, at_threshold, kept, ties
+        _truncate[(count,)](*lines, *asked, *results, **sizes, SEARCHED=searched, ZERO_BITS=bits, num_warps=16)
+    found = maxima, sums, thresholds, at_threshold, kept, ties
+    state = rows.ids, rows.positions, rows.left, rows.drawn, rows.seeds, rows.temperature, rows.stops, rows.out
     _draw_and_advance[(count,)](
-        logits,
-        logits.stride(0),
-        index,
-        source,
-        maxima,
-        sums,
-        thresholds,
-        at_threshold,
-        kept,
-        ties,
-        rows.ids,
-        rows.positions,
-        rows.left,
-        rows.drawn,
-        rows.seeds,
-        rows.temperature,
-        rows.stops,
-        rows.out,
-        rows.out.stride(0),
-        V=vocabulary,
-        CHUNK=chunk,
-        CHUNKS=chunks,
-        CHUNKS_PADDED=chunks_padded,
-        STOPS=STOPS,
-        TRUNCATES=truncates,
-        num_warps=8,
+        *lines, *found, *state, rows.out.stride(0), **sizes, STOPS=STOPS, TRUNCATES=truncates, num_warps=8
     )
 
 
@@ -218,15 +166,7 @@ def _truncate(
 
 @triton.jit
 def _search(
-    line,
-    lowest,
-    limit,
-    peak,
-    scale,
-    V: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ZERO_BITS: tl.constexpr,
-    MASS: tl.constexpr,
+    line, lowest, limit, peak, scale, V: tl.constexpr, BLOCK: tl.constexpr, ZERO_BITS: tl.constexpr, MASS: tl.constexpr
 ):
     """The least number, from `lowest` to the greatest logit, above which there is at most `limit`; and how much it is.
 

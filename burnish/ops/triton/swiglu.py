@@ -61,16 +61,6 @@ def launch(gate_up: Tensor) -> Tensor:
     return out
 
 
-def launch_backward(d_out: Tensor, gate_up: Tensor) -> Tensor:
-    """The gradient of `gate_up` (T, 2I) from that of its activation (T, I)."""
-    rows, inner = d_out.shape
-    out = torch.empty_like(gate_up)
-    if rows:
-        block = min(BLOCK, triton.next_power_of_2(inner))
-        _backward_kernel[(rows, triton.cdiv(inner, block))](d_out, gate_up, out, INNER=inner, BLOCK=block, num_warps=4)
-    return out
-
-
 class SwiGLU(torch.autograd.Function):
     """`burnish.ops.swiglu.swiglu`, its kernels and what passes between them."""
 
@@ -84,4 +74,9 @@ class SwiGLU(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> Tensor:
         (gate_up,) = ctx.saved_tensors
-        return launch_backward(d_out.contiguous(), gate_up)
+        (rows, inner), out, d_out = d_out.shape, torch.empty_like(gate_up), d_out.contiguous()
+        if rows:
+            block = min(BLOCK, triton.next_power_of_2(inner))
+            grid = (rows, triton.cdiv(inner, block))
+            _backward_kernel[grid](d_out, gate_up, out, INNER=inner, BLOCK=block, num_warps=4)
+        return out

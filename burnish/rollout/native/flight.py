@@ -40,7 +40,7 @@ class HostFlight:
         self._out = work().clone().numpy()
 
     def wait(self, deadline_s: float, what: str) -> np.ndarray:
-        """`Rows.out` after the step, (3, C)."""
+        """`DecodeRows.out` after the step, (3, C)."""
         return self._out
 
 
@@ -53,7 +53,7 @@ class DeviceFlight:
         self._event.record()
 
     def wait(self, deadline_s: float, what: str) -> np.ndarray:
-        """`Rows.out` after the step, (3, C)."""
+        """`DecodeRows.out` after the step, (3, C)."""
         if not self._event.query():
             with waiting("engine", OWNER, what, deadline_s) as wait:
                 while not self._event.query():

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from burnish.ops.sampling import STOPS, Rows
+from burnish.ops.sampling import STOPS, DecodeRows
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class DecodeState:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         self.device = device
-        self.rows = Rows(
+        self.rows = DecodeRows(
             ids=zeros(capacity),
             positions=zeros(capacity),
             left=zeros(capacity, dtype=torch.int32),
@@ -54,9 +54,9 @@ class DecodeState:
         )
         self.tables = zeros(capacity, columns, dtype=torch.int32)  # (C, M)
 
-    def first(self, count: int) -> tuple[Rows, Tensor]:
-        rows = {item.name: getattr(self.rows, item.name)[:count] for item in fields(Rows) if item.name != "out"}
-        return Rows(**rows, out=self.rows.out), self.tables[:count]
+    def first(self, count: int) -> tuple[DecodeRows, Tensor]:
+        rows = {item.name: getattr(self.rows, item.name)[:count] for item in fields(DecodeRows) if item.name != "out"}
+        return DecodeRows(**rows, out=self.rows.out), self.tables[:count]
 
     def fill(self, new: NewRows) -> Tensor:
         """Take over new rows; their indices (n,) on the device."""
@@ -81,7 +81,7 @@ class DecodeState:
         if not moves:
             return
         sources, targets = upload(self.device, *np.asarray(moves).T)
-        for item in fields(Rows):
+        for item in fields(DecodeRows):
             if item.name != "out":
                 values = getattr(self.rows, item.name)
                 values[targets] = values[sources]
