@@ -168,9 +168,14 @@ def check_keys(command: str, words: list[str]) -> None:
 
 
 @each_page
-def test_python_blocks_compile(page):
+def test_python_blocks_compile_and_their_imports_exist(page):
     for text in blocks(page, "python"):
-        compile(text, str(page), "exec")
+        for node in ast.walk(ast.parse(text, str(page))):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("burnish"):
+                module = importlib.import_module(str(node.module))
+                for name in node.names:
+                    if not hasattr(module, name.name):
+                        importlib.import_module(f"{node.module}.{name.name}")
 
 
 @cache
