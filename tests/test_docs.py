@@ -1,4 +1,4 @@
-"""README and docs tell the truth about what can be checked: links, paths, commands, Python blocks, names of keys."""
+"""README and docs are checked where they can be: links, paths, commands, Python blocks, names of keys and functions."""
 
 import ast
 import importlib
@@ -73,12 +73,21 @@ def commands(page: Path) -> Iterator[list[str]]:
                 yield words
 
 
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """The headings of a page as GitHub links to them."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings)
+
+
 @each_page
 def test_links_resolve(page):
-    text = FENCE.sub("", page.read_text())
-    for target in re.findall(r"\]\(([^)]+)\)", text):
+    for target in re.findall(r"\]\(([^)]+)\)", FENCE.sub("", page.read_text())):
         if "://" not in target:
-            assert (page.parent / target.partition("#")[0]).exists(), f"{page.name} links to {target}"
+            name, _, anchor = target.partition("#")
+            file = page.parent / name if name else page
+            assert file.exists(), f"{page.name} links to {target}"
+            assert not anchor or anchor in anchors(file), f"{page.name} links to {target}, which has no such heading"
 
 
 @each_page
@@ -159,9 +168,14 @@ def check_keys(command: str, words: list[str]) -> None:
 
 
 @each_page
-def test_python_blocks_compile(page):
+def test_python_blocks_compile_and_their_imports_exist(page):
     for text in blocks(page, "python"):
-        compile(text, str(page), "exec")
+        for node in ast.walk(ast.parse(text, str(page))):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("burnish"):
+                module = importlib.import_module(str(node.module))
+                for name in node.names:
+                    if not hasattr(module, name.name):
+                        importlib.import_module(f"{node.module}.{name.name}")
 
 
 @cache
