@@ -21,11 +21,18 @@ from urllib.parse import urlsplit
 import httpx
 
 from burnish.errors import ConfigError, ToolFailure
-from burnish.search.answer import BadAnswer, clean
 from burnish.search.cache import AnswerCache
-from burnish.search.documents import Document
-from burnish.search.exchange import SLOW_SERVER, UNPROCESSABLE, WRONG_SERVER, Refused, open_connections, post
-from burnish.search.limits import MAX_QUERY_CHARACTERS
+from burnish.search.documents import MAX_QUERY_CHARACTERS, Document
+from burnish.search.exchange import (
+    SLOW_SERVER,
+    UNPROCESSABLE,
+    WRONG_SERVER,
+    BadAnswer,
+    Refused,
+    clean,
+    open_connections,
+    post,
+)
 from burnish.waits import waiting
 
 WINDOW_S = 0.003
@@ -167,7 +174,13 @@ class RetrieverClient:
         pause, tries_left, doubted = FIRST_PAUSE_S, retries, False
         while True:
             try:
-                return await self._post(lane, queries)
+                async with lane.gate:
+                    self._stats["requests"] += 1
+                    begin = time.perf_counter()
+                    try:
+                        return await post(lane.http, self._url, queries, self._topk, self._timeout)
+                    finally:
+                        self._stats["seconds"] += time.perf_counter() - begin
             except Refused as problem:
                 wait = max(pause, problem.pause)
                 late = asyncio.get_running_loop().time() + wait >= deadline
@@ -178,15 +191,6 @@ class RetrieverClient:
             self._stats["retries"] += 1
             await asyncio.sleep(wait)
             pause, tries_left = min(2 * pause, LONGEST_PAUSE_S), tries_left - 1
-
-    async def _post(self, lane: _Lane, queries: list[str]) -> list[list[Document] | BadAnswer]:
-        async with lane.gate:
-            self._stats["requests"] += 1
-            begin = time.perf_counter()
-            try:
-                return await post(lane.http, self._url, queries, self._topk, self._timeout)
-            finally:
-                self._stats["seconds"] += time.perf_counter() - begin
 
     def _failure(self, text: str) -> ToolFailure:
         return ToolFailure(f"retriever {self._url}: {text}")

@@ -19,8 +19,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from burnish.literal import one_line
 from burnish.tracking.base import Backend, RunFacts
-from burnish.tracking.literal import one_line
 from burnish.waits import longest
 
 HEADING_EVERY = 20  # rows

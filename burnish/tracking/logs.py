@@ -10,7 +10,7 @@ import os
 import sys
 
 from burnish.errors import ConfigError
-from burnish.tracking.literal import literal
+from burnish.literal import literal
 
 VARIABLE = "BURNISH_LOGGING_LEVEL"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from burnish.errors import ConfigError
+from burnish.literal import one_line
 from burnish.tracking.jsonl import METRICS_FILE, last_lines
-from burnish.tracking.literal import one_line
 from burnish.tracking.lock import LOCK_FILE, holder
 from burnish.tracking.watchdog import EARLY, STACKS, STATUS
 from burnish.waits import limit_in_words

@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from burnish import waits
+from burnish.literal import one_line
 from burnish.tracking import stacks
-from burnish.tracking.literal import one_line
 from burnish.waits import Wait, limit_in_words
 
 LOOK_S = 1.0  # between two looks

@@ -1,10 +1,8 @@
 """`python3 -m burnish.trainer.main_ppo key=value …`, in short `burnish ppo`: RL training, every algorithm."""
 
-import sys
-
 from burnish.algorithms.needs import needs_of
-from burnish.cli.main import main as burnish
 from burnish.config import PPO, Loaded, PPOConfig, finalise, run
+from burnish.entry.keys import run_program
 from burnish.trainer import restart
 
 
@@ -26,4 +24,4 @@ def _train(loaded: Loaded[PPOConfig]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(burnish(["ppo", *sys.argv[1:]]))
+    run_program("ppo", main)

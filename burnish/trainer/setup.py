@@ -29,7 +29,7 @@ from burnish.config.placement import AGENT_LOOP, AGENTS, agent_processes, pools_
 from burnish.config.plan import plan_micro_batches, plan_table
 from burnish.config.ppo import CRITIC_MODEL, REWARD_MODEL
 from burnish.config.rules.cluster import devices
-from burnish.config.rules.offload import without_gpu
+from burnish.config.rules.models import without_gpu
 from burnish.controller import ResourcePoolManager, Role, Worker, WorkerGroup
 from burnish.controller.local import LocalWorkerGroup
 from burnish.data.files import describe

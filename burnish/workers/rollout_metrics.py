@@ -1,6 +1,6 @@
 """What the rollout engine and the retriever did for a batch, as metrics: their counters after it, less those before.
 
-Everything here is a sum, so that figures of several rounds of a step are added up; `with_speed` then says how fast that
+Everything here is a sum, so that counts of several rounds of a step are added up; `with_speed` then adds how fast that
 was. An engine that does not count something has no metric of it; a failure has one only where there was any.
 
 Replicas count each for itself, and work at the same time. Their counts are added up too, but the seconds are those of

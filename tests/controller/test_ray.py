@@ -151,7 +151,7 @@ def is_stopped(pid):
 def asked(group, rank):
     """What a process says of itself; None where it does not answer."""
     process = group._hosts.processes[rank]
-    return group._hosts.whereabouts([process])[id(process)]
+    return group._hosts.status([process])[id(process)]
 
 
 def gone(pid, seconds=SOON):

@@ -12,7 +12,7 @@ from ray.exceptions import RayError
 
 from burnish.controller.columns import Memo, flat
 from burnish.controller.process import Surroundings
-from burnish.controller.telling import quoted
+from burnish.controller.worker_status import quoted
 from burnish.errors import ConfigError, WorkerError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Cluster:
         """What every process is doing, for a dump; each also writes the stacks of all its threads to its log."""
         lines = []
         for pool in [pool for pool in self.pools if not pool.ended]:
-            found = pool.whereabouts(pool.processes)
+            found = pool.status(pool.processes)
             for process in pool.processes:
                 there = found[id(process)]
                 lines.append(f"{pool.named(process)}: {there or 'does not answer: stopped, or stuck'}")

@@ -17,7 +17,7 @@ from ray.exceptions import (
 from burnish.controller.failures import Weight
 from burnish.controller.process import say_again
 from burnish.controller.ray.nodes import last_lines
-from burnish.controller.telling import late, no_room, reason
+from burnish.controller.worker_status import late, no_room, reason
 from burnish.errors import BurnishError, DeadlineError, WorkerDied, WorkerError, WorkersLate
 from burnish.waits import Wait, ran, waiting
 
@@ -161,7 +161,7 @@ class RayFuture:
     def _broken(self, rank: int, error: BurnishError) -> str:
         """A collective lost a worker of whose death Ray does not know: name those that do not answer."""
         waiting = [process for process, _ in self._waiting.values()]
-        found = self._hosts.whereabouts(waiting)
+        found = self._hosts.status(waiting)
         silent = [self._hosts.named(process) for process in waiting if not found[id(process)]]
         if not silent:
             return f"{self._what}: rank {rank} lost its connection to the others: {error}"

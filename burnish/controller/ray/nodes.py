@@ -10,7 +10,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from burnish.controller.process import Address, kill_soon, tail
-from burnish.controller.telling import quoted
+from burnish.controller.worker_status import quoted
 
 DUMP = 5.0  # seconds for a process to say where it is, or for its node to give the log
 ENDING = 10.0  # seconds for other nodes to end processes

@@ -2,7 +2,7 @@
 
 import pytest
 
-from burnish.tracking.literal import literal, one_line
+from burnish.literal import literal, one_line
 
 
 def test_lines_tabs_and_other_scripts_stay():
