@@ -25,8 +25,8 @@ from burnish.controller.columns import flat, pack, unpack
 from burnish.controller.failures import Carried, carry, restore
 from burnish.controller.group import ClassWithInitArgs, check_direct
 from burnish.controller.process import Address, Surroundings, Warnings, share_cores, stack_of, stacks, tail
-from burnish.controller.telling import NO_CALL, Whereabouts
 from burnish.controller.worker import Worker, WorkerPlace, call_worker, call_worker_async, device_of
+from burnish.controller.worker_status import NO_CALL, WorkerStatus
 from burnish.errors import BurnishError, WorkerError
 from burnish.tracking.watchdog import Watchdog
 
@@ -118,7 +118,7 @@ class WorkerHost:
         except BurnishError as error:
             return _failing(error)
 
-    async def whereabouts(self) -> Whereabouts:
+    async def status(self) -> WorkerStatus:
         """What the thread `compute` is doing, and which calls of peers run. The stacks of all threads go to the log."""
         lines = tail(self._address) or ""  # before the log ends with stacks
         calls, now = sorted(self._direct.values(), key=lambda call: call.since), time.monotonic()
@@ -126,7 +126,7 @@ class WorkerHost:
             stack = stacks(self._thread or threading.current_thread())
         else:  # it waits for another task or another thread
             stack = stack_of(calls[0].call) + stacks(None)
-        return Whereabouts(self._doing or NO_CALL, stack, lines, tuple((one.what, now - one.since) for one in calls))
+        return WorkerStatus(self._doing or NO_CALL, stack, lines, tuple((one.what, now - one.since) for one in calls))
 
     def _answer(self, what: str, job: str, parts: list[Any], answers: bool) -> WorkerReply:
         self._thread, self._doing = threading.current_thread(), what

@@ -84,13 +84,13 @@ def test_jobs_run_in_the_order_they_were_given_out_whatever_order_they_arrive_in
 def test_peers_are_answered_while_a_job_computes(host):
     async def both():
         job = asyncio.ensure_future(call(host, 0, "hold"))
-        while (there := await host.whereabouts()).doing != "Busy.hold" or "in hold\n" not in there.stack:
+        while (there := await host.status()).doing != "Busy.hold" or "in hold\n" not in there.stack:
             await asyncio.sleep(0.02)
         answer = await host.direct("busy", "direct", *_message(7))
-        where = await host.whereabouts()
+        where = await host.status()
         host._workers["busy"].released.set()
         await job
-        return answer.value(), where, await host.whereabouts()
+        return answer.value(), where, await host.status()
 
     (thread, x), where, after = asyncio.run(both())
     assert (thread, x) == ("MainThread", 7)
@@ -143,10 +143,10 @@ def test_calls_of_peers_are_told_while_they_run(host):
         start = time.monotonic()
         calls = [asyncio.ensure_future(host.direct("busy", "stay", *_message())) for _ in range(2)]
         await asyncio.sleep(0.1)
-        during, passed = await host.whereabouts(), time.monotonic() - start
+        during, passed = await host.status(), time.monotonic() - start
         host._workers["busy"].free.set()
         await asyncio.gather(*calls)
-        return during, passed, await host.whereabouts()
+        return during, passed, await host.status()
 
     during, passed, after = asyncio.run(look())
     assert during.doing == "no call" and [what for what, _ in during.peers] == ["Busy.stay"] * 2

@@ -1,0 +1,54 @@
+"""How a command ends: one readable message and an exit code, for `burnish X` and `python3 -m burnish.trainer.X` alike.
+
+| what happened | stderr | exit code |
+|---|---|---|
+| a `UserError` | its message (`--debug`: a traceback) | 2 |
+| another `BurnishError` | its message (`--debug`: a traceback) | 1 |
+| an unexpected exception | a traceback | 1 |
+| Ctrl-C | a short line | 130 |
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from burnish.errors import BurnishError, UserError
+from burnish.literal import literal
+from burnish.tracking.logs import configure_logging
+
+DEBUG = "--debug"
+
+
+def guard(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
+    """Run `command(argv)` and return the exit code; `sys.exit(guard(main, sys.argv[1:]))` is a whole entry point."""
+    if os.getcwd() not in sys.path:  # unlike `python -m`, the `burnish` script does not look in the working directory
+        sys.path.append(os.getcwd())
+    try:
+        configure_logging()
+        return command(argv) or 0
+    except BurnishError as error:
+        if DEBUG in argv:
+            print_traceback(error)
+        else:
+            say(f"error: {error}" + ("" if isinstance(error, UserError) else f"\nburnish: add {DEBUG} for a traceback"))
+        return error.exit_code
+    except KeyboardInterrupt:
+        say("stopped")
+        return 130
+    except BrokenPipeError:
+        # Nobody reads our output any more (`burnish --help | head`): nothing can be printed, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:  # noqa: BLE001 - the boundary of the program
+        print_traceback(error)
+        return 1
+
+
+def say(text: str) -> None:
+    """Plain text on stderr: a message may quote brackets that a markup would swallow, or escapes of a terminal."""
+    print(f"burnish: {literal(text)}", file=sys.stderr, flush=True)
+
+
+def print_traceback(error: Exception) -> None:
+    print(literal("".join(traceback.format_exception(error))), end="", file=sys.stderr, flush=True)
