@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from burnish.cli.data import GROUP as DATA
-from burnish.cli.main import available, main
-from burnish.cli.retriever import GROUP as RETRIEVER
+from burnish.cli.main import DATA, RETRIEVER, available, main
 from burnish.data.tasks import TASKS
 from burnish.models.folder import resolve_path
 from burnish.tracking.jsonl import read_metrics
@@ -15,8 +13,8 @@ from burnish.tracking.jsonl import read_metrics
 NANO = Path(__file__).parents[1] / "burnish/models/nano"
 HELP = [
     *([name] for name in available()),
-    *(["data", name] for name in DATA.commands),
-    *(["retriever", name] for name in RETRIEVER.commands),
+    *(["data", name] for name in DATA.parts),
+    *(["retriever", name] for name in RETRIEVER.parts),
     *(["data", "make", task] for task in TASKS),
 ]
 
@@ -46,7 +44,7 @@ def test_the_chain(place, monkeypatch, capsys):
     run("data", "make", "arithmetic", "--train-size", "32", "--test-size", "24", "--out", "data")
     run("data", "check", "data/train.parquet", "data/test.parquet", "--tokenizer", str(NANO))
     said = capsys.readouterr().out
-    assert "2 files, 56 rows: no problems" in said and "24 scored, none fails" in said
+    assert "2 files, 56 rows: no problems" in said and "24 scored, all pass" in said
 
     sampled = ("do_sample=true", "temperature=1.0", "n=4")
     run(

@@ -81,7 +81,9 @@ class TrainerConfig(RunConfig, reader=SETUP):
         choices=("auto", "local", "ray"),
     )  # fmt: skip
     worker_timeout: float = key(1800, "Ray: time limit for one call of the workers, in seconds", above=0)
-    max_restarts: int = key(2, "Ray: restarts in a row, without a new checkpoint in between, after workers died", low=0)
+    max_restarts: int = key(
+        2, "restarts in a row, without a new checkpoint in between, of a run that hangs or whose workers died", low=0
+    )
     async_rollout: AsyncRolloutConfig = section(AsyncRolloutConfig)
     rollout_dump_freq: int = key(1, "steps between dumps of rollouts; -1: never", reader=PPO, low=-1)
     val_before_train: bool = key(True, "validate before the first step", reader=PPO)

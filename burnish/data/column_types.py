@@ -66,7 +66,7 @@ class Columns:
         for name, facts in self.facts.items():
             if facts.mixed:
                 types = [f"{word} ({n:,}, first in row {facts.first[word]})" for word, n in facts.types.items()]
-                text = f"'{name}' holds {', '.join(types)}; a column of a parquet file has one type: make them alike"
+                text = f"'{name}' holds {', '.join(types)}; a parquet column has one type: convert them to one"
                 yield text, max(facts.first.values())
 
     def _add(self, name: str, value: Any, levels: int) -> None:

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from burnish.data.column_types import Columns
 from burnish.data.row import NO_SOURCE
-from burnish.tracking.literal import one_line
+from burnish.literal import one_line
 
 BINS = 8
 SHOWN, ROWS = 5, 3  # of a finding: texts (or values, or pairs of rows), and rows for each
@@ -255,13 +255,13 @@ def _file(report: FileReport) -> Iterator[Line]:
     if report.kind in ("prompts", "responses") or set(report.sources) != {NO_SOURCE}:
         yield f"  data sources: {_counted(report.sources)}", ""
     if report.roles:
-        yield f"  messages: {_counted(report.roles)}; in a row: {_counted(report.turns)}", ""
+        yield f"  messages: {_counted(report.roles)}; per row: {_counted(report.turns)}", ""
     if report.responses:
-        yield f"  responses in a row: {_counted(report.responses)}; finished by: {_counted(report.finish_reasons)}", ""
+        yield f"  responses per row: {_counted(report.responses)}; finished by: {_counted(report.finish_reasons)}", ""
     yield from _lengths(report)
     if report.scored:
         fail = report.count("failing_reference")
-        yield f"  reference answers: {report.scored:,} scored, {f'{fail:,} fail' if fail else 'none fails'}", ""
+        yield f"  reference answers: {report.scored:,} scored, {f'{fail:,} fail' if fail else 'all pass'}", ""
     for name, finding in FINDINGS.items():
         if name in report.found:
             yield from _finding(report, name, finding)

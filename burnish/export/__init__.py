@@ -1,4 +1,4 @@
-"""`burnish export`: from a checkpoint, an adapter or any model folder to a clean Hugging Face folder that is proven.
+"""`burnish export`: from a checkpoint, an adapter or any model folder to a clean, verified Hugging Face folder.
 
     source.py       what was asked for; where the model lies, whether it is whole, what it is (no torch)
     place.py        the folder that appears whole or not at all (no torch)
@@ -6,8 +6,8 @@
     adapter.py      an adapter alone
     check.py        log-probs of fixed token sequences, weights and tokenizers: equal or an error
 
-`export` consumes a `Request` and hands on a `Report`; the source is only ever read. torch is imported once everything
-that can be told without it is known to be right.
+`export` consumes an `ExportRequest` and hands on an `ExportReport`; the source is only ever read. torch is imported
+once everything that can be checked without it has been checked.
 """
 
 from dataclasses import dataclass, field
@@ -16,15 +16,15 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from burnish.export.place import as_size, check_apart, check_out, new_folder
-from burnish.export.source import Request, Source, Tell, find_source
+from burnish.export.source import ExportRequest, ExportSource, Tell, find_source
 
 if TYPE_CHECKING:
     from burnish.export.check import Difference
 
-__all__ = ["Facts", "Report", "Request", "export"]
+__all__ = ["ExportReport", "ExportRequest", "Facts", "export"]
 
 
-def export(request: Request, tell: Tell) -> "Report":
+def export(request: ExportRequest, tell: Tell) -> "ExportReport":
     """Write what `request` asks for and put it in place once it is proven equal to its source."""
     out = check_out(request.out, overwrite=request.overwrite)
     source = find_source(request, tell)
@@ -38,7 +38,8 @@ def export(request: Request, tell: Tell) -> "Report":
             from burnish.export.model import export_model
 
             facts = export_model(request, source, folder, tell)
-    return Report.of(request, source, out, facts)
+    files = {str(p.relative_to(out)): p.stat().st_size for p in sorted(out.rglob("*")) if p.is_file()}
+    return ExportReport(out, request, source, facts, files)
 
 
 @dataclass(frozen=True)
@@ -57,30 +58,29 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Report:
+class ExportReport:
     """An export that is in place."""
 
     out: Path
-    request: Request
-    source: Source
+    request: ExportRequest
+    source: ExportSource
     facts: Facts
     files: dict[str, int]  # name → bytes
 
-    @classmethod
-    def of(cls, request: Request, source: Source, out: Path, facts: Facts) -> "Report":
-        files = {str(p.relative_to(out)): p.stat().st_size for p in sorted(out.rglob("*")) if p.is_file()}
-        return cls(out, request, source, facts, files)
-
     def __str__(self) -> str:
         facts, what = self.facts, "values" if self.source.values else "log-probs"
+        parameters = f"{facts.parameters:,}"
+        for unit, width in (("M", 10**6), ("B", 10**9)):
+            if facts.parameters >= width / 10:
+                parameters = f"{facts.parameters / width:.2f}{unit}"
         weights = [name for name in self.files if name.endswith(".safetensors")]
         lines = [
             f"exported {self.request.out}",
             f"  from     {self.source.folder}",
-            f"  model    {facts.kind}, {_count(facts.parameters)} parameters, {facts.dtype}",
+            f"  model    {facts.kind}, {parameters} parameters, {facts.dtype}",
             f"  files    {len(self.files)} ({len(weights)} of weights), {as_size(sum(self.files.values()))}",
             f"  check    {what} of {facts.tokens} tokens: max difference {facts.found.largest:.3g}, "
-            f"mean {facts.found.mean:.3g} ({self._allowed()})",
+            f"mean {facts.found.mean:.3g} (allowed: {facts.allowed.largest:g} and {facts.allowed.mean:g})",
         ]
         if facts.from_float32:
             gap = facts.from_float32
@@ -91,23 +91,9 @@ class Report:
             )
         lines.append("           weights and tokenizer read again from disk: the same")
         lines += [f"  note     {note}" for note in facts.notes]
-        return "\n".join([*lines, *self._next()])
-
-    def _allowed(self) -> str:
-        allowed = self.facts.allowed
-        return f"allowed: {allowed.largest:g} and {allowed.mean:g}"
-
-    def _next(self) -> list[str]:
         folder = quote(str(self.request.out))
-        if self.source.values:
-            return []
-        if self.request.adapter_only:
-            return ["next:", f"  burnish export {folder} --out FOLDER   # merged, to chat with and to serve"]
-        return ["next:", f"  burnish chat {folder}", f"  burnish serve {folder}"]
-
-
-def _count(parameters: int) -> str:
-    for unit, width in (("B", 10**9), ("M", 10**6)):
-        if parameters >= width / 10:
-            return f"{parameters / width:.2f}{unit}"
-    return f"{parameters:,}"
+        if self.request.adapter_only and not self.source.values:
+            lines += ["next:", f"  burnish export {folder} --out FOLDER   # merged, to chat with and to serve"]
+        elif not self.source.values:
+            lines += ["next:", f"  burnish chat {folder}", f"  burnish serve {folder}"]
+        return "\n".join(lines)

@@ -7,25 +7,25 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from burnish.errors import ModelError
 from burnish.export import Facts
 from burnish.export.check import (
     Bench,
     count_zeros,
     difference,
+    hash_of,
     note_on_zeros,
     require_finite,
     require_near,
     require_same_tokenizer,
+    require_same_weights,
 )
 from burnish.export.place import copy_tokenizer, writing
-from burnish.export.source import DTYPES, Request, Source, Tell
+from burnish.export.source import DTYPES, ExportRequest, ExportSource, Tell
 from burnish.models.adapters import ADAPTER_WEIGHTS, Adapter, read_adapter
 from burnish.models.folder import ADAPTER_CONFIG
-from burnish.models.loading import named
 
 
-def export_adapter(request: Request, source: Source, adapter: Adapter, folder: Path, tell: Tell) -> Facts:
+def export_adapter(request: ExportRequest, source: ExportSource, adapter: Adapter, folder: Path, tell: Tell) -> Facts:
     """Write the adapter into `folder`; a ModelError unless it does to its base what the source's did."""
     bench = Bench(request, source)
     tell(f"measuring {adapter.folder} on its base {source.model}")
@@ -34,13 +34,19 @@ def export_adapter(request: Request, source: Source, adapter: Adapter, folder: P
     del model
     tensors = adapter_tensors(adapter, request.dtype)
     require_finite(tensors.items(), adapter.folder)
+    settings = adapter.settings | {"inference_mode": True}
+    if request.base is not None:  # named in place of theirs, a folder by its full path
+        is_folder = Path(request.base).expanduser().is_dir()
+        base = str(source.model.resolve()) if is_folder else request.base
+        settings |= {"base_model_name_or_path": base, "revision": None}
     tell("writing")
     with writing(request.out):
-        write_adapter(tensors, _settings(request, source, adapter), folder)
+        write_adapter(tensors, settings, folder)
         copy_tokenizer(source.tokenizer, bench.tokenizer, folder)
     tell("reading the export again")
     written = read_adapter(folder)
-    _require_same_tensors(tensors, adapter_tensors(written, None))
+    hashes = [{name: hash_of(t) for name, t in ts.items()} for ts in (tensors, adapter_tensors(written, None))]
+    require_same_weights(*hashes)
     model, _ = bench.load(source.model, source.dtype, written)
     found = difference(before, bench.measure(model, folder))
     allowed = bench.allowed(request.dtype or source.dtype, same_sums=request.dtype is None)
@@ -71,23 +77,3 @@ def adapter_tensors(adapter: Adapter, dtype: str | None) -> dict[str, Tensor]:
 def write_adapter(tensors: dict[str, Tensor], settings: dict[str, object], folder: Path) -> None:
     (folder / ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     save_file(tensors, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
-
-
-def _settings(request: Request, source: Source, adapter: Adapter) -> dict[str, object]:
-    """As they are; a base given with --base is named in place of theirs, a folder by its full path."""
-    settings = adapter.settings | {"inference_mode": True}
-    if request.base is not None:
-        is_folder = Path(request.base).expanduser().is_dir()
-        base = str(source.model.resolve()) if is_folder else request.base
-        settings |= {"base_model_name_or_path": base, "revision": None}
-    return settings
-
-
-def _require_same_tensors(before: dict[str, Tensor], after: dict[str, Tensor]) -> None:
-    different = [name for name in before.keys() | after.keys() if not _same(before.get(name), after.get(name))]
-    if different:
-        raise ModelError(f"the export was not put in place: {named(sorted(different))} is not what was written")
-
-
-def _same(left: Tensor | None, right: Tensor | None) -> bool:
-    return left is not None and right is not None and left.dtype == right.dtype and torch.equal(left, right)

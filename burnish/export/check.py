@@ -1,4 +1,4 @@
-"""The proof of an export: what source and export say about the same token sequences, and what they are made of.
+"""The verification of an export: what source and export compute for the same token sequences, and their weights.
 
 `make_probes` gives fixed sequences (a rendered chat and seeded random tokens of several lengths), `measure` the
 log-prob of every token in them (of a value model: the values), `fingerprints` a hash of every weight, `behaviour` what
@@ -20,7 +20,7 @@ from jinja2.exceptions import TemplateError
 from torch import Tensor, nn
 
 from burnish.errors import ConfigError, ModelError
-from burnish.export.source import Request, Source
+from burnish.export.source import ExportRequest, ExportSource
 from burnish.models.adapters import Adapter, apply_adapter
 from burnish.models.device import pick_device
 from burnish.models.facts import read_model_facts
@@ -48,11 +48,11 @@ class Difference:
     largest: float
 
 
-# Equal weights are proven bit by bit; what they say may still differ a little, since some processors round a sum by
+# Equal weights are proven bit by bit; what they compute may still differ a little, since some processors round a sum by
 # where its numbers lie in memory. This share of what rounding to the type may do is allowed for that.
 SAME_SUMS = 0.01
-# How far the rounding of weights to a type may take what the model says. On a GPU, whose sums may be rounded in another
-# order, also how far two runs may be apart.
+# How far the rounding of weights to a type may move what the model computes. On a GPU, whose sums may be rounded in
+# another order, also how far two runs may be apart.
 ROUNDING = {
     "float32": Difference(1e-4, 1e-3),
     "float16": Difference(0.02, 0.2),
@@ -63,7 +63,7 @@ ROUNDING = {
 class Bench:
     """Loads models of one export and measures them. Whoever calls `load` keeps the only reference."""
 
-    def __init__(self, request: Request, source: Source):
+    def __init__(self, request: ExportRequest, source: ExportSource):
         self.values, self.trust_remote_code = source.values, request.trust_remote_code
         self.what = "values" if source.values else "log-probs"
         self.device = pick_device(request.device, key="--device")
@@ -81,7 +81,10 @@ class Bench:
 
     def load(self, folder: Path, dtype: str | None, adapter: Adapter | None = None) -> tuple[Any, list[str]]:
         """The model in `folder`, with an adapter on it, and the stored weights that it has no use for."""
-        self._free()
+        if self._last() is not None:  # a model that refers to itself stays in memory until it is collected
+            gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
         loaded = load_unchanged(folder, values=self.values, dtype=dtype, trust_remote_code=self.trust_remote_code)
         brought = adapter.tensors if adapter else {}
         if lacking := [name for name in loaded.missing if f"{HEAD_PREFIX}{name}" not in brought]:
@@ -94,7 +97,7 @@ class Bench:
             return (apply_adapter(module, adapter) if adapter else module), loaded.unused
 
     def measure(self, module: nn.Module, what: Path, *, widen: bool = False) -> list[Tensor]:
-        """What the model says about the probes; with `widen` it becomes float32 first."""
+        """What the model computes for the probes; with `widen` it becomes float32 first."""
         with self._memory():
             return measure(module.float() if widen else module, self.probes, values=self.values, what=what)
 
@@ -102,13 +105,6 @@ class Bench:
         """How far apart two measurements may be. The same sums give almost the same bits, but for a GPU's order."""
         share = SAME_SUMS if same_sums and self.device.type == "cpu" else 1.0
         return Difference(share * ROUNDING[dtype].mean, share * ROUNDING[dtype].largest)
-
-    def _free(self) -> None:
-        """See the model before out of memory: one that refers to itself stays until it is collected."""
-        if self._last() is not None:
-            gc.collect()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
 
     @contextmanager
     def _memory(self) -> Iterator[None]:
@@ -147,7 +143,12 @@ def measure(module: nn.Module, probes: list[list[int]], *, values: bool, what: P
 
 def fingerprints(module: nn.Module) -> dict[str, str]:
     """A hash of every weight with its type and shape."""
-    return {name: _hash(tensor) for name, tensor in module.state_dict().items()}
+    return {name: hash_of(tensor) for name, tensor in module.state_dict().items()}
+
+
+def hash_of(tensor: Tensor) -> str:
+    data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+    return f"{tensor.dtype} {tuple(tensor.shape)} {hashlib.sha256(data.data).hexdigest()}"
 
 
 def behaviour(tokenizer: "PreTrainedTokenizerBase") -> dict[str, Any]:
@@ -207,8 +208,3 @@ def _not_finite(what: Path, which: str) -> ModelError:
         f"{what}: {which} are not finite, so training diverged, the weights are damaged, or they are too large for the "
         "dtype; export an earlier checkpoint, or another --dtype"
     )
-
-
-def _hash(tensor: Tensor) -> str:
-    data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-    return f"{tensor.dtype} {tuple(tensor.shape)} {hashlib.sha256(data.data).hexdigest()}"

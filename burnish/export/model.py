@@ -32,7 +32,7 @@ from burnish.export.check import (
     require_same_weights,
 )
 from burnish.export.place import as_size, copy_tokenizer, writing
-from burnish.export.source import Request, Source, Tell
+from burnish.export.source import ExportRequest, ExportSource, Tell
 from burnish.models.adapters import merge
 from burnish.models.loading import named, quiet_transformers, reading
 
@@ -65,7 +65,7 @@ class Findings:
     notes: list[str] = field(default_factory=list)
 
 
-def export_model(request: Request, source: Source, folder: Path, tell: Tell) -> Facts:
+def export_model(request: ExportRequest, source: ExportSource, folder: Path, tell: Tell) -> Facts:
     """Write the model of `source`, its adapter merged, into `folder`; a ModelError unless it proves to be the same."""
     bench = Bench(request, source)
     dtype = request.dtype or source.dtype
@@ -77,7 +77,11 @@ def export_model(request: Request, source: Source, folder: Path, tell: Tell) -> 
     tell("reading the export again")
     after = _read_back(bench, folder, in_float32=reference is not None)
     found, allowed = difference(before.outputs, after.outputs), bench.allowed(dtype, same_sums=True)
-    _require_same(before, after)
+    for name in ("kind", "dtype", "parameters"):
+        wanted, is_now = getattr(before, name), getattr(after, name)
+        if wanted != is_now:
+            raise ModelError(f"the export was not put in place: read again, its {name} is {is_now} instead of {wanted}")
+    require_same_weights(before.weights, after.weights)
     require_near(found, allowed, f"the {bench.what} of what was written and what was read again")
     require_same_tokenizer(bench.tokenizer, bench.read_tokenizer(folder))
     from_float32, notes = _require_close(bench, reference, after) if reference else (None, [])
@@ -94,7 +98,7 @@ def export_model(request: Request, source: Source, folder: Path, tell: Tell) -> 
     )
 
 
-def _measure_source(bench: Bench, source: Source) -> Reference:
+def _measure_source(bench: Bench, source: ExportSource) -> Reference:
     model, _ = bench.load(source.model, "float32", source.adapter)
     outputs, effect = bench.measure(model, source.folder), None
     if source.adapter:
@@ -106,7 +110,9 @@ def _measure_source(bench: Bench, source: Source) -> Reference:
     return Reference(outputs, effect, count_zeros(model.parameters()))
 
 
-def _write(bench: Bench, request: Request, source: Source, dtype: str, folder: Path, tell: Tell) -> Findings:
+def _write(
+    bench: Bench, request: ExportRequest, source: ExportSource, dtype: str, folder: Path, tell: Tell
+) -> Findings:
     """Load the source in the type of the export, merge it, measure it and write it."""
     tell(f"reading {source.model} ({as_size(source.bytes_as(request))} as {dtype})")
     model, unused = bench.load(source.model, dtype, source.adapter)
@@ -127,7 +133,11 @@ def _write(bench: Bench, request: Request, source: Source, dtype: str, folder: P
 
 
 def write_model(
-    module: "PreTrainedModel", generation: GenerationConfig | None, folder: Path, request: Request, source: Source
+    module: "PreTrainedModel",
+    generation: GenerationConfig | None,
+    folder: Path,
+    request: ExportRequest,
+    source: ExportSource,
 ) -> None:
     """Configuration and weights, cut into files of `max_shard_bytes`; with remote code, that code."""
     if generation is not None:
@@ -162,14 +172,6 @@ def _findings(model: "PreTrainedModel", outputs: list[Tensor], notes: list[str] 
     )
 
 
-def _require_same(before: Findings, after: Findings) -> None:
-    for name in ("kind", "dtype", "parameters"):
-        wanted, found = getattr(before, name), getattr(after, name)
-        if wanted != found:
-            raise ModelError(f"the export was not put in place: read again, its {name} is {found} instead of {wanted}")
-    require_same_weights(before.weights, after.weights)
-
-
 def _require_close(bench: Bench, reference: Reference, after: Findings) -> tuple[Difference, list[str]]:
     """How far rounding took the export from the source, and what to say about it; too far is a ModelError."""
     gap, effect = difference(reference.outputs, after.in_float32), reference.effect
@@ -187,7 +189,7 @@ def _require_close(bench: Bench, reference: Reference, after: Findings) -> tuple
 
 
 def generation_config(
-    source: Source, config: "PreTrainedConfig", tokenizer: "PreTrainedTokenizerBase"
+    source: ExportSource, config: "PreTrainedConfig", tokenizer: "PreTrainedTokenizerBase"
 ) -> tuple[GenerationConfig, list[str]]:
     """The source's settings (or its base's), made to go with the tokenizer, and what was changed in them.
 
@@ -198,44 +200,27 @@ def generation_config(
         settings = GenerationConfig.from_pretrained(folder) if folder else GenerationConfig.from_model_config(config)
     vocabulary = config.get_text_config().vocab_size
     eos, pad = settings.eos_token_id, settings.pad_token_id
-    settings.eos_token_id = _ends(eos, tokenizer.eos_token_id, vocabulary)
-    settings.pad_token_id = _padding(pad, tokenizer.pad_token_id, settings.eos_token_id, vocabulary)
+    ends = [i for i in ([eos] if isinstance(eos, int) else eos or []) if 0 <= i < vocabulary]
+    if tokenizer.eos_token_id is not None and tokenizer.eos_token_id not in ends:
+        ends.insert(0, tokenizer.eos_token_id)
+    settings.eos_token_id = (ends[0] if len(ends) == 1 else ends) if ends else None
+    known_pad = pad if pad is not None and 0 <= pad < vocabulary else ends[0] if ends else None
+    settings.pad_token_id = known_pad if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     notes = []
     if settings.eos_token_id != eos:
-        ends = settings.eos_token_id
-        notes.append(f"{GENERATION}: eos_token_id {eos} became {ends}, to stop where the tokenizer does")
+        became = settings.eos_token_id
+        notes.append(f"{GENERATION}: eos_token_id {eos} became {became}, to stop where the tokenizer does")
     if settings.pad_token_id != pad:
         notes.append(f"{GENERATION}: pad_token_id {pad} became {settings.pad_token_id}, as in the tokenizer")
-    return settings, notes + _made_valid(settings, source)
-
-
-def _ends(ids: int | list[int] | None, end: int | None, vocabulary: int) -> int | list[int] | None:
-    listed = [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
-    known = [i for i in listed if 0 <= i < vocabulary]
-    if end is not None and end not in known:
-        known.insert(0, end)
-    return (known[0] if len(known) == 1 else known) if known else None
-
-
-def _padding(pad: int | None, padding: int | None, ends: int | list[int] | None, vocabulary: int) -> int | None:
-    if padding is not None:
-        return padding
-    if pad is not None and 0 <= pad < vocabulary:
-        return pad
-    return ends[0] if isinstance(ends, list) else ends
-
-
-def _made_valid(settings: GenerationConfig, source: Source) -> list[str]:
-    """transformers refuses to save settings of sampling beside do_sample=False; engines follow them all the same."""
-    with quiet_transformers():
+    with quiet_transformers():  # which refuse to save settings of sampling with do_sample=False; engines follow them
         try:
             settings.validate(strict=True)
-            return []
+            return settings, notes
         except ValueError:
             settings.do_sample = True
         try:
             settings.validate(strict=True)
         except ValueError as error:
             reason = " ".join(str(error).split())
-            raise ModelError(f"{source.folder}: {GENERATION} is not valid: {reason}; mend it there") from error
-    return [f"{GENERATION}: do_sample became True, because it has settings of sampling"]
+            raise ModelError(f"{source.folder}: {GENERATION} is not valid: {reason}; fix it there") from error
+    return settings, [*notes, f"{GENERATION}: do_sample became True, because it has settings of sampling"]

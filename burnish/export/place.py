@@ -1,7 +1,7 @@
 """The folder of an export: what may be in it, and that it is there whole or not at all.
 
-`new_folder` works in a locked folder beside `--out`, `.NAME.exporting`: what is written there takes its name when the
-block ends well and is removed otherwise. What it replaces steps aside into the same folder, from where the next export
+`new_folder` works in a locked folder next to `--out`, `.NAME.exporting`: what is written there takes its name when the
+block ends well and is removed otherwise. What it replaces is moved into the same folder, from where the next export
 puts it back should the process be killed between the two renames.
 """
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MODEL_FILES = ("config.json", ADAPTER_CONFIG)
-BESIDE_TOKENIZERS = (
+TOKENIZER_EXTRAS = (
     "added_tokens.json", "special_tokens_map.json", "merges.txt", "chat_template.jinja", "chat_template.json",
 )  # fmt: skip
 NAMED_TEMPLATES = "additional_chat_templates"
 # What an export writes; --overwrite removes nothing else.
 WRITTEN = (
-    *MODEL_FILES, *TOKENIZER_FILES, *BESIDE_TOKENIZERS, f"{NAMED_TEMPLATES}/*.jinja", "*.model", "*.tiktoken",
+    *MODEL_FILES, *TOKENIZER_FILES, *TOKENIZER_EXTRAS, f"{NAMED_TEMPLATES}/*.jinja", "*.model", "*.tiktoken",
     "generation_config.json", "model.safetensors", "model-?????-of-?????.safetensors", INDEX, ADAPTER_WEIGHTS,
     "configuration_*.py", "modeling_*.py", "tokenization_*.py",
 )  # fmt: skip
@@ -43,7 +43,7 @@ def check_out(out: Path, *, overwrite: bool) -> Path:
         raise ConfigError(f"--out {out} is a file; name a folder")
     if out.is_dir() and any(out.iterdir()):
         if not overwrite:
-            raise ConfigError(f"--out {out} is there and not empty; name a new folder, or replace it with --overwrite")
+            raise ConfigError(f"--out {out} exists and is not empty; name a new folder, or replace it with --overwrite")
         _check_replaceable(out)
     return out
 
@@ -91,7 +91,7 @@ def new_folder(out: Path, needed: int, *, overwrite: bool) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def writing(out: Path) -> Iterator[None]:
-    """What a disk says while `out` is written, as a CheckpointError."""
+    """A failed write to `out` becomes a CheckpointError."""
     try:
         yield
     except (OSError, SafetensorError) as error:  # safetensors wraps the system's error in its own
@@ -102,8 +102,8 @@ def writing(out: Path) -> Iterator[None]:
 
 
 def copy_tokenizer(source: Path, tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
-    """The tokenizer's files and chat templates byte by byte: writing it anew could change what it does elsewhere."""
-    names = {*TOKENIZER_FILES, *BESIDE_TOKENIZERS, *tokenizer.vocab_files_names.values()}
+    """The tokenizer's files and chat templates byte by byte: writing it again could change what it does elsewhere."""
+    names = {*TOKENIZER_FILES, *TOKENIZER_EXTRAS, *tokenizer.vocab_files_names.values()}
     for name in sorted(names):
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)  # what a link leads to, not the link
@@ -125,19 +125,16 @@ def _check_replaceable(out: Path) -> None:
     if not any((out / name).is_file() for name in MODEL_FILES):
         raise ConfigError(f"--out {out} is not replaced: it is not a model folder; name another folder")
     inside = sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path != out / NAMED_TEMPLATES)
-    if others := [name for name in inside if not any(_matches(name, pattern) for pattern in WRITTEN)]:
+    others = [name for name in inside if not any(name.count("/") == p.count("/") and fnmatch(name, p) for p in WRITTEN)]
+    if others:
         raise ConfigError(
             f"--out {out} is not replaced: it holds {others[0]}, which no export writes; move that away, or name "
             "another folder"
         )
 
 
-def _matches(name: str, pattern: str) -> bool:
-    return name.count("/") == pattern.count("/") and fnmatch(name, pattern)
-
-
 def _settle(new: Path, replaced: Path, out: Path) -> None:
-    """Remove what is half done; what stepped aside comes back where nothing took its place."""
+    """Remove what is half done; what was moved aside comes back where nothing took its place."""
     if replaced.exists() and not out.exists():
         replaced.rename(out)
     for folder in (new, replaced):

@@ -1,8 +1,8 @@
-"""What was asked for, where that model lies, whether it is whole, and what it is; told without torch.
+"""What was asked for, where that model is, whether it is complete, and what it is; found without torch.
 
-Consumes a `Request`, which `cli/export.py` reads off the command line; hands on a `Source`. A path may be a
-model folder, a `global_step_N`, a run folder (its newest checkpoint), an `actor` or `critic` inside one, a hub id, or
-the folder of a LoRA adapter, whose base is found too.
+Takes an `ExportRequest`, which `export/command.py` reads off the command line; hands on an `ExportSource`. A path may
+be a model folder, a `global_step_N`, a run folder (its newest checkpoint), an `actor` or `critic` inside one, a hub id,
+or the folder of a LoRA adapter, whose base is found too.
 """
 
 import math
@@ -38,7 +38,7 @@ VALUE_MODEL, REWARD_MODEL = "ForTokenClassification", "ForSequenceClassification
 
 
 @dataclass(frozen=True)
-class Request:
+class ExportRequest:
     """One export. `dtype=None` keeps the type of the stored weights."""
 
     source: str
@@ -54,7 +54,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Source:
+class ExportSource:
     """What is exported. `model` holds configuration and weights: `folder` itself, or the base of its adapter."""
 
     folder: Path
@@ -71,25 +71,30 @@ class Source:
         """Whether no weight is rounded when it becomes `dtype`."""
         return dtype == "float32" or self.types <= {dtype}
 
-    def bytes_as(self, request: Request) -> int:
+    def bytes_as(self, request: ExportRequest) -> int:
         """The space that the weights of the export take."""
         if self.adapter and request.adapter_only:
             return sum(WIDTH[request.dtype or "float32"] * math.prod(t.shape) for t in self.adapter.tensors.values())
         return WIDTH[request.dtype or self.dtype] * self.elements
 
 
-def find_source(request: Request, tell: Tell) -> Source:
+def find_source(request: ExportRequest, tell: Tell) -> ExportSource:
     top = local_folder(request.source)
     folder = _folder_of_role(top, request)
-    checkpoint = _checkpoint(folder.absolute())
+    # A folder is a checkpoint, or a part of one, by its name or its manifest.
+    whole = folder.absolute()
+    candidates = [whole, whole.parent] if whole.name in ROLES else [whole]
+    named = (p for p in candidates if STEP_FOLDER.fullmatch(p.name) or (p / MANIFEST).is_file())
+    checkpoint = next(named, None)
     if checkpoint:
         check_whole(checkpoint, "export an earlier one", part=folder.absolute())  # training state is not exported
     adapter = None
     if is_adapter(folder):
-        adapter = _adapter_in(folder)
-        _check_task(adapter, request)
+        adapter = _read_adapter(folder, request)
     else:
-        _refuse_adapter_flags(request, folder)
+        for flag, given in (("--adapter-only", request.adapter_only), ("--base", request.base is not None)):
+            if given:
+                raise ConfigError(f"{flag} is for LoRA adapters, but {folder} has no {ADAPTER_CONFIG}; leave it out")
         check_model(folder, request.source)
     model = _base_of(adapter, request, tell) if adapter else folder
     config = read_json(model / "config.json")
@@ -97,15 +102,20 @@ def find_source(request: Request, tell: Tell) -> Source:
     if not safetensors_files(model):
         tell(f"{model}: pytorch_model.bin is a pickle; transformers reads it with weights_only, which runs no code")
     count = _stored(model, config)
-    dtype = _dtype_of_most(count, model)
+    dtype = count.most_common(1)[0][0] if count else "float32"
+    if dtype not in WIDTH:
+        raise ModelError(f"{model}: its weights are stored as {dtype}; {', '.join(WIDTH)} can be exported")
     if not request.dtype and (wider := [name for name in count if WIDTH.get(name, 0) > WIDTH[dtype]]):
         tell(
             f"{model}: most weights are {dtype}, some are {wider[0]} and become {dtype}; --dtype {wider[0]} keeps them"
         )
-    return Source(
+    with_tokenizer = [f for f in (folder, model) if any((f / name).is_file() for name in TOKENIZER_FILES)]
+    if not with_tokenizer:
+        raise ModelError(f"{model}: no tokenizer; save one there with tokenizer.save_pretrained")
+    return ExportSource(
         folder=folder,
         model=model,
-        tokenizer=_tokenizer_folder([folder, model]),
+        tokenizer=with_tokenizer[0],
         values=request.role == "critic",
         dtype=dtype,
         types=frozenset(count.keys() & WIDTH.keys()),
@@ -115,7 +125,7 @@ def find_source(request: Request, tell: Tell) -> Source:
     )
 
 
-def _folder_of_role(top: Path, request: Request) -> Path:
+def _folder_of_role(top: Path, request: ExportRequest) -> Path:
     """The folder of the policy or of the value model inside the one that was typed."""
     if not (top / "config.json").is_file() and not is_adapter(top):
         top = newest_checkpoint(top) or top
@@ -128,45 +138,29 @@ def _folder_of_role(top: Path, request: Request) -> Path:
     return top
 
 
-def _checkpoint(folder: Path) -> Path | None:
-    """The checkpoint that a folder is or is a part of: it has the name of one, or a manifest."""
-    candidates = [folder, folder.parent] if folder.name in ROLES else [folder]
-    return next((p for p in candidates if STEP_FOLDER.fullmatch(p.name) or (p / MANIFEST).is_file()), None)
-
-
-def _adapter_in(folder: Path) -> Adapter:
+def _read_adapter(folder: Path, request: ExportRequest) -> Adapter:
+    """The adapter in a folder; ModelError where it is mixed with a whole model, or was trained for another task."""
     need_peft()
     whole = [file.name for file in safetensors_files(folder) if file.name != ADAPTER_WEIGHTS]
     whole += [file.name for file in folder.glob("pytorch_model*.bin")]
     if whole:
         raise ModelError(
             f"{folder}: holds both an adapter ({ADAPTER_CONFIG}) and a whole model ({whole[0]}); "
-            "move one of them to a folder of its own"
+            "move one of them to a separate folder"
         )
-    return read_adapter(folder)
-
-
-def _check_task(adapter: Adapter, request: Request) -> None:
-    """Told by the adapter, which was trained with a head that its base has not."""
+    adapter = read_adapter(folder)
     task = adapter.settings.get("task_type")
     if task == "SEQ_CLS":
         raise ModelError(
-            f"{adapter.folder}: the adapter of a reward model, which scores as it is: name its base in "
+            f"{folder}: the adapter of a reward model, which scores as it is: name its base in "
             "reward_model.model.path and this folder in reward_model.model.lora_adapter_path"
         )
     if task == "TOKEN_CLS" and request.role != "critic":
-        raise ModelError(
-            f"{adapter.folder}: the adapter of a value model, not of a policy; export it with --role critic"
-        )
+        raise ModelError(f"{folder}: the adapter of a value model, not of a policy; export it with --role critic")
+    return adapter
 
 
-def _refuse_adapter_flags(request: Request, folder: Path) -> None:
-    for flag, given in (("--adapter-only", request.adapter_only), ("--base", request.base is not None)):
-        if given:
-            raise ConfigError(f"{flag} is for LoRA adapters, but {folder} has no {ADAPTER_CONFIG}; leave it out")
-
-
-def _base_of(adapter: Adapter, request: Request, tell: Tell) -> Path:
+def _base_of(adapter: Adapter, request: ExportRequest, tell: Tell) -> Path:
     named_by, base, revision = str(adapter.folder / ADAPTER_CONFIG), adapter.base, adapter.revision
     if request.base:
         named_by, base, revision = "--base", request.base, None
@@ -208,17 +202,3 @@ def _stored(folder: Path, config: dict[str, Any]) -> Counter[str]:
         size = sum(file.stat().st_size for file in folder.glob("pytorch_model*.bin"))
         count[dtype] = size // WIDTH.get(dtype, 4)
     return count
-
-
-def _dtype_of_most(count: Counter[str], folder: Path) -> str:
-    dtype = count.most_common(1)[0][0] if count else "float32"
-    if dtype not in WIDTH:
-        raise ModelError(f"{folder}: its weights are stored as {dtype}; {', '.join(WIDTH)} can be exported")
-    return dtype
-
-
-def _tokenizer_folder(folders: list[Path]) -> Path:
-    for folder in folders:
-        if any((folder / name).is_file() for name in TOKENIZER_FILES):
-            return folder
-    raise ModelError(f"{folders[-1]}: no tokenizer; save one there with tokenizer.save_pretrained")

@@ -2,10 +2,9 @@
 
     contract.py     what crosses the boundaries: ScoreRequest, ScoreResult, FunctionSpec, and what a score may be
     scores/         one built-in scorer per file, no torch; equivalence/ and code_*.py are what some of them share
-    routing.py      which scorer a data source has, and whether a row holds what that scorer reads
-    options.py      what the built-in scorers may be told
+    routing.py      which scorer a data source has, its options, and whether a row holds what it reads
     signature.py    what a user's function takes, against what rows have
-    function.py     loads and checks a function or class of the user's, and calls it
+    function.py     loads and checks a user's function or class, and calls it
     process.py      the child process that runs them
     child.py        one such child as the parent sees it
     pool.py         several of them behind `await pool.score(request)`

@@ -6,9 +6,8 @@ A block fits where it defines a function or a class that the tests use, or reads
 and output.
 
 A fence is three or more backticks or tildes. It opens a block at the start of a line, or after some text (backticks,
-and then at most the language may follow), and the same kind, as long or longer, closes it: on a line of its own, or
-right behind the last line of the program. Lines are looked at one by one, so the time grows with the text and no more:
-nobody else's response waits for an odd one. No torch.
+and then at most the language may follow), and the same kind, as long or longer, closes it: on a separate line, or right
+after the last line of the program. Lines are read one by one, so that time grows only linearly with the text. No torch.
 """
 
 import ast
@@ -17,7 +16,7 @@ import textwrap
 import warnings
 from dataclasses import dataclass
 
-from burnish.rewards.code_tests import Calls, Pairs, Tests
+from burnish.rewards.code_tests import FunctionCalls, Pairs, Tests
 
 _FENCE = re.compile(r"`{3,}|^[ \t]*~{3,}")
 _AFTER_LANGUAGE = re.compile(r"[^\w+.#-]")
@@ -28,7 +27,7 @@ LONGEST_BARE = 100_000  # characters of a response that is a program without a f
 
 
 @dataclass
-class _Block:
+class _CodeBlock:
     fence: str
     language: str
     lines: list[str]
@@ -54,43 +53,29 @@ def program_in(response: str, tests: Tests) -> str | None:
     return programs[max(marks)[-1]]
 
 
-def _blocks(response: str) -> list[_Block]:
-    blocks: list[_Block] = []
+def _blocks(response: str) -> list[_CodeBlock]:
+    blocks: list[_CodeBlock] = []
     for line in response.replace("\r\n", "\n").split("\n"):
         block = blocks[-1] if blocks else None
         if block is None or block.is_closed:
-            opened = _opened(line)
-            blocks += [opened] if opened else []
+            if found := _FENCE.search(line):
+                info = line[found.end() :].strip()
+                language = _AFTER_LANGUAGE.split(info, maxsplit=1)[0]
+                in_a_sentence = line[: found.start()].strip() and info != language  # code, or a word about it
+                if "`" not in info and not in_a_sentence:
+                    blocks.append(_CodeBlock(found[0].strip(), language.lower(), []))
             continue
-        before = _before_closing(line, block.fence)
-        block.is_closed = before is not None
-        block.lines += [line] if before is None else [before] if before.strip() else []
+        text, fence = line.rstrip(), block.fence
+        before = text.rstrip(fence[0])  # what precedes a closing fence at the end of the line
+        block.is_closed = len(text) - len(before) >= len(fence) and fence not in before
+        block.lines += [line] if not block.is_closed else [before] if before.strip() else []
     return blocks
-
-
-def _opened(line: str) -> _Block | None:
-    """The block that begins with this line."""
-    found = _FENCE.search(line)
-    if not found:
-        return None
-    info = line[found.end() :].strip()
-    language = _AFTER_LANGUAGE.split(info, maxsplit=1)[0]
-    if "`" in info or (line[: found.start()].strip() and info != language):  # code or a word about it in a sentence
-        return None
-    return _Block(found[0].strip(), language.lower(), [])
-
-
-def _before_closing(line: str, fence: str) -> str | None:
-    """What stands before the closing fence that ends this line; None where there is none."""
-    text = line.rstrip()
-    before = text.rstrip(fence[0])
-    return before if len(text) - len(before) >= len(fence) and fence not in before else None
 
 
 def _fits(program: str, tests: Tests) -> bool:
     if isinstance(tests, Pairs):
         return bool(_READS.search(program))
-    wanted = {tests.function, "Solution"} if isinstance(tests, Calls) else set(tests.names.take)
+    wanted = {tests.function, "Solution"} if isinstance(tests, FunctionCalls) else set(tests.names.take)
     return any(one in wanted or other in wanted for one, other in _DEFINED.findall(program))
 
 

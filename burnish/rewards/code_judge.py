@@ -1,25 +1,33 @@
-"""Runs a solution's tests in a sandbox and says how many it passes.
+"""Runs a solution's tests in a sandbox and counts how many it passes.
 
-Consumes a solution's source, the row's tests and a `Bench` (a sandbox with its limits and places); hands on a
-`Judgement`. Test programs and calls are one sandboxed program for the whole row, the harness of `sandbox/harness/`, so
+Consumes a solution's source, the row's tests and a `SandboxSlots` (a sandbox with its limits and places); hands on a
+`TestRun`. Test programs and calls are one sandboxed program for the whole row, the harness of `sandbox/harness/`, so
 the sandbox's time limit is for all of them together. Tests of standard input and output are one program each: the first
 alone, because most wrong solutions fail it, then a few at a time. It waits for a free place and for programs.
 
 The first test that fails ends the others. Where the first few are `graded` one by one, these run in any case, and the
 others only where all of these pass.
 
+Output is compared outside the sandbox, which the expected output never enters. Lines are compared one by one, word by
+word; empty lines and the number of blanks do not count. A word that is written differently still agrees where both are
+numbers and at least one is written with a point or an exponent: `3` and `3.0` are equal; where the *expected* number
+has a point or an exponent, the other may differ by a millionth (of its size, or absolutely below 1). Whole numbers are
+compared as text, so `007` is not `7` and no digit of a long one is overlooked. Which words share a line counts, and so
+does upper or lower case.
+
 What a program does to itself is a failed test; a sandbox that could not run it is `SandboxFailed`, never a 0. No torch.
 """
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
-from burnish.rewards.code_output import same_output
-from burnish.rewards.code_tests import Calls, Pairs, Programs, Tests
-from burnish.sandbox.harness import Job
+from burnish.rewards.code_tests import FunctionCalls, Pairs, Programs, Tests
+from burnish.sandbox.harness import HarnessJob
 from burnish.sandbox.program import Limits, Outcome, Program, Sandbox
 
 AT_A_TIME = 4
@@ -27,6 +35,8 @@ AT_A_TIME = 4
 #: is a failure, because a busy machine says nothing about the solution.
 OVERALL_SECONDS = 300.0
 _SHOWN = 200
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
+TOLERANCE = Decimal("1e-6")
 
 
 class SandboxFailed(RuntimeError):
@@ -34,7 +44,7 @@ class SandboxFailed(RuntimeError):
 
 
 @dataclass
-class Bench:
+class SandboxSlots:
     """Where programs run: a sandbox, the limits of one program, and how many may run at a time."""
 
     sandbox: Sandbox
@@ -50,7 +60,7 @@ class Bench:
 
 
 @dataclass
-class Judgement:
+class TestRun:
     """How many of the tests are passed, and what happened. Tests that were not run are not passed."""
 
     tests: int
@@ -62,7 +72,7 @@ class Judgement:
         self.why = self.why or f"test {number + 1}: {why}"[:_SHOWN]
 
 
-async def judge(solution: str, tests: Tests, bench: Bench, graded: int = 0) -> Judgement:
+async def judge(solution: str, tests: Tests, bench: SandboxSlots, graded: int = 0) -> TestRun:
     """Run the first `graded` tests, and then on while none fails."""
     try:
         async with asyncio.timeout(OVERALL_SECONDS):
@@ -76,13 +86,22 @@ async def judge(solution: str, tests: Tests, bench: Bench, graded: int = 0) -> J
         ) from None
 
 
-async def _judge_in_harness(solution: str, tests: Programs | Calls, bench: Bench, graded: int) -> Judgement:
-    job = _job(solution, tests, graded)
+async def _judge_in_harness(
+    solution: str, tests: Programs | FunctionCalls, bench: SandboxSlots, graded: int
+) -> TestRun:
+    if isinstance(tests, Programs):
+        names: dict[str, Any] = {"take": tests.names.take, "give": tests.names.give}
+        programs = [{"program": program, **names} for program in tests.programs]
+        job = HarnessJob(solution, programs, modules=tests.names.modules, graded=graded)
+    else:
+        calls = zip(tests.arguments, tests.expected, strict=True)
+        listed = [{"function": tests.function, "arguments": given, "expected": wanted} for given, wanted in calls]
+        job = HarnessJob(solution, listed, usual_names=True, graded=graded)
     outcome = await bench.run(job.program())
     verdict = job.verdict(outcome)
     if verdict.broken:
         raise SandboxFailed(verdict.broken)
-    judgement = Judgement(len(tests), sum(verdict.passed))
+    judgement = TestRun(len(tests), sum(verdict.passed))
     if verdict.ended:
         judgement.happened.add("crash" if outcome.status == "finished" else outcome.status)
     if judgement.passed < len(tests):
@@ -91,18 +110,8 @@ async def _judge_in_harness(solution: str, tests: Programs | Calls, bench: Bench
     return judgement
 
 
-def _job(solution: str, tests: Programs | Calls, graded: int) -> Job:
-    if isinstance(tests, Programs):
-        names: dict[str, Any] = {"take": tests.names.take, "give": tests.names.give}
-        programs = [{"program": program, **names} for program in tests.programs]
-        return Job(solution, programs, modules=tests.names.modules, graded=graded)
-    calls = zip(tests.arguments, tests.expected, strict=True)
-    listed = [{"function": tests.function, "arguments": given, "expected": wanted} for given, wanted in calls]
-    return Job(solution, listed, usual_names=True, graded=graded)
-
-
-async def _judge_pairs(solution: str, tests: Pairs, bench: Bench, graded: int) -> Judgement:
-    judgement = Judgement(len(tests))
+async def _judge_pairs(solution: str, tests: Pairs, bench: SandboxSlots, graded: int) -> TestRun:
+    judgement = TestRun(len(tests))
     cases = list(enumerate(tests.pairs))
     spent = 0.0
 
@@ -115,9 +124,15 @@ async def _judge_pairs(solution: str, tests: Pairs, bench: Bench, graded: int) -
                 return
             outcome = await bench.run(Program(solution, stdin))
             spent += outcome.seconds
-            if _passes(outcome, expected, number, judgement):
+            if outcome.succeeded and same_output(outcome.stdout, expected):
                 judgement.passed += 1
-            elif number >= graded:
+                continue
+            if outcome.succeeded:
+                judgement.fail(number, f"wrote {outcome.stdout[:60]!r} where {expected[:60]!r} is expected")
+            else:
+                judgement.happened.add("crash" if outcome.status == "finished" else outcome.status)
+                judgement.fail(number, _ending(outcome))
+            if number >= graded:
                 raise _Decided
 
     with contextlib.suppress(_Decided):
@@ -125,33 +140,18 @@ async def _judge_pairs(solution: str, tests: Pairs, bench: Bench, graded: int) -
             if group and group[0][0] >= graded and judgement.why:
                 break
             waiting = iter(group)  # each takes what is next
-            await _together([asyncio.create_task(work(waiting)) for _ in group[:AT_A_TIME]])
+            tasks = [asyncio.create_task(work(waiting)) for _ in group[:AT_A_TIME]]
+            try:
+                await asyncio.gather(*tasks)
+            finally:  # where one raises, the others end too
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
     return judgement
-
-
-async def _together(tasks: list[asyncio.Task[None]]) -> None:
-    """Wait for all; where one raises, end the others and raise that."""
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Decided(Exception):
     """A test has failed and no other matters."""
-
-
-def _passes(outcome: Outcome, expected: str, number: int, judgement: Judgement) -> bool:
-    if outcome.succeeded and same_output(outcome.stdout, expected):
-        return True
-    if not outcome.succeeded:
-        judgement.happened.add("crash" if outcome.status == "finished" else outcome.status)
-        judgement.fail(number, _ending(outcome))
-    else:
-        judgement.fail(number, f"wrote {outcome.stdout[:60]!r} where {expected[:60]!r} is expected")
-    return False
 
 
 def _ending(outcome: Outcome) -> str:
@@ -161,3 +161,21 @@ def _ending(outcome: Outcome) -> str:
         return f"exit code {outcome.exit_code}{f', {last}' if last else ''}"
     limits = {"timeout": "time", "memory": "memory", "output": "output"}
     return f"over its limit of {limits[outcome.status]}"
+
+
+def same_output(got: str, expected: str) -> bool:
+    """Whether a program wrote what was expected."""
+    ours, theirs = ([words for line in text.splitlines() if (words := line.split())] for text in (got, expected))
+    return [len(line) for line in ours] == [len(line) for line in theirs] and all(
+        map(_same_word, [word for line in ours for word in line], [word for line in theirs for word in line])
+    )
+
+
+def _same_word(got: str, expected: str) -> bool:
+    if got == expected:
+        return True
+    is_loose, ours_is_loose = (any(sign in word for sign in ".eE") for word in (expected, got))
+    if not (is_loose or ours_is_loose) or not (_NUMBER.fullmatch(got) and _NUMBER.fullmatch(expected)):
+        return False
+    one, other = Decimal(got), Decimal(expected)
+    return one == other or (is_loose and abs(one - other) <= TOLERANCE * max(Decimal(1), abs(other)))

@@ -15,7 +15,7 @@ No torch.
 import ast
 import builtins
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 _BUILT_IN = frozenset(dir(builtins))
@@ -39,7 +39,7 @@ class Names:
 
 
 @dataclass
-class _Found:
+class _UsedNames:
     read: set[str] = field(default_factory=set)
     called: set[str] = field(default_factory=set)
     bare: set[str] = field(default_factory=set)  # read otherwise than as `name.attribute`
@@ -50,11 +50,17 @@ class _Found:
 
 def names_in(programs: Sequence[str]) -> Names:
     """SyntaxError where a program is not Python; ValueError where nothing in them can be the solution's."""
-    found = _Found()
+    found = _UsedNames()
     for program in programs:
         _look(ast.parse(program), found)
     read = {name for name in found.read if not name.startswith("__")} - found.defined
-    give = dict(_given(read - found.bound, found.bare))
+    give: dict[str, tuple[str, str | None]] = {}
+    for name in read - found.bound:
+        module = _USUAL_SHORT.get(name, name)
+        if name not in found.bare and (module in sys.stdlib_module_names or name in _USUAL_SHORT):
+            give[name] = (module, None)
+        elif name in _STANDARD:
+            give[name] = (_STANDARD[name], name)
     take = read - give.keys() - _BUILT_IN
     if not take - found.bound:  # they are all Python's
         called = found.called & (read - found.bound)
@@ -65,16 +71,7 @@ def names_in(programs: Sequence[str]) -> Names:
     return Names(sorted(take), {name: give[name] for name in sorted(give.keys() - take)}, sorted(modules))
 
 
-def _given(names: set[str], bare: set[str]) -> Iterable[tuple[str, tuple[str, str | None]]]:
-    for name in names:
-        module = _USUAL_SHORT.get(name, name)
-        if name not in bare and (module in sys.stdlib_module_names or name in _USUAL_SHORT):
-            yield name, (module, None)
-        elif name in _STANDARD:
-            yield name, (_STANDARD[name], name)
-
-
-def _look(tree: ast.AST, found: _Found) -> None:
+def _look(tree: ast.AST, found: _UsedNames) -> None:
     bases = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
         match node:

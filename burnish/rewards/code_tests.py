@@ -20,7 +20,7 @@ FORMS = (
     'output, or {"inputs": […], "outputs": […]}, with "fn_name" where a function is to be called'
 )
 _NOTHING: tuple[Any, ...] = (None, "", [], {})
-#: What a test may say beside "fn_name"; the last three change nothing.
+#: What a test may have next to "fn_name"; the last three change nothing.
 _KNOWN = {"input", "inputs", "output", "outputs", "fn_name", "type", "testtype", "explanation", "id", "index"}
 _INPUT_KINDS, _CALL_KINDS = ("stdin", "stdin_stdout"), ("functional", "function_call")
 
@@ -37,8 +37,8 @@ class Programs:
 
 
 @dataclass(frozen=True)
-class Calls:
-    """Calls of one function, with what may come back (any of `expected[i]`)."""
+class FunctionCalls:
+    """FunctionCalls of one function, with what may come back (any of `expected[i]`)."""
 
     function: str
     arguments: tuple[list[Any], ...]
@@ -58,7 +58,7 @@ class Pairs:
         return len(self.pairs)
 
 
-Tests = Programs | Calls | Pairs
+Tests = Programs | FunctionCalls | Pairs
 
 
 def read_tests(ground_truth: Any, extra_info: Mapping[str, Any] | None) -> Tests:
@@ -94,25 +94,17 @@ def _tests(value: Any) -> Tests:
     if not isinstance(value, list) or not value:
         raise ValueError("an empty list" if value == [] else f"{type(value).__name__} is none of the forms of tests")
     if all(isinstance(item, str) for item in value):
-        return _programs(value)
+        for i, program in enumerate(value):
+            if not any(isinstance(node, ast.Assert | ast.Call | ast.Raise) for node in ast.walk(ast.parse(program))):
+                raise ValueError(f"test {i + 1} checks nothing: {program[:60]!r}")
+        return Programs(tuple(value), names_in(value))
     if all(isinstance(item, dict) and item.keys() >= {"input", "output"} for item in value):
-        return _items(value)
+        functions = set(map(_function, value))
+        if len(functions) > 1:
+            raise ValueError(f"its items call different functions, or none: {', '.join(sorted(map(str, functions)))}")
+        inputs, outputs = ([item[name] for item in value] for name in ("input", "output"))
+        return _columns({"fn_name": functions.pop(), "inputs": inputs, "outputs": outputs})
     raise ValueError("its items are neither all texts nor all objects with input and output")
-
-
-def _programs(programs: list[str]) -> Programs:
-    for i, program in enumerate(programs):
-        if not any(isinstance(node, ast.Assert | ast.Call | ast.Raise) for node in ast.walk(ast.parse(program))):
-            raise ValueError(f"test {i + 1} checks nothing: {program[:60]!r}")
-    return Programs(tuple(programs), names_in(programs))
-
-
-def _items(items: list[dict[str, Any]]) -> Tests:
-    functions = set(map(_function, items))
-    if len(functions) > 1:
-        raise ValueError(f"its items call different functions, or none: {', '.join(sorted(map(str, functions)))}")
-    inputs, outputs = ([item[name] for item in items] for name in ("input", "output"))
-    return _columns({"fn_name": functions.pop(), "inputs": inputs, "outputs": outputs})
 
 
 def _function(given: dict[str, Any]) -> str | None:
@@ -121,7 +113,7 @@ def _function(given: dict[str, Any]) -> str | None:
     said = {key: value for key, value in given.items() if value not in _NOTHING}
     unknown = sorted(said.keys() - _KNOWN)
     if unknown:
-        raise ValueError(f"the key {unknown[0]!r} is not known beside input, output and fn_name; leave it out")
+        raise ValueError(f"the key {unknown[0]!r} is not known next to input, output and fn_name; leave it out")
     function = said.get("fn_name")
     if function is not None and not isinstance(function, str):
         raise ValueError(f"fn_name={function!r} is no name")
@@ -139,7 +131,7 @@ def _columns(value: dict[str, Any]) -> Tests:
     if len(inputs) != len(outputs) or not inputs:
         raise ValueError(f"{len(inputs)} inputs and {len(outputs)} outputs: needed is one output for each input")
     if function:
-        return Calls(function, tuple(map(_arguments, inputs)), tuple(map(_expected, outputs)))
+        return FunctionCalls(function, tuple(map(_arguments, inputs)), tuple(map(_expected, outputs)))
     return Pairs(tuple((_lines(i), _lines(o)) for i, o in zip(inputs, outputs, strict=True)))
 
 

@@ -5,20 +5,25 @@ line here. Sources end in `*` where a family is meant. No torch; a scorer is imp
 
 A row's `reward_model.style` says who scores it: `model` the reward model alone, `both` rule and model, anything else
 the rule. The model's part is not here; a row that asks for one where there is none is refused.
+
+The values an option of a scorer takes follow from the annotation of its parameter: choices (`Literal`), switches
+(`bool`) and numbers (`float`) are checked; any other annotation takes everything.
 """
 
 import difflib
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+import inspect
+import numbers
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 from burnish.errors import DataError, UserError
 from burnish.rewards.contract import PARAMETERS, is_empty
-from burnish.rewards.options import annotations, takes
+from burnish.user_code import nearest
 
 NO_SOURCE = "unknown"  # what `data/row.py` calls the data source of a row that names none
 RULE, MODEL, BOTH = "rule", "model", "both"  # styles
@@ -65,7 +70,12 @@ class Scorer:
     def named(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Those of `values` that `compute_score` names, less options whose value only other scorers take."""
         own = annotations(self.compute_score)
-        return {name: value for name, value in values.items() if name in own and _is_meant(name, value, own[name])}
+
+        def is_meant(name: str, value: Any) -> bool:  # a value that no scorer takes is: this one reports it
+            others = option_annotations(name)
+            return name in PARAMETERS or takes(own[name], value) or not any(takes(other, value) for other in others)
+
+        return {name: value for name, value in values.items() if name in own and is_meant(name, value)}
 
     def _load(self) -> ModuleType:
         return importlib.import_module(self.module)
@@ -128,7 +138,7 @@ def scorer_options() -> frozenset[str]:
 
 
 def option_annotations(name: str) -> list[Any]:
-    """What the scorers that have an option say of its values."""
+    """The annotations of an option in the scorers that have it."""
     return [known[name] for scorer in SCORERS if name in (known := annotations(scorer.compute_score))]
 
 
@@ -152,8 +162,8 @@ def check_row(
     if not reward_model and (style == BOTH or (style == MODEL and not custom)):
         return (
             f"reward_model.style={style!r} asks for a reward model, and there is none: set reward_model.enable=true "
-            "reward_model.model.path=…, or make the style 'rule' and score by the data source's rule or a function of "
-            f"your own: {_BRING}"
+            "reward_model.model.path=…, or make the style 'rule' and score by the data source's rule or a custom "
+            f"function: {_BRING}"
         )
     if style == MODEL and reward_model:
         return None
@@ -170,8 +180,8 @@ def _check_rule(row: Mapping[str, Any], reward_fn_key: str) -> str | None:
     data_source = data_source_of(row, reward_fn_key)
     if data_source in ("", NO_SOURCE):
         return (
-            f"the row has no {reward_fn_key}, which chooses the scorer: set {_BRING} to score with a function of your "
-            f"own, or add the column. Known: {', '.join(SOURCES)}"
+            f"the row has no {reward_fn_key}, which chooses the scorer: set {_BRING} to score with a custom function, "
+            f"or add the column. Known: {', '.join(SOURCES)}"
         )
     ground_truth, extra_info = truth_of(row)
     try:
@@ -179,7 +189,7 @@ def _check_rule(row: Mapping[str, Any], reward_fn_key: str) -> str | None:
         if scorer.reads_ground_truth and is_empty(ground_truth):
             raise ValueError(
                 f"reward_model.ground_truth is missing: the scorer '{scorer.name}' of {data_source!r} compares with "
-                f"it; fill it in, or score without it by a function of your own: {_BRING}"
+                f"it; fill it in, or score without it by a custom function: {_BRING}"
             )
         scorer.check(ground_truth, extra_info)
     except DataError as error:
@@ -212,20 +222,38 @@ def misspelt_style(row: Mapping[str, Any]) -> str | None:
 
 
 def truth_of(row: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The ground truth, and the `extra_info` beside it: the row's own over the other fields of its `reward_model`."""
+    """The ground truth, and its `extra_info`: the row's own over the other fields of its `reward_model`."""
     others = dict(row.get("reward_model") or {})
     return others.pop("ground_truth", None), {**others, **(row.get("extra_info") or {})}
 
 
-def _is_meant(name: str, value: Any, annotation: Any) -> bool:
-    """Whether a value is for a scorer that has the option, annotated so. One that none takes is: it will say so."""
-    if name in PARAMETERS or takes(annotation, value):
-        return True
-    return not any(takes(other, value) for other in option_annotations(name))
-
-
 def _is_misplaced(row: Mapping[str, Any]) -> bool:
-    """Whether the ground truth stands beside `reward_model` instead of in it."""
+    """Whether the ground truth is next to `reward_model` instead of in it."""
     reward_model = row.get("reward_model")
     inside = reward_model.get("ground_truth") if isinstance(reward_model, Mapping) else None
     return is_empty(inside) and not is_empty(row.get("ground_truth"))
+
+
+@functools.cache
+def annotations(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """The parameters of a scorer, with their annotations."""
+    return {name: parameter.annotation for name, parameter in inspect.signature(function).parameters.items()}
+
+
+def takes(annotation: Any, value: Any) -> bool:
+    """Whether an option so annotated takes the value."""
+    if get_origin(annotation) is Literal:
+        return value in get_args(annotation)
+    if annotation is bool:
+        return isinstance(value, bool)
+    return annotation is not float or (isinstance(value, numbers.Real) and not isinstance(value, bool))
+
+
+def value_problem(of_scorers: Sequence[Any], value: Any) -> str | None:
+    """What a value must be instead, where none of the scorers that have the option, annotated so, takes it."""
+    if any(takes(annotation, value) for annotation in of_scorers):
+        return None
+    choices = [str(choice) for annotation in of_scorers for choice in get_args(annotation)]
+    if choices:
+        return f"must be one of {', '.join(choices)}{nearest(str(value), choices)}"
+    return "must be true or false" if bool in of_scorers else "must be a number"

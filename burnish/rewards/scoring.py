@@ -26,7 +26,6 @@ from burnish.config.reward import RuleConfig
 from burnish.errors import ConfigError, RewardError
 from burnish.rewards.contract import NEW_PROMPTS, FunctionSpec, ScoreRequest, ScoreResult
 from burnish.rewards.function import bind, score_here
-from burnish.rewards.options import value_problem
 from burnish.rewards.pool import ScorePool
 from burnish.rewards.request import LoopOutput, facts_of, loop_result, request_for
 from burnish.rewards.routing import (
@@ -38,6 +37,7 @@ from burnish.rewards.routing import (
     scorer_for,
     scorer_options,
     style_of,
+    value_problem,
 )
 from burnish.rewards.sandboxed import SandboxPool
 from burnish.rewards.signature import KWARGS

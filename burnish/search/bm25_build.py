@@ -1,31 +1,30 @@
 """The BM25 matrix of a corpus, built in memory that does not grow with it.
 
-First the terms of each shard of passages are counted, into files of their own that a killed build finds again. Then the
-shards are merged, a range of terms at a time, into the columns that `bm25.py` maps: each score needs the number of
-passages that hold the term and the mean length, which are known only when all shards are counted. bm25s would build
-the same matrix, but from all terms of all passages as Python lists.
+First the terms of each shard of passages are counted, into separate files, from which an interrupted build resumes.
+Then the shards are merged, a range of terms at a time, into the columns that `bm25.py` maps: each score needs the
+number of passages that hold the term and the mean length, which are known only when all shards are counted. bm25s would
+build the same matrix, but from all terms of all passages as Python lists.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from burnish.search.bm25 import DATA, INDICES, INDPTR, K1, TERMS, B
+from burnish.search.bm25 import DATA, INDICES, INDPTR, K1, TERMS, B, count_terms
 from burnish.search.corpus import BadCorpus
-from burnish.search.files import SummedFile, new_file
-from burnish.search.journal import RECORDS, Journal
+from burnish.search.files import ChecksummedFile, new_file
+from burnish.search.manifest import RECORDS, Journal
 from burnish.search.passages import Passages
-from burnish.search.tokens import count_terms
 
 PART = "bm25"
 BLOCK = 1 << 23  # scores that are merged at a time: some 300 MB of memory
 
 
 @dataclass(frozen=True)
-class Counts:
+class ShardTerms:
     """The counted terms of one shard; those of each term together, in the order of the terms' text."""
 
     terms: list[str]
@@ -35,8 +34,7 @@ class Counts:
 
 
 def build_bm25(journal: Journal, passages: Passages, progress: Callable[[int], None], corpus: Path) -> None:
-    """Count what is not counted, then merge. `progress` is told how many passages are counted; `corpus` is named where
-    there is nothing to count."""
+    """Count what is not counted, then merge. `progress` gets the passages counted; `corpus` is for an error message."""
     if journal.read(PART) is not None:
         return
     shards = passages.shards()
@@ -47,7 +45,7 @@ def build_bm25(journal: Journal, passages: Passages, progress: Callable[[int], N
     _merge(journal, [range_.start for range_ in shards], len(passages), corpus)
 
 
-def count(texts: list[str]) -> Counts:
+def count(texts: list[str]) -> ShardTerms:
     ids, vocabulary = count_terms(texts)
     names = sorted(vocabulary)
     place = np.empty(len(names), np.int64)  # number of a term in the order of the text, by the tokeniser's number
@@ -58,14 +56,14 @@ def count(texts: list[str]) -> Counts:
     keys, times = np.unique(place[flat] * len(texts) + rows, return_counts=True)
     numbers, rows = np.divmod(keys, len(texts))
     pairs = np.stack([rows, times]).astype(np.int32)
-    return Counts(names, np.bincount(numbers, minlength=len(names)), pairs, lengths)
+    return ShardTerms(names, np.bincount(numbers, minlength=len(names)), pairs, lengths)
 
 
 def _part(number: int) -> str:
     return f"{PART}-{number:05d}"
 
 
-def _write_counts(journal: Journal, number: int, counts: Counts) -> None:
+def _write_counts(journal: Journal, number: int, counts: ShardTerms) -> None:
     prefix = f"{RECORDS}/{_part(number)}"
     sums = {}
     for name in ("holders", "pairs", "lengths"):
@@ -78,16 +76,13 @@ def _write_counts(journal: Journal, number: int, counts: Counts) -> None:
     journal.write(_part(number), sums, {})
 
 
-def _read_counts(folder: Path, number: int) -> Counts:
-    """Counts of a shard whose record has been checked."""
-    prefix = folder / RECORDS / _part(number)
-    holders, lengths = (np.load(f"{prefix}.{name}.npy", allow_pickle=False) for name in ("holders", "lengths"))
-    pairs = np.load(f"{prefix}.pairs.npy", mmap_mode="r" if holders.sum() else None, allow_pickle=False)
-    return Counts(json.loads(Path(f"{prefix}.terms").read_bytes()), holders, pairs, lengths)
-
-
 def _merge(journal: Journal, bases: list[int], total: int, corpus: Path) -> None:
-    counts = [_read_counts(journal.folder, number) for number in range(len(bases))]
+    counts = []
+    for shard in range(len(bases)):
+        prefix = journal.folder / RECORDS / _part(shard)
+        held, passage_lengths = (np.load(f"{prefix}.{name}.npy", allow_pickle=False) for name in ("holders", "lengths"))
+        pairs = np.load(f"{prefix}.pairs.npy", mmap_mode="r" if held.sum() else None, allow_pickle=False)
+        counts.append(ShardTerms(json.loads(Path(f"{prefix}.terms").read_bytes()), held, pairs, passage_lengths))
     names = sorted(set().union(*(each.terms for each in counts)))
     if not names:
         raise BadCorpus(
@@ -110,11 +105,15 @@ def _merge(journal: Journal, bases: list[int], total: int, corpus: Path) -> None
     with new_file(folder / DATA) as data, new_file(folder / INDICES) as indices:
         _header(data, np.float32, int(indptr[-1]))
         _header(indices, np.int32, int(indptr[-1]))
-        for low, high in _blocks(indptr):
+        low = 0
+        while low < len(names):  # a range of terms with about BLOCK scores, one term at least
+            high = int(np.searchsorted(indptr, indptr[low] + BLOCK, side="right")) - 1
+            high = min(max(high, low + 1), len(names))
             found, times = _columns(counts, numbers, bases, low, high, indptr)
             scores = np.repeat(weights[low:high], holders[low:high]) * times / (dampers[found] + times)
             data.write(scores.astype(np.float32))
             indices.write(found)
+            low = high
     with new_file(folder / INDPTR) as pointers:
         np.save(pointers, indptr, allow_pickle=False)
     with new_file(folder / TERMS) as terms:
@@ -123,23 +122,13 @@ def _merge(journal: Journal, bases: list[int], total: int, corpus: Path) -> None
     journal.write(PART, sums, {})
 
 
-def _header(file: SummedFile, dtype: type, length: int) -> None:
+def _header(file: ChecksummedFile, dtype: type, length: int) -> None:
     described = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (length,)}
     np.lib.format.write_array_header_1_0(file, described)
 
 
-def _blocks(indptr: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Ranges of terms with about `BLOCK` scores each, one term at least."""
-    low, last = 0, len(indptr) - 1
-    while low < last:
-        high = int(np.searchsorted(indptr, indptr[low] + BLOCK, side="right")) - 1
-        high = min(max(high, low + 1), last)
-        yield low, high
-        low = high
-
-
 def _columns(
-    counts: list[Counts], numbers: list[np.ndarray], bases: list[int], low: int, high: int, indptr: np.ndarray
+    counts: list[ShardTerms], numbers: list[np.ndarray], bases: list[int], low: int, high: int, indptr: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Positions of passages and counts of the terms from `low` to `high`, term by term; within one, they ascend."""
     size = int(indptr[high] - indptr[low])

@@ -20,12 +20,19 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from burnish.errors import ConfigError, DeadlineError, ToolFailure
-from burnish.search.answer import BadAnswer, clean
+from burnish.errors import ConfigError, ToolFailure
 from burnish.search.cache import AnswerCache
-from burnish.search.documents import Document
-from burnish.search.exchange import SLOW_SERVER, UNPROCESSABLE, WRONG_SERVER, Refused, open_connections, post
-from burnish.search.limits import MAX_QUERY_CHARACTERS
+from burnish.search.documents import MAX_QUERY_CHARACTERS, Document
+from burnish.search.exchange import (
+    SLOW_SERVER,
+    UNPROCESSABLE,
+    WRONG_SERVER,
+    BadAnswer,
+    Refused,
+    clean,
+    open_connections,
+    post,
+)
 from burnish.waits import waiting
 
 WINDOW_S = 0.003
@@ -76,17 +83,14 @@ class RetrieverClient:
             self._stats["cache_hits"] += 1
             return list(kept)
         limit = self._timeout * (self._retries + 1)
-        try:
-            with waiting("retriever", "", f"{self._url}: {text:.60}", limit) as wait:
-                future = self._future(text)
-                done, _ = await asyncio.wait({future}, timeout=limit)
-                if not done:
-                    wait.overdue()  # the task that asks began later, and is where it hangs for a moment yet
-                    done, _ = await asyncio.wait({future}, timeout=MOMENT_S)
-            late = f"no answer within {limit:g} s, retries included, and the request does not end"
-            outcome: Outcome = future.result() if done else self._failure(f"{late}; {SLOW_SERVER}")
-        except DeadlineError as error:  # the watchdog ended it
-            outcome = self._failure(str(error))
+        with waiting("retriever", "", f"{self._url}: {text:.60}", limit) as wait:
+            future = self._future(text)
+            done, _ = await asyncio.wait({future}, timeout=limit)
+            if not done:
+                wait.overdue()  # the task that asks began later, and is where it hangs for a moment yet
+                done, _ = await asyncio.wait({future}, timeout=MOMENT_S)
+        late = f"no answer within {limit:g} s, retries included, and the request does not end"
+        outcome: Outcome = future.result() if done else self._failure(f"{late}; {SLOW_SERVER}")
         if isinstance(outcome, ToolFailure):
             self._stats["failures"] += 1
             raise ToolFailure(str(outcome))
@@ -170,7 +174,13 @@ class RetrieverClient:
         pause, tries_left, doubted = FIRST_PAUSE_S, retries, False
         while True:
             try:
-                return await self._post(lane, queries)
+                async with lane.gate:
+                    self._stats["requests"] += 1
+                    begin = time.perf_counter()
+                    try:
+                        return await post(lane.http, self._url, queries, self._topk, self._timeout)
+                    finally:
+                        self._stats["seconds"] += time.perf_counter() - begin
             except Refused as problem:
                 wait = max(pause, problem.pause)
                 late = asyncio.get_running_loop().time() + wait >= deadline
@@ -181,15 +191,6 @@ class RetrieverClient:
             self._stats["retries"] += 1
             await asyncio.sleep(wait)
             pause, tries_left = min(2 * pause, LONGEST_PAUSE_S), tries_left - 1
-
-    async def _post(self, lane: _Lane, queries: list[str]) -> list[list[Document] | BadAnswer]:
-        async with lane.gate:
-            self._stats["requests"] += 1
-            begin = time.perf_counter()
-            try:
-                return await post(lane.http, self._url, queries, self._topk, self._timeout)
-            finally:
-                self._stats["seconds"] += time.perf_counter() - begin
 
     def _failure(self, text: str) -> ToolFailure:
         return ToolFailure(f"retriever {self._url}: {text}")

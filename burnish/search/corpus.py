@@ -1,6 +1,6 @@
 """A corpus file, read as a stream: JSON lines, plain or gzipped, each `{"id": …, "contents": "\\"Title\\"\\ntext"}`.
 
-Hands out documents one by one, with the place behind each, so that reading can go on there. What is wrong with a line
+Hands out documents one by one, with the place behind each, so that reading can resume there. What is wrong with a line
 is a BadCorpus with file and line. A corpus is known by the SHA-256 of its (unpacked) bytes; reading can feed it on.
 """
 
@@ -27,7 +27,7 @@ class BadCorpus(DataError):
     """What is wrong with a corpus, such as a line that is no passage: no index of it can ever be finished."""
 
 
-class Place(NamedTuple):
+class CorpusPosition(NamedTuple):
     """How far a corpus has been read: unpacked bytes and lines."""
 
     offset: int = 0
@@ -36,19 +36,19 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Which corpus it is. The name is only told, never compared."""
+    """Which corpus it is. The name is only for messages."""
 
     name: str
     bytes: int
     lines: int
     sha256: str
 
-    def told(self) -> str:
+    def described(self) -> str:
         return f"{self.name} ({self.lines} lines, {self.bytes} bytes, sha256 {self.sha256[:12]}…)"
 
 
 def fingerprint(path: Path, progress: Callable[[int], None] | None = None) -> Fingerprint:
-    """Read the whole file for its checksum; `progress` is told how many bytes have been read."""
+    """Read the whole file for its checksum; `progress` gets the bytes read."""
     digest, size, lines, last = hashlib.sha256(), 0, 0, b"\n"
     with _opened(path) as file:
         while block := file.read(BLOCK):
@@ -74,9 +74,9 @@ def digests(path: Path, offsets: Sequence[int]) -> Iterator[Any]:
 
 def read_corpus(
     path: Path,
-    start: Place = Place(),  # noqa: B008 - immutable
+    start: CorpusPosition = CorpusPosition(),  # noqa: B008 - immutable
     digest: Any = None,
-) -> Iterator[tuple[Document, Place]]:
+) -> Iterator[tuple[Document, CorpusPosition]]:
     """The documents behind `start`, each with the place behind it; `digest` is fed what is read. Blank lines are passed
     over."""
     offset, line = start
@@ -91,7 +91,7 @@ def read_corpus(
             if len(text) > LINE_LIMIT:
                 raise BadCorpus(f"{path}, line {line}: longer than {LINE_LIMIT >> 20} MiB; split it into passages")
             if text.strip():
-                yield parse_line(text, f"{path}, line {line}"), Place(offset, line)
+                yield parse_line(text, f"{path}, line {line}"), CorpusPosition(offset, line)
 
 
 def parse_line(line: bytes, where: str) -> Document:
@@ -114,7 +114,7 @@ def parse_line(line: bytes, where: str) -> Document:
     if not isinstance(identity, str) or not 0 < len(identity) <= ID_LIMIT:
         raise BadCorpus(f"{where}: id {str(identity)[:40]!r} must be text of 1 to {ID_LIMIT} characters, or an integer")
     if not isinstance(contents, str) or not contents.strip():
-        raise BadCorpus(f"{where}: contents must be text with something in it; mend or remove the line")
+        raise BadCorpus(f"{where}: contents must be text with something in it; fix or remove the line")
     for key, text in (("id", identity), ("contents", contents)):
         try:
             text.encode()

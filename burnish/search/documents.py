@@ -1,4 +1,4 @@
-"""What retrieval hands out: a passage, and a passage with its score. No torch.
+"""What retrieval hands out: a passage, and a passage with its score; and how much one request may ask for. No torch.
 
 A corpus is JSONL with an object `{"id": …, "contents": "\\"Title\\"\\ntext"}` on each line.
 """
@@ -6,6 +6,13 @@ A corpus is JSONL with an object `{"id": …, "contents": "\\"Title\\"\\ntext"}`
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+# What one request may ask for. The server refuses more, so the client never sends it.
+MAX_QUERIES = 4096  # in one request
+MAX_QUERY_CHARACTERS = 4096
+MAX_TOPK = 100
+MAX_DOCUMENTS = 65_536  # queries × topk of one request
+MAX_BODY_BYTES = 8 * 1024 * 1024  # of a request
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class Retriever(ABC):
 
     @abstractmethod
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
-        """For each query, in order, at most `topk` hits, the best first. Fewer where fewer match, never a wrong one."""
+        """For each query, in order, at most `topk` hits, the best first. Fewer where fewer match."""
 
     @abstractmethod
     def __len__(self) -> int:

@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoTokenizer
 from transformers.utils import logging as hf_logging
 
 from burnish.errors import ConfigError, ModelError, NotAvailable
-from burnish.search.files import Sum, sum_of, sync, writing
+from burnish.search.files import Checksum, sum_of, sync, writing
 from burnish.search.manifest import ENCODER_FILE, DensePlan, Pooling
 
 CPU_TOKENS, GPU_TOKENS = 1 << 11, 1 << 16  # padded tokens of one forward pass; a CPU is faster while they fit its cache
@@ -96,13 +96,13 @@ def load_pair(folder: Path, kind: Any) -> tuple[Any, Any]:
     hf_logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-        model, told = kind.from_pretrained(
+        model, info = kind.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True, dtype="auto", output_loading_info=True
         )
     except LOAD_ERRORS as error:
         raise ModelError(f"{folder}: cannot be loaded as an encoder ({str(error)[:300]})") from error
     # A pooler is the head of another task: an encoder that lacks its weights lacks nothing.
-    if lacking := sorted(name for name in told["missing_keys"] if "pooler" not in name or kind is not AutoModel):
+    if lacking := sorted(name for name in info["missing_keys"] if "pooler" not in name or kind is not AutoModel):
         raise ModelError(f"{folder}: its weights lack {', '.join(lacking[:3])}; take a folder that has them")
     return tokenizer, model
 
@@ -115,7 +115,7 @@ def with_padding(tokenizer: Any, folder: Path) -> Any:
     return tokenizer
 
 
-def store(source: Path, target: Path) -> dict[str, Sum]:
+def store(source: Path, target: Path) -> dict[str, Checksum]:
     """Put an encoder's weights (as safetensors) and tokenizer into `target`; the checksum of each file."""
     tokenizer, model = load_pair(source, AutoModel)
     unfinished = target.with_name(target.name + ".tmp")

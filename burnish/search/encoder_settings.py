@@ -60,18 +60,24 @@ def plan_dense(kind: Kind, options: EncoderOptions) -> DensePlan | None:
     folder = options.folder
     if not (folder / "config.json").is_file():
         raise ModelError(f"--encoder {folder}: no config.json in it; name the folder of a Hugging Face encoder")
-    family = _family(_name(folder))
+    origin = _object(folder / "config.json").get("_name_or_path")  # the folder it was copied from
+    family = _family(f"{folder.resolve().name} {origin if isinstance(origin, str) else ''}".lower())
     stored = folder / "config_sentence_transformers.json"
     prompts = _object(stored).get("prompts")
     prompts = prompts if isinstance(prompts, dict) else {}
     passage_prompt = next((prompts[key] for key in ("passage", "document") if prompts.get(key)), None)
+    similarity = _object(stored).get("similarity_fn_name")
+    if similarity is not None and str(similarity) not in SIMILARITY_NAMES and options.similarity is None:
+        raise NotAvailable(
+            f"the similarity {similarity} ({stored})", "There are cosine and dot: choose one with --similarity"
+        )
     return DensePlan(
         encoder=folder.resolve().name,
         encoder_sha256=digest(folder),
         pooling=options.pooling or _stored_pooling(folder) or family.pooling,
         query_prefix=_first(options.query_prefix, prompts.get("query") or None, family.query_prefix),
         passage_prefix=_first(options.passage_prefix, passage_prompt, family.passage_prefix),
-        similarity=options.similarity or _stored_similarity(stored) or family.similarity,
+        similarity=options.similarity or SIMILARITY_NAMES.get(str(similarity)) or family.similarity,
         max_length=_max_length(folder, options.max_length),
         faiss=options.faiss,
     )
@@ -86,12 +92,6 @@ def digest(folder: Path) -> str:
 
 def _first(*values: str | None) -> str:
     return next(value for value in values if value is not None)
-
-
-def _name(folder: Path) -> str:
-    """What the encoder is called: its folder, and where that was copied from."""
-    origin = _object(folder / "config.json").get("_name_or_path")
-    return f"{folder.resolve().name} {origin if isinstance(origin, str) else ''}".lower()
 
 
 def _family(name: str) -> _Family:
@@ -114,7 +114,7 @@ def _stored_pooling(folder: Path) -> Pooling | None:
         modules = json.loads(path.read_bytes())
         kinds = {str(module["type"]).rpartition(".")[2]: str(module.get("path", "")) for module in modules}
     except (OSError, ValueError, RecursionError, TypeError, KeyError) as error:
-        raise ModelError(f"{path}: not a list of modules ({error}); remove it, and say --pooling") from None
+        raise ModelError(f"{path}: not a list of modules ({error}); remove it, and set --pooling") from None
     if other := [kind for kind in kinds if kind not in KNOWN_MODULES]:
         raise NotAvailable(
             f"an encoder with the module {other[0]} ({path})", "Take one with Transformer and Pooling alone"
@@ -123,25 +123,15 @@ def _stored_pooling(folder: Path) -> Pooling | None:
         return None
     inside = (folder / kinds["Pooling"]).resolve()
     if not inside.is_relative_to(folder.resolve()):
-        raise ModelError(f"{path}: the pooling's path {kinds['Pooling']!r} leaves the folder; mend it")
+        raise ModelError(f"{path}: the pooling's path {kinds['Pooling']!r} leaves the folder; fix it")
     settings = _object(inside / "config.json")
     chosen = [name for key, name in POOLING_KEYS.items() if settings.get(key) is True]
     chosen += [POOLING_NAMES[name] for name in [settings.get("pooling_mode")] if name in POOLING_NAMES]
     if len(chosen) != 1:
         raise NotAvailable(
-            f"the pooling of {inside / 'config.json'}", "There are mean, cls and last: say one with --pooling"
+            f"the pooling of {inside / 'config.json'}", "There are mean, cls and last: choose one with --pooling"
         )
     return chosen[0]
-
-
-def _stored_similarity(path: Path) -> Similarity | None:
-    """The similarity that the folder asks for; NotAvailable where there is no such."""
-    name = _object(path).get("similarity_fn_name")
-    if name is None:
-        return None
-    if str(name) not in SIMILARITY_NAMES:
-        raise NotAvailable(f"the similarity {name} ({path})", "There are cosine and dot: say one with --similarity")
-    return SIMILARITY_NAMES[str(name)]
 
 
 def _max_length(folder: Path, said: int | None) -> int:

@@ -1,26 +1,32 @@
-"""One request to a retrieval server and what came of it. No torch.
+"""One request to a retrieval server and its answer, which is not trusted. No torch.
 
-Consumes a few queries; hands on, for each, documents or what is wrong with them. Where there is no answer as a whole,
-`Refused` says what was seen, what to do about it, and whether another try may help.
+Consumes a few queries; hands on, for each, documents or what is wrong with them, so that a malformed document costs one
+query and not all that were asked together. Where there is no answer as a whole, `Refused` says what was seen, what to
+do about it, and whether another try may help.
 """
 
 import asyncio
 import json
+from typing import Any
 
 import httpx
 
-from burnish.search.answer import BadAnswer, read_answer, shown
 from burnish.search.documents import Document
 
+SHOWN_CHARACTERS = 100
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 TOO_LARGE, UNPROCESSABLE = 413, 422
 ABOUT_THE_QUERIES = {400, TOO_LARGE, UNPROCESSABLE, 500}
 AGAIN = {408, 429}  # and all from 500 on
 
-HOW_TO_SERVE = "start a server with `burnish retriever serve --index FOLDER`, or mend retriever.url"
-SLOW_SERVER = "the server is slow or stuck (its /metrics tells); give it more cores, or raise retriever.timeout"
+HOW_TO_SERVE = "start a server with `burnish retriever serve --index FOLDER`, or fix retriever.url"
+SLOW_SERVER = "the server is slow or stuck (see its /metrics); give it more cores, or raise retriever.timeout"
 FEWER_DOCUMENTS = "ask for fewer documents (retriever.topk)"
 WRONG_SERVER = "retriever.url must be the /retrieve address of a retrieval server"
+
+
+class BadAnswer(Exception):
+    """Not an answer of a retrieval server; the text says what it is."""
 
 
 class Refused(Exception):
@@ -77,3 +83,51 @@ async def _exchange(http: httpx.AsyncClient, url: str, body: bytes) -> tuple[int
                 raise Refused(seen, FEWER_DOCUMENTS, status=TOO_LARGE)
         after = response.headers.get("Retry-After", "")
         return response.status_code, float(after) if after.isdecimal() else 0.0, bytes(answer)
+
+
+def read_answer(body: bytes, queries: int, topk: int) -> list[list[Document] | BadAnswer]:
+    """At most `topk` documents for each query, in order; BadAnswer where it is none as a whole."""
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        raise BadAnswer(f"not JSON: {shown(body)}") from None
+    lists = answer.get("result") if isinstance(answer, dict) else None
+    if not isinstance(lists, list):
+        raise BadAnswer(f"JSON without a list named result: {shown(body)}")
+    if len(lists) != queries:
+        raise BadAnswer(f"{len(lists)} lists of documents for {queries} queries: {shown(body)}")
+    return [_read_list(items, topk) for items in lists]
+
+
+def _read_list(items: Any, topk: int) -> list[Document] | BadAnswer:
+    """Documents from items such as `{"document": {…}, "score": …}`, or the document alone."""
+    if not isinstance(items, list):
+        return BadAnswer(f"no list of documents: {_shown_json(items)}")
+    documents = []
+    for item in items[:topk]:
+        document = item.get("document", item) if isinstance(item, dict) else None
+        if not isinstance(document, dict):
+            return BadAnswer(f"a document that is no object: {_shown_json(item)}")
+        contents, name = document.get("contents"), document.get("id", "")
+        if not isinstance(contents, str):
+            return BadAnswer(f"a document without the text 'contents': {_shown_json(item)}")
+        if not isinstance(name, str | int):
+            return BadAnswer(f"a document whose id is neither text nor a number: {_shown_json(item)}")
+        documents.append(Document(clean(str(name)), clean(contents)))
+    return documents
+
+
+def clean(text: str) -> str:
+    """The text without halves of surrogate pairs, which no tokenizer and no request takes."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def shown(body: bytes) -> str:
+    """The beginning of what came, on one line and harmless to a terminal."""
+    text = body[: 4 * SHOWN_CHARACTERS].decode("utf-8", "replace")
+    line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    return line[:SHOWN_CHARACTERS] or "nothing"
+
+
+def _shown_json(value: Any) -> str:
+    return shown(json.dumps(value)[: 4 * SHOWN_CHARACTERS].encode())

@@ -21,14 +21,14 @@ JSON_LIMIT = 64 << 20  # bytes of a manifest or a record; more is not one of our
 
 
 @dataclass(frozen=True)
-class Sum:
+class Checksum:
     """How long a file is and what is in it."""
 
     bytes: int
     sha256: str
 
 
-class SummedFile:
+class ChecksummedFile:
     """A file being written; knows the checksum of what it has been given."""
 
     def __init__(self, file: BinaryIO):
@@ -44,18 +44,18 @@ class SummedFile:
     def tell(self) -> int:
         return self._bytes
 
-    def sum(self) -> Sum:
-        return Sum(self._bytes, self._digest.hexdigest())
+    def sum(self) -> Checksum:
+        return Checksum(self._bytes, self._digest.hexdigest())
 
 
 @contextmanager
-def new_file(path: Path) -> Iterator[SummedFile]:
+def new_file(path: Path) -> Iterator[ChecksummedFile]:
     """Write `path`; it appears, whole, when the block ends without an error."""
     unfinished = path.with_name(path.name + ".tmp")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(unfinished, "wb") as file:
-            yield SummedFile(file)
+            yield ChecksummedFile(file)
         put_in_place(unfinished, path)
 
 
@@ -106,17 +106,17 @@ def checked_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def sum_of(path: Path) -> Sum:
+def sum_of(path: Path) -> Checksum:
     """Read a file for its checksum."""
     digest, size = hashlib.sha256(), 0
     with open(path, "rb") as file:
         while block := file.read(BLOCK):
             digest.update(block)
             size += len(block)
-    return Sum(size, digest.hexdigest())
+    return Checksum(size, digest.hexdigest())
 
 
-def is_whole(path: Path, expected: Sum) -> bool:
+def is_whole(path: Path, expected: Checksum) -> bool:
     """Whether the file is there, with these bytes."""
     try:
         return path.stat().st_size == expected.bytes and sum_of(path) == expected

@@ -1,7 +1,7 @@
 """Building an index: `build_index(IndexOptions(corpus, folder))` makes the folder that `open_index` opens.
 
 The corpus is packed shard by shard, then counted for BM25, then embedded. Each part is recorded when it is whole on
-disk, so the same call goes on after a kill at any instant; the manifest comes last. A finished index is left as it is,
+disk, so the same call resumes after a kill at any instant; the manifest comes last. A finished index is left as it is,
 and another corpus or other options for the same folder are an error.
 """
 
@@ -17,14 +17,15 @@ from pathlib import Path
 from burnish.errors import ConfigError, DataError
 from burnish.search.corpus import BadCorpus, fingerprint
 from burnish.search.encoder_settings import EncoderOptions, plan_dense
-from burnish.search.files import Sum
-from burnish.search.journal import RECORDS, Journal
+from burnish.search.files import Checksum
 from burnish.search.manifest import (
     MANIFEST,
     PLAN,
+    RECORDS,
+    IndexPlan,
+    Journal,
     Kind,
     Manifest,
-    Plan,
     read_manifest,
     read_plan,
     write_manifest,
@@ -38,7 +39,7 @@ PER_SHARD = 50_000
 LOCK = ".lock"
 
 Progress = Callable[[str, int, int, str], None]  # what is done, how far, out of how much, of what
-Step = Callable[[Journal, Passages, Callable[[int], None]], None]  # tells how many passages are done
+Step = Callable[[Journal, Passages, Callable[[int], None]], None]  # reports the passages done
 
 
 @dataclass(frozen=True)
@@ -53,26 +54,25 @@ class IndexOptions:
     per_shard: int = PER_SHARD  # passages that are held in memory at a time, at most
 
 
-def _silent(what: str, done: int, total: int, unit: str) -> None:
-    pass
-
-
-def build_index(options: IndexOptions, progress: Progress = _silent) -> Manifest:
+def build_index(options: IndexOptions, progress: Progress = lambda *report: None) -> Manifest:
     """Build the index, or finish it; returns its manifest."""
     folder = options.output
     if folder.exists() and not folder.is_dir():
         raise DataError(f"--output {folder} is a file; choose a folder")
-    size = _size(options.corpus)
+    try:
+        size = options.corpus.stat().st_size
+    except OSError as error:
+        raise DataError(f"cannot read the corpus {options.corpus}: {error.strerror or error}") from None
     corpus = fingerprint(options.corpus, lambda done: progress("checking the corpus", done >> 20, size >> 20, "MiB"))
-    plan = Plan(corpus, options.kind, options.per_shard, plan_dense(options.kind, options.encoder))
+    plan = IndexPlan(corpus, options.kind, options.per_shard, plan_dense(options.kind, options.encoder))
     with _locked(folder):
         if _take_up(folder, plan):
             manifest = read_manifest(folder)
             check_files(folder, manifest)
             return manifest
         try:
-            manifest = _built(plan, options, progress)
-        except BadCorpus:  # nothing of it is left: the same folder is good for the mended corpus
+            manifest = _build(plan, options, progress)
+        except BadCorpus:  # nothing is left: the same folder can be used once the corpus is fixed
             shutil.rmtree(folder / PASSAGES, ignore_errors=True)
             _tidy(folder)
             raise
@@ -81,47 +81,40 @@ def build_index(options: IndexOptions, progress: Progress = _silent) -> Manifest
     return manifest
 
 
-def _built(plan: Plan, options: IndexOptions, progress: Progress) -> Manifest:
-    steps = list(_steps(plan, options))
-    journal = Journal(options.output)
-    passages = _packed(plan, journal, options.corpus, progress)
-    for what, step in steps:
-        progress(what, 0, len(passages), "passages")
-        step(journal, passages, partial(_tell, progress, what, len(passages)))
-    return Manifest(plan, len(passages), _sums(journal, plan, passages))
-
-
-def _tell(progress: Progress, what: str, total: int, done: int) -> None:
-    progress(what, done, total, "passages")
-
-
-def _packed(plan: Plan, journal: Journal, corpus: Path, progress: Progress) -> Passages:
-    """The passages of the corpus, in the index."""
-    known = plan.corpus
-    shards = pack(
-        corpus, known.sha256, journal, plan.per_shard, lambda done: progress("packing", done, known.lines, "lines")
-    )
-    passages = Passages(journal.folder, shards)
-    check_ids(passages, corpus)
-    return passages
-
-
-def _steps(plan: Plan, options: IndexOptions) -> Iterator[tuple[str, Step]]:
-    """What is made of the passages. A missing package, or an encoder that will not load, is told here: first."""
+def _build(plan: IndexPlan, options: IndexOptions, progress: Progress) -> Manifest:
+    steps: list[tuple[str, Step]] = []  # first of all: a missing package, or an encoder that does not load, is an error
     if plan.kind != "dense":
         from burnish.search.bm25_build import build_bm25
 
-        yield "counting words", partial(build_bm25, corpus=options.corpus)
+        steps.append(("counting words", partial(build_bm25, corpus=options.corpus)))
     if plan.dense is not None:
-        from burnish.search.dense_build import DenseBuild
+        from burnish.search.dense import dense_step
 
         assert options.encoder.folder is not None
-        yield "embedding", DenseBuild(plan.dense, options.encoder.folder, options.device)
+        steps.append(("embedding", dense_step(plan.dense, options.encoder.folder, options.device)))
+    journal, known = Journal(options.output), plan.corpus
+    shards = pack(
+        options.corpus,
+        known.sha256,
+        journal,
+        plan.per_shard,
+        lambda done: progress("packing", done, known.lines, "lines"),
+    )
+    passages = Passages(journal.folder, shards)
+    check_ids(passages, options.corpus)
+    for what, step in steps:
+        progress(what, 0, len(passages), "passages")
+        step(journal, passages, lambda done, what=what: progress(what, done, len(passages), "passages"))  # type: ignore[misc]
+    parts = [part_name(number) for number in range(shards)]
+    parts += ["bm25"] if plan.kind != "dense" else []
+    parts += ["encoder", "dense"] if plan.dense else []
+    files = {name: Checksum(**entry) for part in parts for name, entry in journal.files(part).items()}
+    return Manifest(plan, len(passages), files)
 
 
-def _take_up(folder: Path, plan: Plan) -> bool:
-    """Begin an empty folder with the plan, or go on with one of this plan; whether it is finished already. DataError
-    for a folder with anything else."""
+def _take_up(folder: Path, plan: IndexPlan) -> bool:
+    """Write the plan into an empty folder, or check that the folder has this plan; whether it is finished already.
+    DataError for a folder with anything else."""
     if (folder / MANIFEST).exists():
         known, finished = read_manifest(folder).plan, True
     elif (folder / PLAN).exists():
@@ -139,25 +132,10 @@ def _take_up(folder: Path, plan: Plan) -> bool:
     return finished
 
 
-def _sums(journal: Journal, plan: Plan, passages: Passages) -> dict[str, Sum]:
-    """The checksums of all files that stay."""
-    parts = [part_name(number) for number in range(len(passages.shards()))]
-    parts += ["bm25"] if plan.kind != "dense" else []
-    parts += ["encoder", "dense"] if plan.dense else []
-    return {name: Sum(**entry) for part in parts for name, entry in journal.files(part).items()}
-
-
 def _tidy(folder: Path) -> None:
-    """Remove what only the building needed; the plan last, since without it the rest would be in somebody's way."""
+    """Remove what only the build needed; the plan last, since without it the rest would be foreign files."""
     shutil.rmtree(folder / RECORDS, ignore_errors=True)
     (folder / PLAN).unlink(missing_ok=True)
-
-
-def _size(corpus: Path) -> int:
-    try:
-        return corpus.stat().st_size
-    except OSError as error:
-        raise DataError(f"cannot read the corpus {corpus}: {error.strerror or error}") from None
 
 
 @contextmanager
@@ -169,20 +147,19 @@ def _locked(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise DataError(f"--output {folder}: {error.strerror or error}; choose a folder that can be written") from None
     try:
-        _take(handle, folder)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _take(handle: int, folder: Path) -> None:
-    try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        busy = f"{folder} is being built by another process; wait for it, or choose another --output"
-        raise DataError(busy) from None
+        os.close(handle)
+        raise DataError(
+            f"{folder} is being built by another process; wait for it, or choose another --output"
+        ) from None
     except OSError as error:
+        os.close(handle)
         raise DataError(
             f"--output {folder}: it cannot be locked ({error.strerror or error}); build on a file system that has "
             "locks, such as a local disk: an index can be moved"
         ) from None
+    try:
+        yield
+    finally:
+        os.close(handle)

@@ -1,5 +1,9 @@
 """What an index is: its plan, fixed before the first passage is read, and its manifest, written when all is there.
 
+While it is built, a `Journal` knows which parts are on disk, whole: one small record per part, written after the part's
+files, with their checksums and what the next part needs to know. A part whose files do not match its record is built
+again.
+
 Both are JSON files in the index folder. An index may come from a stranger: every value is checked, the names of files
 in it are only compared with those that an index has, and nothing in it is a path that is followed.
 """
@@ -12,7 +16,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from burnish.errors import DataError
 from burnish.search.corpus import Fingerprint
-from burnish.search.files import Sum, checked_json, write_json
+from burnish.search.files import Checksum, checked_json, is_whole, write_json
 
 FORMAT, VERSION = "burnish-index", 1
 PLAN, MANIFEST = "plan.json", "manifest.json"
@@ -22,6 +26,9 @@ FILE_NAME = re.compile(
     r"passages/[0-9]{5,}\.(bin|npy)|bm25/((data|indices|indptr)\.npy|terms\.json)|dense/vectors\.faiss|"
     rf"dense/encoder/{ENCODER_FILE}"
 )
+
+RECORDS = "parts"
+BUILD_FILE_NAME = re.compile(rf"{FILE_NAME.pattern}|{RECORDS}/[a-z0-9.-]+")
 
 Kind = Literal["bm25", "dense", "both"]
 Pooling = Literal["mean", "cls", "last"]
@@ -46,7 +53,7 @@ class DensePlan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class IndexPlan:
     """What is to be built, from which corpus."""
 
     corpus: Fingerprint
@@ -54,12 +61,17 @@ class Plan:
     per_shard: int
     dense: DensePlan | None
 
-    def differences(self, other: "Plan") -> list[str]:
+    def differences(self, other: "IndexPlan") -> list[str]:
         """What `other` wants otherwise, in words; the corpus's name does not count."""
         found = []
         if self.corpus.sha256 != other.corpus.sha256:
-            found.append(f"the corpus was {self.corpus.told()} and is now {other.corpus.told()}")
-        mine, theirs = _flat(self), _flat(other)
+            found.append(f"the corpus was {self.corpus.described()} and is now {other.corpus.described()}")
+        mine, theirs = (
+            {"kind": plan.kind, "per_shard": plan.per_shard, **(asdict(plan.dense) if plan.dense else {})}
+            for plan in (self, other)
+        )
+        for flat in (mine, theirs):
+            flat.pop("encoder", None)  # known by its checksum
         for key in sorted(mine.keys() | theirs.keys()):
             if mine.get(key) != theirs.get(key):
                 found.append(f"{key} was {mine.get(key, 'not set')!r} and is now {theirs.get(key, 'not set')!r}")
@@ -70,9 +82,9 @@ class Plan:
 class Manifest:
     """A finished index."""
 
-    plan: Plan
+    plan: IndexPlan
     passages: int
-    files: dict[str, Sum]
+    files: dict[str, Checksum]
 
     @property
     def shards(self) -> int:
@@ -80,13 +92,7 @@ class Manifest:
         return sum(name.startswith("passages/") and name.endswith(".bin") for name in self.files)
 
 
-def _flat(plan: Plan) -> dict[str, Any]:
-    dense = asdict(plan.dense) if plan.dense else {}
-    dense.pop("encoder", None)  # known by its checksum
-    return {"kind": plan.kind, "per_shard": plan.per_shard, **dense}
-
-
-def write_plan(folder: Path, plan: Plan) -> None:
+def write_plan(folder: Path, plan: IndexPlan) -> None:
     write_json(folder / PLAN, {"format": FORMAT, "version": VERSION, "plan": asdict(plan)})
 
 
@@ -94,7 +100,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     write_json(folder / MANIFEST, {"format": FORMAT, "version": VERSION, **asdict(manifest)})
 
 
-def read_plan(folder: Path) -> Plan:
+def read_plan(folder: Path) -> IndexPlan:
     return _plan(_versioned(folder / PLAN), folder / PLAN)
 
 
@@ -110,7 +116,7 @@ def read_manifest(folder: Path) -> Manifest:
             raise DataError(
                 f"{path}: an index has no file {name[:80]!r}; this one was not built by burnish: do not use it"
             )
-        sums[name] = _checked(Sum, entry, f"{path}: files.{name}")
+        sums[name] = _checked(Checksum, entry, f"{path}: files.{name}")
     return Manifest(_plan(content, path), passages, sums)
 
 
@@ -125,7 +131,7 @@ def _versioned(path: Path) -> dict[str, Any]:
     return content
 
 
-def _plan(content: Mapping[str, Any], path: Path) -> Plan:
+def _plan(content: Mapping[str, Any], path: Path) -> IndexPlan:
     raw = content.get("plan")
     if not isinstance(raw, dict):
         raise DataError(f"{path}: no plan in it; build the index again")
@@ -134,7 +140,7 @@ def _plan(content: Mapping[str, Any], path: Path) -> Plan:
         "corpus": _checked(Fingerprint, raw.get("corpus"), f"{path}: plan.corpus"),
         "dense": None if dense is None else _checked(DensePlan, dense, f"{path}: plan.dense"),
     }
-    plan = _checked(Plan, {**raw, **parts}, f"{path}: plan")
+    plan = _checked(IndexPlan, {**raw, **parts}, f"{path}: plan")
     if plan.per_shard < 1 or (plan.dense is None) != (plan.kind == "bm25"):
         raise DataError(f"{path}: the plan contradicts itself; build the index again")
     return plan
@@ -151,3 +157,45 @@ def _checked(kind: type[T], raw: Any, where: str) -> T:
         if not allowed or isinstance(value, bool) or (isinstance(value, int) and value < 0):
             raise DataError(f"{where}.{name}: {str(value)[:80]!r} cannot be; build the index again")
     return kind(**raw)
+
+
+class Journal:
+    """The records of the index in `folder`."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._known: dict[str, dict[str, Any]] = {}
+
+    def read(self, part: str) -> dict[str, Any] | None:
+        """The facts of a part, or None where it has to be made."""
+        if part in self._known:
+            return self._known[part]
+        path = self._path(part)
+        if not path.exists():
+            return None
+        try:
+            record = checked_json(path)
+            sums = {name: Checksum(**entry) for name, entry in record["files"].items()}
+            facts = record["facts"]
+        except (DataError, KeyError, TypeError, AttributeError):
+            return None
+        if not isinstance(facts, dict) or not all(BUILD_FILE_NAME.fullmatch(name) for name in sums):
+            return None
+        if not all(is_whole(self.folder / name, expected) for name, expected in sums.items()):
+            return None
+        self._known[part] = facts
+        return facts
+
+    def write(self, part: str, files: Mapping[str, Checksum], facts: dict[str, Any]) -> None:
+        """The files of a part (by their names in the index folder) are there."""
+        entries = {name: asdict(each) for name, each in files.items()}
+        write_json(self._path(part), {"files": entries, "facts": facts})
+        self._known[part] = facts
+
+    def files(self, part: str) -> dict[str, Any]:
+        """The checksums of a part that is there."""
+        found: dict[str, Any] = checked_json(self._path(part))["files"]
+        return found
+
+    def _path(self, part: str) -> Path:
+        return self.folder / RECORDS / f"{part}.json"

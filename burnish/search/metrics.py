@@ -34,18 +34,7 @@ class Metrics:
         """All of it in Prometheus' format; `gauges` are further name → meaning and value."""
         lines = _head("requests_total", "counter", "requests answered, by status")
         lines += [f'{PREFIX}_requests_total{{status="{code}"}} {n}' for code, n in sorted(self.statuses.items())]
-        for name, (meaning, value) in self._counters().items():
-            lines += [*_head(name, "counter", meaning), f"{PREFIX}_{name} {value}"]
-        lines += self._histogram()
-        for name, (meaning, value) in {
-            "requests_in_flight": ("requests not yet answered", self.in_flight),
-            **gauges,
-        }.items():
-            lines += [*_head(name, "gauge", meaning), f"{PREFIX}_{name} {value}"]
-        return "\n".join(lines) + "\n"
-
-    def _counters(self) -> dict[str, tuple[str, float]]:
-        return {
+        counters = {
             "queries_total": ("queries asked", self.queries),
             "cache_hits_total": ("queries answered from the cache", self.cache_hits),
             "joined_queries_total": ("queries that shared the search of an equal one", self.joined),
@@ -54,6 +43,15 @@ class Metrics:
             "search_seconds_total": ("seconds spent in them", round(self.search_seconds, 6)),
             "errors_total": ("queries on which the retriever failed", self.failures),
         }
+        for name, (meaning, value) in counters.items():
+            lines += [*_head(name, "counter", meaning), f"{PREFIX}_{name} {value}"]
+        lines += self._histogram()
+        for name, (meaning, value) in {
+            "requests_in_flight": ("requests not yet answered", self.in_flight),
+            **gauges,
+        }.items():
+            lines += [*_head(name, "gauge", meaning), f"{PREFIX}_{name} {value}"]
+        return "\n".join(lines) + "\n"
 
     def _histogram(self) -> list[str]:
         lines, below = _head("request_seconds", "histogram", "seconds from a request to its answer"), 0

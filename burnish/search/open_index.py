@@ -4,7 +4,6 @@ Every file is read once for its checksum before it is used. Which way to find is
 both), or `mode`; `rerank` names a cross-encoder that puts the hits in order.
 """
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,10 +11,10 @@ from burnish.config.nearest import nearest
 from burnish.errors import ConfigError, DataError
 from burnish.search.corpus import fingerprint
 from burnish.search.documents import Retriever
-from burnish.search.files import Sum, is_whole
+from burnish.search.files import Checksum, is_whole
 from burnish.search.manifest import MANIFEST, PLAN, Manifest, read_manifest
 from burnish.search.passages import Passages, file_names
-from burnish.search.ranker import IndexRetriever, Ranker
+from burnish.search.ranker import HybridRanker, IndexRetriever, Ranker
 
 MODES = ("bm25", "dense", "hybrid")
 HAS = {"bm25": ("bm25",), "dense": ("dense",), "both": MODES}  # kind of an index → its modes; the last is its own
@@ -34,12 +33,17 @@ def open_index(
     manifest = _finished(folder)
     mode = check_mode(mode, manifest.plan.kind, folder)
     if corpus is not None:
-        check_corpus(manifest, folder, corpus)
+        known, given = manifest.plan.corpus, fingerprint(corpus)
+        if known.sha256 != given.sha256:
+            raise DataError(
+                f"{folder} is the index of another corpus: {known.described()}, not "
+                f"{corpus.parent / given.described()}; build an index of this corpus, or leave it out"
+            )
     check_files(folder, manifest)
     passages = Passages(folder, manifest.shards)
     if len(passages) != manifest.passages:
-        told = f"{folder / MANIFEST}: {manifest.passages} passages, and the files hold {len(passages)}"
-        raise DataError(f"{told}; build the index again")
+        problem = f"{folder / MANIFEST}: {manifest.passages} passages, and the files hold {len(passages)}"
+        raise DataError(f"{problem}; build the index again")
     retriever: Retriever = IndexRetriever(passages, _ranker(mode, folder, manifest, device))
     if rerank is not None:
         from burnish.search.rerank import RerankedRetriever, Reranker
@@ -56,9 +60,7 @@ def _finished(folder: Path) -> Manifest:
     if (folder / MANIFEST).exists():
         return read_manifest(folder)
     if (folder / PLAN).exists():
-        raise DataError(
-            f"{folder}: the index is not finished; the same `burnish retriever index` command goes on with it"
-        )
+        raise DataError(f"{folder}: the index is not finished; the same `burnish retriever index` command resumes it")
     raise DataError(f"{folder}: no index in it (no {MANIFEST}); `burnish retriever index` makes one")
 
 
@@ -74,55 +76,33 @@ def check_mode(mode: str | None, kind: str, folder: Path) -> str:
     return mode
 
 
-def check_corpus(manifest: Manifest, folder: Path, corpus: Path) -> None:
-    known, given = manifest.plan.corpus, fingerprint(corpus)
-    if known.sha256 != given.sha256:
-        raise DataError(
-            f"{folder} is the index of another corpus: {known.told()}, not {corpus.parent / given.told()}; "
-            "build an index of this corpus, or leave it out"
-        )
-
-
 def check_files(folder: Path, manifest: Manifest) -> None:
     """DataError where a file is missing, truncated or changed."""
-    for name in _needed(manifest):
+    needed = [name for number in range(max(1, manifest.shards)) for name in file_names(number)]
+    if manifest.plan.kind != "dense":
+        needed += [f"bm25/{name}" for name in ("data.npy", "indices.npy", "indptr.npy", "terms.json")]
+    if manifest.plan.dense:
+        needed += ["dense/vectors.faiss", "dense/encoder/config.json"]
+    for name in needed:
         if name not in manifest.files:
             raise DataError(f"{folder / MANIFEST} lacks {name}; build the index again")
 
     strangers = sorted(
-        path.name for path in (folder / "dense/encoder").glob("*") if _name(folder, path) not in manifest.files
+        path.name for path in (folder / "dense/encoder").glob("*") if f"dense/encoder/{path.name}" not in manifest.files
     )
     if strangers:
         raise DataError(f"{folder / 'dense/encoder'} holds {strangers[0]}, which is not part of the index; remove it")
 
-    def check(entry: tuple[str, Sum]) -> None:
+    def check(entry: tuple[str, Checksum]) -> None:
         name, expected = entry
         if not is_whole(folder / name, expected):
             there = (folder / name).stat().st_size if (folder / name).is_file() else None
             found = "is missing" if there is None else f"has {there} bytes instead of {expected.bytes}"
-            found = "has been changed (its checksum is another)" if there == expected.bytes else found
+            found = "has been changed (its checksum differs)" if there == expected.bytes else found
             raise DataError(f"{folder / name} {found}; remove {folder} and build the index again")
 
     with ThreadPoolExecutor(READERS) as pool:
         list(pool.map(check, manifest.files.items()))
-
-
-def _name(folder: Path, path: Path) -> str:
-    return path.relative_to(folder).as_posix()
-
-
-def _needed(manifest: Manifest) -> Iterator[str]:
-    """The files that an index of this plan cannot do without."""
-    for number in range(max(1, manifest.shards)):
-        yield from file_names(number)
-    if manifest.plan.kind != "dense":
-        from burnish.search.bm25 import FILES
-
-        yield from FILES
-    if manifest.plan.dense:
-        from burnish.search.dense import ENCODER, VECTORS
-
-        yield from (VECTORS, f"{ENCODER}/config.json")
 
 
 def _ranker(mode: str, folder: Path, manifest: Manifest, device: str) -> Ranker:
@@ -135,6 +115,5 @@ def _ranker(mode: str, folder: Path, manifest: Manifest, device: str) -> Ranker:
 
         assert manifest.plan.dense is not None
         return DenseRanker(folder, manifest.plan.dense, manifest.passages, device)
-    from burnish.search.hybrid import HybridRanker
 
     return HybridRanker(*(_ranker(part, folder, manifest, device) for part in ("bm25", "dense")))

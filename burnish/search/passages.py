@@ -1,14 +1,14 @@
 """The passages of an index: packed on disk in shards, read back by position.
 
 `pack` streams a corpus into shards: a file with the ids and contents end to end, and one with where each begins. A
-killed `pack` goes on behind the last whole shard of the same bytes. `Passages` maps the files into memory and hands
+interrupted `pack` resumes after the last whole shard of the same bytes. `Passages` maps the files into memory and hands
 out documents.
 """
 
 import hashlib
 import mmap
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from burnish.errors import DataError
-from burnish.search.corpus import BadCorpus, Place, digests, read_corpus
+from burnish.search.corpus import BadCorpus, CorpusPosition, digests, read_corpus
 from burnish.search.documents import Document
 from burnish.search.files import new_file
-from burnish.search.journal import Journal
+from burnish.search.manifest import Journal
 
 FOLDER = "passages"
 SHARD_CHARACTERS = 32 << 20  # what a shard of usual passages has: building one takes some 20 bytes per character
@@ -43,17 +43,25 @@ class Shard(NamedTuple):
 
 
 def pack(corpus: Path, sha256: str, journal: Journal, per_shard: int, progress: Callable[[int], None]) -> int:
-    """Write all shards that are not there yet; returns how many there are. `progress` is told lines read.
+    """Write all shards that are not there yet; returns how many there are. `progress` gets the lines read.
 
     BadCorpus where the bytes that were packed are not those of `sha256`: the file changed while it was read.
     """
     number, place, digest = _packed_before(corpus, journal)
     progress(place.line)
     documents = read_corpus(corpus, place, digest)
-    while chunk := _next_chunk(documents, per_shard):
-        place = chunk[-1][1]
+    while True:
+        chunk, characters = list[Document](), 0  # at most `per_shard`, and not many more than SHARD_CHARACTERS
+        for document, after in islice(documents, per_shard):
+            chunk.append(document)
+            place = after
+            characters += len(document.contents)
+            if characters >= SHARD_CHARACTERS:
+                break
+        if not chunk:
+            break
         shard = Shard(place.offset, place.line, digest.hexdigest())
-        _write_shard(journal, number, [document for document, _ in chunk], shard)
+        _write_shard(journal, number, chunk, shard)
         number += 1
         progress(place.line)
     if digest.hexdigest() != sha256:
@@ -63,37 +71,20 @@ def pack(corpus: Path, sha256: str, journal: Journal, per_shard: int, progress: 
     return number
 
 
-def _packed_before(corpus: Path, journal: Journal) -> tuple[int, Place, Any]:
+def _packed_before(corpus: Path, journal: Journal) -> tuple[int, CorpusPosition, Any]:
     """Shards that are there and were packed from the bytes that the corpus has now; where they end, and the SHA-256
     object of all before. The file may have been another for a while, between two builds or in the middle of one."""
     known: list[Shard] = []
-    while (shard := _recorded(journal, len(known))) is not None:
-        known.append(shard)
-    place, digest = Place(), hashlib.sha256()
+    while (facts := journal.read(part_name(len(known)))) is not None and set(facts) == set(Shard._fields):
+        if not all(isinstance(facts[name], kind) for name, kind in Shard.__annotations__.items()):
+            break
+        known.append(Shard(**facts))
+    place, digest = CorpusPosition(), hashlib.sha256()
     for number, (shard, read) in enumerate(zip(known, digests(corpus, [each.offset for each in known]), strict=True)):
         if read.hexdigest() != shard.sha256:
             return number, place, digest
-        place, digest = Place(shard.offset, shard.line), read
+        place, digest = CorpusPosition(shard.offset, shard.line), read
     return len(known), place, digest
-
-
-def _recorded(journal: Journal, number: int) -> Shard | None:
-    facts = journal.read(part_name(number))
-    if facts is None or set(facts) != set(Shard._fields):
-        return None
-    right = all(isinstance(facts[name], kind) for name, kind in Shard.__annotations__.items())
-    return Shard(**facts) if right else None
-
-
-def _next_chunk(documents: Iterator[tuple[Document, Place]], per_shard: int) -> list[tuple[Document, Place]]:
-    """The passages of a shard: at most `per_shard`, and not many more than `SHARD_CHARACTERS`."""
-    chunk, characters = [], 0
-    for document, place in islice(documents, per_shard):
-        chunk.append((document, place))
-        characters += len(document.contents)
-        if characters >= SHARD_CHARACTERS:
-            break
-    return chunk
 
 
 def _write_shard(journal: Journal, number: int, documents: list[Document], shard: Shard) -> None:
@@ -114,7 +105,7 @@ class Passages:
     def __init__(self, folder: Path, shards: int):
         self._shards = [_open(folder, number) for number in range(shards)]
         counts = [len(starts) // 2 for _, starts in self._shards]
-        self._firsts = [0, *accumulate(counts)]  # position of the first passage of each shard, and behind the last
+        self._firsts = [0, *accumulate(counts)]  # position of the first passage of each shard, and after the last
 
     def __len__(self) -> int:
         return self._firsts[-1]
@@ -162,13 +153,9 @@ def check_ids(passages: Passages, corpus: Path) -> None:
     for at in np.flatnonzero(keys[order[1:]] == keys[order[:-1]]):
         first, second = int(order[at]), int(order[at + 1])
         if passages.identity(first) == passages.identity(second):
-            lines = [_line_of(corpus, position) for position in (first, second)]
+            # Not the positions: blank lines are skipped.
+            lines = [next(islice(read_corpus(corpus), position, None))[1].line for position in (first, second)]
             shared = passages[second].id
             raise BadCorpus(
                 f"{corpus}, line {lines[1]}: id {shared!r} is also that of line {lines[0]}; ids must differ"
             )
-
-
-def _line_of(corpus: Path, position: int) -> int:
-    """The line of a passage: not its position, since blank lines are passed over."""
-    return next(islice(read_corpus(corpus), position, None))[1].line

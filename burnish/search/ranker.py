@@ -1,6 +1,11 @@
-"""How an index finds: positions of passages with scores, before they are made into documents.
+"""How an index finds passages: positions with scores, before they are made into documents.
 
 A `Ranker` is one way (BM25, dense, a fusion of both); `IndexRetriever` reads the passages that it finds.
+
+`HybridRanker` fuses rankings by reciprocal rank (Cormack et al. 2009): a passage scores 1 / (60 + rank) in each ranking
+that has it. Ranks and not scores, since a BM25 score has no upper limit and a different scale for every query, while a
+cosine lies within ±1: any weighting of the two would have to be tuned for the corpus, and this one needs nothing. The
+fused scores say which is better, not how good a passage is.
 """
 
 from abc import ABC, abstractmethod
@@ -10,6 +15,9 @@ import numpy as np
 
 from burnish.search.documents import Hit, Retriever
 from burnish.search.passages import Passages
+
+DAMPING = 60  # the paper's: how little the first ranks stand out from the next
+DEPTH = 100  # passages of each ranking that take part
 
 Ranking = list[tuple[int, float]]  # position and score, the best first
 
@@ -23,6 +31,31 @@ class Ranker(ABC):
     def rank(self, queries: Sequence[str], topk: int) -> list[Ranking]:
         """At most `topk` passages per query, the best first; of equal ones the lower position, where all passages are
         compared (bm25, flat), and not only some of them (hnsw, ivf)."""
+
+
+class HybridRanker(Ranker):
+    """The passages that several rankers agree on come first."""
+
+    name = "hybrid"
+
+    def __init__(self, *rankers: Ranker):
+        self._rankers = rankers
+
+    def rank(self, queries: Sequence[str], topk: int) -> list[Ranking]:
+        if topk < 1:
+            return [[] for _ in queries]
+        found = [ranker.rank(queries, max(topk, DEPTH)) for ranker in self._rankers]
+        return [fuse(rankings, topk) for rankings in zip(*found, strict=True)]
+
+
+def fuse(rankings: Sequence[Ranking], topk: int) -> Ranking:
+    """One ranking of several."""
+    scores: dict[int, float] = {}
+    for ranking in rankings:
+        for rank, (position, _) in enumerate(ranking, 1):
+            scores[position] = scores.get(position, 0.0) + 1 / (DAMPING + rank)
+    positions = sorted(scores)
+    return best(np.array(positions), np.array([scores[position] for position in positions]), topk)
 
 
 class IndexRetriever(Retriever):

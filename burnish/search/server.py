@@ -28,14 +28,14 @@ from burnish.search.documents import Retriever
 from burnish.search.manifest import MANIFEST
 from burnish.search.metrics import CONTENT_TYPE
 from burnish.search.open_index import open_index
-from burnish.search.service import CACHED_DOCUMENTS, MAX_WAITING, Overloaded, SearchFailed, Service
+from burnish.search.service import CACHED_DOCUMENTS, MAX_WAITING, Overloaded, SearchFailed, SearchService
 from burnish.search.wire import (
     JSON,
-    Found,
     Health,
-    Problem,
+    HttpProblem,
     ProblemModel,
     Query,
+    Retrieved,
     found_response,
     json_response,
     read_query,
@@ -61,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RetrieverServeOptions:
-    """What `burnish retriever serve` was told."""
+    """The options of `burnish retriever serve`."""
 
     index: Path
     host: str = "127.0.0.1"
@@ -82,8 +82,8 @@ def make_app(
     max_waiting: int = MAX_WAITING,
     checksum: str | None = None,
 ) -> FastAPI:
-    """The routes over any retriever. `topk` is for requests that do not say; `checksum` is shown by /health."""
-    service = Service(retriever, cached_documents=cached_documents, max_waiting=max_waiting)
+    """The routes over any retriever. `topk` is for requests that do not set it; `checksum` is shown by /health."""
+    service = SearchService(retriever, cached_documents=cached_documents, max_waiting=max_waiting)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -97,11 +97,11 @@ def make_app(
     @app.exception_handler(HTTPException)
     async def no_such_route(request: Request, error: HTTPException) -> Response:
         what = f"{request.method} is not for this address" if error.status_code == 405 else "there is no such address"
-        return Problem(error.status_code, f"{what}; {ROUTES}", dict(error.headers or {})).response()
+        return HttpProblem(error.status_code, f"{what}; {ROUTES}", dict(error.headers or {})).response()
 
     @app.post(
         "/retrieve",
-        response_model=Found,
+        response_model=Retrieved,
         responses={code: {"model": ProblemModel, "description": why} for code, why in REFUSALS.items()},
         openapi_extra={"requestBody": {"required": True, "content": {JSON: {"schema": Query.model_json_schema()}}}},
     )
@@ -111,7 +111,7 @@ def make_app(
         service.metrics.in_flight += 1
         try:
             response = await answer(request, service, topk)
-        except Problem as problem:
+        except HttpProblem as problem:
             response = problem.response()
         finally:
             service.metrics.in_flight -= 1
@@ -144,21 +144,21 @@ def make_app(
     return app
 
 
-async def answer(request: Request, service: Service, default_topk: int) -> Response:
-    """The answer to one request; Problem where there is none."""
+async def answer(request: Request, service: SearchService, default_topk: int) -> Response:
+    """The answer to one request; HttpProblem where there is none."""
     try:
         if service.metrics.in_flight > MAX_REQUESTS:
             raise Overloaded(f"{MAX_REQUESTS} requests are in flight")
         query, topk = await read_query(request, default_topk)
         return found_response(await service.search(query.queries, topk), query.return_scores)
     except Overloaded as error:
-        raise Problem(503, f"{error}; try again later", {"Retry-After": str(RETRY_AFTER_S)}) from None
+        raise HttpProblem(503, f"{error}; try again later", {"Retry-After": str(RETRY_AFTER_S)}) from None
     except SearchFailed as error:
-        raise Problem(500, str(error)) from None
+        raise HttpProblem(500, str(error)) from None
 
 
 def serve(options: RetrieverServeOptions) -> int:
-    """Serve until a signal says stop; the exit code."""
+    """Serve until a signal stops it; the exit code."""
     with listen(options.host, options.port) as listener:
         if not ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback:
             logger.warning("--host %s: any machine that reaches this one may search the index", options.host)
@@ -223,6 +223,7 @@ def address(listener: socket.socket) -> str:
 
 
 if __name__ == "__main__":
-    from burnish.cli.main import main
+    from burnish.entry.guard import guard
+    from burnish.search.serve_command import main
 
-    sys.exit(main(["retriever", "serve", *sys.argv[1:]]))
+    sys.exit(guard(main, sys.argv[1:]))

@@ -1,11 +1,11 @@
-"""Queries of many requests to few calls of the retriever, in a thread of its own.
+"""Queries of many requests to few calls of the retriever, in a separate thread.
 
 Consumes the queries of requests, in the event loop; hands each its hits. Whatever arrives while the retriever is busy
 waits, and the next call takes it together; so a lone client waits for nobody, and many share calls. Queries that are
 equal are searched once, and their hits kept for later ones.
 
 The worker consumes `_waiting` and waits for the call that runs; `search` starts it when there is something to do, and
-it ends when there is nothing, or by an error that all who wait are told.
+it ends when there is nothing, or by an error that fails all who wait.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class SearchFailed(Exception):
 Outcome = list[Hit] | SearchFailed
 
 
-class Service:
+class SearchService:
     """A retriever behind a queue and a cache. Its methods belong to one event loop."""
 
     def __init__(

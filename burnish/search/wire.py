@@ -16,8 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fai
 from pydantic_core import from_json
 from starlette.requests import ClientDisconnect
 
-from burnish.search.documents import Hit
-from burnish.search.limits import MAX_BODY_BYTES, MAX_DOCUMENTS, MAX_QUERIES, MAX_QUERY_CHARACTERS, MAX_TOPK
+from burnish.search.documents import MAX_BODY_BYTES, MAX_DOCUMENTS, MAX_QUERIES, MAX_QUERY_CHARACTERS, MAX_TOPK, Hit
 
 JSON = "application/json"
 READ_AT_MOST = 4 * MAX_BODY_BYTES  # of a body that is too large: a client that still sends does not hear the answer
@@ -41,11 +40,6 @@ Text = Annotated[
 ]
 
 
-def _whole(number: Any) -> Any:
-    """5.0 is an integer to JSON, which has but one kind of number."""
-    return int(number) if isinstance(number, float) and number.is_integer() else number
-
-
 class Query(BaseModel):
     """The body of a request."""
 
@@ -54,10 +48,11 @@ class Query(BaseModel):
     queries: Annotated[
         list[Text], Field(min_length=1, max_length=MAX_QUERIES, examples=[["who wrote Faust?"]]), FailFast()
     ]
-    topk: Annotated[int | None, BeforeValidator(_whole)] = Field(
-        None, ge=1, le=MAX_TOPK, description="documents per query; null: the server's own number"
+    # 5.0 is an integer to JSON, which has one kind of number.
+    topk: Annotated[int | None, BeforeValidator(lambda n: int(n) if isinstance(n, float) and n.is_integer() else n)] = (
+        Field(None, ge=1, le=MAX_TOPK, description="documents per query; null: the server's own number")
     )
-    return_scores: bool = Field(False, description="a score beside each document; else the documents alone")
+    return_scores: bool = Field(False, description="a score with each document; else the documents alone")
 
 
 class DocumentModel(BaseModel):
@@ -70,7 +65,7 @@ class ScoredDocument(BaseModel):
     score: float
 
 
-class Found(BaseModel):
+class Retrieved(BaseModel):
     """One list for each query, in order, the best document first. There may be fewer than `topk`."""
 
     result: list[list[ScoredDocument]] | list[list[DocumentModel]]
@@ -80,7 +75,7 @@ class Health(BaseModel):
     status: Literal["ok"]
     retriever: str
     documents: int
-    topk: int = Field(description="documents per query where a request does not say")
+    topk: int = Field(description="documents per query where a request does not set it")
     checksum: str | None = Field(description="of the index")
 
 
@@ -88,7 +83,7 @@ class ProblemModel(BaseModel):
     detail: str = Field(description="what is wrong")
 
 
-class Problem(Exception):
+class HttpProblem(Exception):
     """An answer other than 200."""
 
     def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None):
@@ -106,17 +101,11 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
 
 
 def found_response(lists: Sequence[Sequence[Hit]], return_scores: bool) -> Response:
-    if return_scores:
-        return json_response({"result": [[_scored(hit) for hit in hits] for hits in lists]})
-    return json_response({"result": [[_document(hit) for hit in hits] for hits in lists]})
+    def item(hit: Hit) -> dict[str, Any]:
+        document = {"id": hit.document.id, "contents": hit.document.contents}
+        return {"document": document, "score": float(hit.score)} if return_scores else document  # may be numpy's
 
-
-def _document(hit: Hit) -> dict[str, str]:
-    return {"id": hit.document.id, "contents": hit.document.contents}
-
-
-def _scored(hit: Hit) -> dict[str, Any]:
-    return {"document": _document(hit), "score": float(hit.score)}  # a retriever may hand over one of numpy's
+    return json_response({"result": [[item(hit) for hit in hits] for hits in lists]})
 
 
 async def read_query(request: Request, default_topk: int) -> tuple[Query, int]:
@@ -125,35 +114,30 @@ async def read_query(request: Request, default_topk: int) -> tuple[Query, int]:
     try:
         value = from_json(body)
     except ValueError as error:
-        raise Problem(422, f"the body is not readable as JSON: {error}") from None
+        raise HttpProblem(422, f"the body is not readable as JSON: {error}") from None
     if not isinstance(value, dict) or len(value) > MAX_FIELDS:
-        raise Problem(422, f"the body: expected an object with the fields {FIELDS}")
+        raise HttpProblem(422, f"the body: expected an object with the fields {FIELDS}")
     try:
         query = Query.model_validate(value)
     except ValidationError as error:
-        raise Problem(422, _reason(error)) from None
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        name, *rest = first["loc"]
+        if first["type"] == "extra_forbidden":
+            raise HttpProblem(422, f"{str(name)[:100]}: there is no such field; there are {FIELDS}") from None
+        place = "".join(f"[{part}]" for part in rest)
+        raise HttpProblem(422, f"{name}{place}: {first['msg'].removeprefix('Value error, ')}") from None
     topk = default_topk if query.topk is None else query.topk
     if len(query.queries) * topk > MAX_DOCUMENTS:
-        raise Problem(
+        raise HttpProblem(
             422, f"queries: {len(query.queries)} with topk={topk} are more than {MAX_DOCUMENTS} documents; send fewer"
         )
     return query, topk
 
 
-def _reason(error: ValidationError) -> str:
-    """The first thing that is wrong, with the name of the field."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    name, *rest = first["loc"]
-    if first["type"] == "extra_forbidden":
-        return f"{str(name)[:100]}: there is no such field; there are {FIELDS}"
-    place = "".join(f"[{part}]" for part in rest)
-    return f"{name}{place}: {first['msg'].removeprefix('Value error, ')}"
-
-
 async def _read_body(request: Request) -> bytes:
     # Only JSON: a web page elsewhere can make a browser post a form here, but not this.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
-        raise Problem(415, f"send JSON, with the header Content-Type: {JSON}")
+        raise HttpProblem(415, f"send JSON, with the header Content-Type: {JSON}")
     body, size = bytearray(), 0
     try:
         async with asyncio.timeout(BODY_DEADLINE_S):
@@ -163,9 +147,9 @@ async def _read_body(request: Request) -> bytes:
                 if size > READ_AT_MOST:
                     break
     except TimeoutError:
-        raise Problem(408, f"the body did not arrive within {BODY_DEADLINE_S:.0f} s") from None
+        raise HttpProblem(408, f"the body did not arrive within {BODY_DEADLINE_S:.0f} s") from None
     except ClientDisconnect:
-        raise Problem(GONE, "the client has left") from None
+        raise HttpProblem(GONE, "the client has left") from None
     if size > MAX_BODY_BYTES:
-        raise Problem(413, f"the body is larger than {MAX_BODY_BYTES} bytes; send fewer queries at a time")
+        raise HttpProblem(413, f"the body is larger than {MAX_BODY_BYTES} bytes; send fewer queries at a time")
     return bytes(body)

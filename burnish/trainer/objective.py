@@ -1,6 +1,6 @@
 """`Objective`: what a trainer of `supervised.py` learns, and from what. `sft.py` and `rm.py` each have one.
 
-Consumes a configuration and a tokenizer; hands on examples, batches of them, the model, and a batch's loss and figures.
+Consumes a configuration and a tokenizer; hands on examples, batches of them, the model, and a batch's loss and metrics.
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Config = TypeVar("Config", bound=SupervisedConfig)
 
-TOKENS_PER_PASS = 16384  # where data.micro_batch_size_per_gpu does not say
+TOKENS_PER_PASS = 16384  # by default, where data.micro_batch_size_per_gpu is null
 
 
 class Objective(ABC, Generic[Config, Example]):
@@ -58,12 +58,12 @@ class Objective(ABC, Generic[Config, Example]):
         """The function from some rows of the batch to their share of its loss, and to what else is logged of them."""
 
     @abstractmethod
-    def figures(self, forward: Forward, rows: DataProto) -> dict[str, Tensor]:
-        """What validation wants to know of each row, (b,) each."""
+    def row_values(self, forward: Forward, rows: DataProto) -> dict[str, Tensor]:
+        """What validation needs of each row, (b,) each."""
 
     @abstractmethod
-    def validation(self, batch: DataProto, figures: Mapping[str, Tensor]) -> Metrics:
-        """A batch's part of the validation metrics, from the figures of its rows."""
+    def validation(self, batch: DataProto, values: Mapping[str, Tensor]) -> Metrics:
+        """A batch's part of the validation metrics, from the values of its rows."""
 
 
 def tensors(batch: DataProto) -> TensorDictBase:

@@ -265,7 +265,7 @@ def _sft(config: SFTConfig, dump: Dump) -> Subject:
 def _rm(config: RMConfig, dump: Dump) -> Subject:
     objective, batch = Preferences(config, _tokenizer(config)), dump.batch
     trainable = make_trainable(objective, 1)
-    of_pairs = trainable.infer(lambda rows: objective.figures(trainable.forward, rows), batch, objective.micro)
+    of_pairs = trainable.infer(lambda rows: objective.row_values(trainable.forward, rows), batch, objective.micro)
     figures = {name: figure[:, None] for name, figure in of_pairs.items()}  # (B, 1)
     loss, mask = objective.loss(trainable.forward, batch), torch.ones(len(batch), 1)
     return Subject(trainable, batch, loss, objective.micro, figures, mask, sides=2)

@@ -1,7 +1,7 @@
 """Training of a reward model on pairs of answers: what `burnish rm` runs.
 
 Consumes a finished `RMConfig` and rows with a chosen and a rejected answer; `supervised.py` has the loop. The model is
-a classifier with one label, whose figure at the last token of a conversation is its reward; where the folder has no
+a classifier with one label, whose output at the last token of a conversation is its reward; where the folder has no
 such head, a new one is drawn from `trainer.seed`. The loss of a step is Bradley–Terry's, the mean over its pairs.
 
 A row of a batch is a pair, so that no cut parts its two sides. Notation: B pairs, L tokens in the longest side.
@@ -17,7 +17,6 @@ from torch import Tensor
 from burnish.algorithms.preference import agreement, bradley_terry
 from burnish.algorithms.tally import Metrics, part_of_mean
 from burnish.config import Loaded, RMConfig
-from burnish.config.model import ModelConfig
 from burnish.data.chat import ChatRenderer, special_ids
 from burnish.data.preference import PreferenceDataset, PreferencePair
 from burnish.engine.batching import MicroBatch
@@ -41,9 +40,14 @@ class Preferences(Objective[RMConfig, PreferencePair]):
 
     def __init__(self, config: RMConfig, tokenizer: "PreTrainedTokenizerBase"):
         super().__init__(config, tokenizer)
-        self.tokenizer.chat_template = _template(config, tokenizer)  # in checkpoints: who asks renders as it was taught
+        self.tokenizer.chat_template = _template(config, tokenizer)  # saved with it
         self.padding = padding_token(tokenizer, read_model_facts(config.model.path).vocab)
-        self.keeps_padding = _names_padding(config.model)
+        # A head that was trained with its own padding token continues to read where it does.
+        stored = read_json(resolve_path(config.model.path, weights=False) / "config.json")
+        self.keeps_padding = False
+        if any(CLASSIFIER in name for name in stored.get("architectures") or []):
+            check_reward_model(config.model)
+            self.keeps_padding = (stored | stored.get("text_config", {})).get("pad_token_id") is not None
         if not self.keeps_padding and self.padding is not None:
             tokenizer.pad_token = tokenizer.convert_ids_to_tokens(self.padding)
 
@@ -65,18 +69,29 @@ class Preferences(Objective[RMConfig, PreferencePair]):
         return module
 
     def collate(self, examples: Sequence[PreferencePair]) -> DataProto:
-        return collate(examples)
+        """Pairs as rows: the chosen conversation, then the rejected one, each right-padded to L tokens."""
+        width = max(max(len(pair.chosen), len(pair.rejected)) for pair in examples)
+        input_ids, attention_mask = np.zeros((2, len(examples), 2, width), dtype=np.int64)  # (B, 2, L) each
+        for b, pair in enumerate(examples):
+            for side, ids in enumerate((pair.chosen, pair.rejected)):
+                input_ids[b, side, : len(ids)], attention_mask[b, side, : len(ids)] = ids, 1
+        columns = {
+            "input_ids": torch.from_numpy(input_ids).flatten(1),  # (B, 2L)
+            "attention_mask": torch.from_numpy(attention_mask).flatten(1),
+            "margin": torch.tensor([pair.margin for pair in examples], dtype=torch.float32),
+        }
+        return DataProto.from_dict(tensors=columns)
 
     def loss(self, forward: Forward, batch: DataProto) -> Loss:
         total = len(batch)  # of the whole batch: the loss does not depend on the cut
 
         def share(rows: DataProto) -> tuple[Tensor, Metrics]:
-            figures = self.figures(forward, rows)
-            return figures["loss"].sum() / total, means(figures)
+            values = self.row_values(forward, rows)
+            return values["loss"].sum() / total, means(values)
 
         return share
 
-    def figures(self, forward: Forward, rows: DataProto) -> dict[str, Tensor]:
+    def row_values(self, forward: Forward, rows: DataProto) -> dict[str, Tensor]:
         chosen, rejected = rewards(forward, rows)
         return {
             "loss": bradley_terry(chosen, rejected, tensors(rows)["margin"]),
@@ -86,8 +101,8 @@ class Preferences(Objective[RMConfig, PreferencePair]):
             "reward_rejected": rejected,
         }
 
-    def validation(self, batch: DataProto, figures: Mapping[str, Tensor]) -> Metrics:
-        return means(figures)
+    def validation(self, batch: DataProto, values: Mapping[str, Tensor]) -> Metrics:
+        return means(values)
 
 
 def _template(config: RMConfig, tokenizer: "PreTrainedTokenizerBase") -> str | dict[str, str]:
@@ -102,16 +117,6 @@ def _template(config: RMConfig, tokenizer: "PreTrainedTokenizerBase") -> str | d
             "model.tokenizer_path, or give a template in data.apply_chat_template_kwargs.chat_template"
         )
     return tokenizer.chat_template
-
-
-def _names_padding(model: ModelConfig) -> bool:
-    """Whether the folder has a head that was taught with a padding token of its own, and so goes on reading where it
-    does; ModelError where the head has several labels."""
-    config = read_json(resolve_path(model.path, weights=False) / "config.json")
-    if not any(CLASSIFIER in name for name in config.get("architectures") or []):
-        return False
-    check_reward_model(model)
-    return (config | config.get("text_config", {})).get("pad_token_id") is not None
 
 
 def padding_token(tokenizer: "PreTrainedTokenizerBase", vocabulary: int) -> int | None:
@@ -137,24 +142,9 @@ def rewards(forward: Forward, rows: DataProto) -> tuple[Tensor, Tensor]:  # (B,)
     return chosen, rejected
 
 
-def means(figures: Mapping[str, Tensor]) -> Metrics:
-    """The figures of some pairs as parts of a mean over pairs."""
-    return {name: part_of_mean(figure.detach().double().sum(), float(len(figure))) for name, figure in figures.items()}
-
-
-def collate(examples: Sequence[PreferencePair]) -> DataProto:
-    """Pairs as the rows of a batch: the chosen conversation, then the rejected one, each right-padded to L tokens."""
-    width = max(max(len(pair.chosen), len(pair.rejected)) for pair in examples)
-    input_ids, attention_mask = np.zeros((2, len(examples), 2, width), dtype=np.int64)  # (B, 2, L) each
-    for b, pair in enumerate(examples):
-        for side, ids in enumerate((pair.chosen, pair.rejected)):
-            input_ids[b, side, : len(ids)], attention_mask[b, side, : len(ids)] = ids, 1
-    columns = {
-        "input_ids": torch.from_numpy(input_ids).flatten(1),  # (B, 2L)
-        "attention_mask": torch.from_numpy(attention_mask).flatten(1),
-        "margin": torch.tensor([pair.margin for pair in examples], dtype=torch.float32),
-    }
-    return DataProto.from_dict(tensors=columns)
+def means(values: Mapping[str, Tensor]) -> Metrics:
+    """The values of some pairs as parts of a mean over pairs."""
+    return {name: part_of_mean(value.detach().double().sum(), float(len(value))) for name, value in values.items()}
 
 
 def train(loaded: Loaded[RMConfig]) -> None:

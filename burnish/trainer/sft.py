@@ -1,7 +1,7 @@
 """Supervised fine-tuning on conversations, with loss on the assistant's tokens only: what `burnish sft` runs.
 
 Consumes a finished `SFTConfig` and rows with `messages` or a prompt and a response; `supervised.py` has the loop. The
-loss of a step is the mean over all assistant tokens of its examples: each is a row of its own and never sees another.
+loss of a step is the mean over all assistant tokens of its examples: each is a separate row and never sees another.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,22 @@ class NextTokens(Objective[SFTConfig, SFTExample]):
         return load_causal_lm(model.path, model, device, seed=self.config.trainer.seed)
 
     def collate(self, examples: Sequence[SFTExample]) -> DataProto:
-        return collate(examples)
+        """Examples as the rows of a padded batch; the prompt of each is what precedes its first assistant token."""
+        splits = [int(example.loss_mask.argmax()) for example in examples]
+        width_p = max(splits)
+        width = width_p + max(len(example) - split for example, split in zip(examples, splits, strict=True))
+        input_ids, attention_mask, loss_mask = np.zeros((3, len(examples), width), dtype=np.int64)  # (B, P+R) each
+        for b, (example, split) in enumerate(zip(examples, splits, strict=True)):
+            where = slice(width_p - split, width_p - split + len(example))
+            input_ids[b, where], attention_mask[b, where], loss_mask[b, where] = example.ids, 1, example.loss_mask
+        columns = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "prompts": input_ids[:, :width_p],
+            "responses": input_ids[:, width_p:],
+            "response_mask": loss_mask[:, width_p:],
+        }
+        return DataProto.from_dict(tensors={name: torch.from_numpy(column) for name, column in columns.items()})
 
     def loss(self, forward: Forward, batch: DataProto) -> Loss:
         total = tensors(batch)["response_mask"].sum()  # of the whole batch: the loss does not depend on the cut
@@ -57,37 +72,18 @@ class NextTokens(Objective[SFTConfig, SFTExample]):
 
         return share
 
-    def figures(self, forward: Forward, rows: DataProto) -> dict[str, Tensor]:
+    def row_values(self, forward: Forward, rows: DataProto) -> dict[str, Tensor]:
         return {"nll": negative_log_likelihood(forward, rows)}
 
-    def validation(self, batch: DataProto, figures: Mapping[str, Tensor]) -> Metrics:
+    def validation(self, batch: DataProto, values: Mapping[str, Tensor]) -> Metrics:
         """The mean negative log-likelihood per assistant token."""
-        return {"loss": part_of_mean(figures["nll"].double().sum(), tensors(batch)["response_mask"].sum())}
+        return {"loss": part_of_mean(values["nll"].double().sum(), tensors(batch)["response_mask"].sum())}
 
 
 def negative_log_likelihood(forward: Forward, rows: DataProto) -> Tensor:  # (B,)
     """Of the assistant tokens of each example."""
     log_prob = forward.log_probs(pack(tensors(rows)))["log_prob"]  # (B, R)
     return -(log_prob * tensors(rows)["response_mask"]).sum(-1)
-
-
-def collate(examples: Sequence[SFTExample]) -> DataProto:
-    """Examples as the rows of a padded batch; the prompt of each is what precedes its first assistant token."""
-    splits = [int(example.loss_mask.argmax()) for example in examples]
-    width_p = max(splits)
-    width = width_p + max(len(example) - split for example, split in zip(examples, splits, strict=True))
-    input_ids, attention_mask, loss_mask = np.zeros((3, len(examples), width), dtype=np.int64)  # (B, P+R) each
-    for b, (example, split) in enumerate(zip(examples, splits, strict=True)):
-        where = slice(width_p - split, width_p - split + len(example))
-        input_ids[b, where], attention_mask[b, where], loss_mask[b, where] = example.ids, 1, example.loss_mask
-    columns = {
-        "input_ids": input_ids,
-        "attention_mask": attention_mask,
-        "prompts": input_ids[:, :width_p],
-        "responses": input_ids[:, width_p:],
-        "response_mask": loss_mask[:, width_p:],
-    }
-    return DataProto.from_dict(tensors={name: torch.from_numpy(column) for name, column in columns.items()})
 
 
 def train(loaded: Loaded[SFTConfig]) -> None:

@@ -5,16 +5,19 @@ what its loss is (`objective.py`); leaves a run folder with metrics and `global_
 transformers loads as they are.
 
 A step has `data.train_batch_size` examples, and its loss does not depend on how they are cut into passes. The batch of
-a step is a pure function of the seed and the step, so a resumed run is the same run.
+a step is a pure function of the seed and the step, so a resumed run is the same run. `trainer.json` in a checkpoint has
+the keys of its run: resuming with other examples, or in another order, is refused by name; other changes are logged.
 """
 
 import contextlib
 import dataclasses
+import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from burnish.algorithms.tally import merge
 from burnish.config import Loaded, explain
@@ -22,19 +25,20 @@ from burnish.config.checks import check_files
 from burnish.config.plan import plan_activations
 from burnish.config.rules.models import without_gpu
 from burnish.config.supervised import SupervisedConfig
-from burnish.data.examples import Batches, Example
+from burnish.data.examples import Batches, Example, Examples
 from burnish.data.files import describe
 from burnish.engine.dump import BadSteps, Update, dump_folder
 from burnish.engine.seeding import seed_torch
 from burnish.engine.trainable import Trainable
-from burnish.errors import BadStepError, ConfigError, ModelError
+from burnish.errors import BadStepError, CheckpointError, ConfigError, ModelError
 from burnish.models.device import dtype_on, memory_of, pick_device
 from burnish.models.loading import load_tokenizer, read_model_facts
+from burnish.protocol import DataProto
 from burnish.tracking import RunFolder, Tracker
 from burnish.trainer.checkpoint import CheckpointStore, step_of
 from burnish.trainer.due import is_due
 from burnish.trainer.objective import Config, Objective, tensors
-from burnish.trainer.supervised_state import read_state, write_state
+from burnish.trainer.state import key_values
 from burnish.waits import waiting
 
 if TYPE_CHECKING:
@@ -42,11 +46,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+FILE = "trainer.json"
+EXAMPLES = "number of training examples"
+
+# Of the keys of `data`, those that make no other training examples. Files may be moved, and rows are counted.
+FREE = {
+    "data.train_files",
+    "data.train_max_samples",
+    "data.val_files",
+    "data.val_max_samples",
+    "data.micro_batch_size_per_gpu",
+    "data.packing",
+}
+
 
 class SupervisedTrainer(Generic[Config, Example]):
     """The loop: draw, update, validate, save.
 
-    Making it finds what is wrong with logger and checkpoint; `fit` loads the model.
+    Constructing it checks logger and checkpoint; `fit` loads the model.
     """
 
     def __init__(
@@ -93,14 +110,14 @@ class SupervisedTrainer(Generic[Config, Example]):
         self.store.finished(wait=True)
 
     def begin(self) -> None:
-        """Load the model, then put the run folder in order: go on from the checkpoint's step, or start anew."""
+        """Load the model, then prepare the run folder: resume from the checkpoint's step, or start from scratch."""
         self.load_model()
         self.tracker.folder.write_config(self.config)
         if self.resume_from is None:
             self.tracker.start()
         else:
             self.tracker.resume(self.step)
-            log.info("going on from %s, step %d of %d", self.resume_from, self.step, self.total_steps)
+            log.info("resuming from %s, step %d of %d", self.resume_from, self.step, self.total_steps)
             for change in self.changed:
                 log.warning("changed since that checkpoint: %s", change)
 
@@ -122,9 +139,9 @@ class SupervisedTrainer(Generic[Config, Example]):
         update |= self.trainable.optim_step(update["loss"])
         self.step += 1
         if update["bad_step"]:
-            bad = Update(self.objective.command, self.step, 0, self.step - 1, update)
-            self.dumps.write(bad, batch, self.trainable, self.objective.tokenizer)
-        self._count_bad_steps(update["bad_step"])
+            self._report_bad_step(batch, update)
+        else:
+            self.bad_steps = 0
         tokens, seconds = int(tensors(batch)["attention_mask"].sum()), time.perf_counter() - start
         return {
             "training/global_step": self.step,
@@ -135,17 +152,35 @@ class SupervisedTrainer(Generic[Config, Example]):
             "perf/throughput": tokens / seconds,
         }
 
+    def _report_bad_step(self, batch: DataProto, update: dict[str, float]) -> None:
+        """Dump the update; BadStepError where too many in a row could not be applied."""
+        command = self.objective.command
+        self.dumps.write(
+            Update(command, self.step, 0, self.step - 1, update), batch, self.trainable, self.objective.tokenizer
+        )
+        self.bad_steps += 1
+        log.warning("step %d: loss or gradient was NaN or infinite; the step is not applied", self.step)
+        dump = dump_folder(self.tracker.folder.path, self.step, command, 0)
+        if dump.is_dir():
+            log.warning("the update is dumped: `burnish replay %s` runs it again", dump)
+        self.tracker.event("bad_step", step=self.step, dumps=[str(dump)] if dump.is_dir() else [])
+        if self.bad_steps >= self.config.trainer.max_bad_steps:
+            raise BadStepError(
+                f"loss or gradient was NaN or infinite in {self.bad_steps} updates in a row, up to step {self.step}. "
+                "Lower optim.lr, or look at the examples of these steps; trainer.max_bad_steps sets the limit"
+            )
+
     def validate(self, batches: Batches[Example]) -> dict[str, float]:
         """The metrics over all validation examples."""
         objective, forward, parts = self.objective, self.trainable.forward, []
         for examples in batches.once():
             batch = objective.collate(examples)
-            figures = self.trainable.infer(lambda rows: objective.figures(forward, rows), batch, objective.micro)
-            parts.append(objective.validation(batch, figures))
+            values = self.trainable.infer(lambda rows: objective.row_values(forward, rows), batch, objective.micro)
+            parts.append(objective.validation(batch, values))
         return {f"val/{name}": value for name, value in merge(parts).items()}
 
     def save(self) -> Path:
-        """Write `global_step_N`: a model folder with the training state beside it."""
+        """Write `global_step_N`: a model folder with the training state next to it."""
 
         def write(folder: Path) -> None:
             self.trainable.save(folder)
@@ -154,20 +189,6 @@ class SupervisedTrainer(Generic[Config, Example]):
             write_state(folder, self.config, command=command, examples=examples, bad_steps=self.bad_steps)
 
         return self.store.save(self.step, write)
-
-    def _count_bad_steps(self, bad: float) -> None:
-        self.bad_steps = self.bad_steps + 1 if bad else 0
-        if bad:
-            log.warning("step %d: loss or gradient was NaN or infinite; the step is not applied", self.step)
-            dump = dump_folder(self.tracker.folder.path, self.step, self.objective.command, 0)
-            if dump.is_dir():
-                log.warning("the update is dumped: `burnish replay %s` runs it again", dump)
-            self.tracker.event("bad_step", step=self.step, dumps=[str(dump)] if dump.is_dir() else [])
-        if self.bad_steps >= self.config.trainer.max_bad_steps:
-            raise BadStepError(
-                f"loss or gradient was NaN or infinite in {self.bad_steps} updates in a row, up to step {self.step}. "
-                "Lower optim.lr, or look at the examples of these steps; trainer.max_bad_steps sets the limit"
-            )
 
 
 def make_trainable(objective: Objective[Config, Example], total_steps: int) -> Trainable:
@@ -191,20 +212,26 @@ def run(
     config = loaded.config
     loaded.tell()
     check_files(config, describe)
-    _check_context(config)
-    device = pick_device(config.trainer.device)  # a GPU that is not there is told before the rows are read
+    facts = read_model_facts(config.model.path)
+    if facts.context is not None and config.data.max_length > facts.context:
+        raise ConfigError(
+            f"data.max_length={config.data.max_length}, but {config.model.path} has a context of {facts.context} "
+            f"tokens; set data.max_length={facts.context} or less"
+        )
+    device = pick_device(config.trainer.device)  # a missing GPU is an error before the rows are read
     for notice in without_gpu(config) if device.type == "cpu" else []:
         log.info("%s", notice)
     seed_torch(config.trainer.seed, deterministic=config.trainer.deterministic)
     tokenizer = load_tokenizer(config.model.tokenizer_path or config.model.path, config.model.trust_remote_code)
     objective = make(config, tokenizer)
-    training = _batches(objective, config.data.train_files, config.data.train_max_samples)
-    validation = None
-    if config.data.val_files:
-        validation = _batches(objective, config.data.val_files, config.data.val_max_samples)
-    _check_vocabulary(config, training, validation)
+    data, val = config.data, None
+    order = partial(Batches, batch_size=data.train_batch_size, seed=data.seed, shuffle=data.shuffle)
+    training = order(objective.dataset(data.train_files, data.train_max_samples))
+    if data.val_files:
+        val = order(objective.dataset(data.val_files, data.val_max_samples))
+    _check_vocabulary(config, facts.vocab, *[part.dataset for part in (training, val) if part is not None])
     config.model.dtype = dtype_on(device, config.model.dtype)
-    facts, tokens = read_model_facts(config.model.path), tokens_per_pass(objective, training)
+    tokens = tokens_per_pass(objective, training)
     for notice in plan_activations(config.model, facts, tokens, memory_of(device)):
         log.info("%s", notice)
     if loaded.flags.plan:
@@ -213,7 +240,7 @@ def run(
     print(explain(config, loaded.explicit))
     with RunFolder(config.trainer.default_local_dir) as folder:
         folder.write_recipe(loaded.given)
-        trainer = SupervisedTrainer(objective, training, validation, folder)
+        trainer = SupervisedTrainer(objective, training, val, folder)
         trainer.fit()
         log.info("done, %d steps; the newest checkpoint is %s", trainer.step, trainer.store.latest())
 
@@ -245,24 +272,9 @@ def total_steps(config: SupervisedConfig, train: Batches[Example]) -> int:
     return config.trainer.total_training_steps or config.trainer.total_epochs * len(train)
 
 
-def _batches(objective: Objective[Config, Example], files: Sequence[str], max_samples: int) -> Batches[Example]:
-    data = objective.config.data
-    return Batches(objective.dataset(files, max_samples), data.train_batch_size, seed=data.seed, shuffle=data.shuffle)
-
-
-def _check_context(config: SupervisedConfig) -> None:
-    context = read_model_facts(config.model.path).context
-    if context is not None and config.data.max_length > context:
-        raise ConfigError(
-            f"data.max_length={config.data.max_length}, but {config.model.path} has a context of {context} tokens; "
-            f"set data.max_length={context} or less"
-        )
-
-
-def _check_vocabulary(config: SupervisedConfig, *parts: Batches[Example] | None) -> None:
+def _check_vocabulary(config: SupervisedConfig, rows: int, *datasets: Examples[Example]) -> None:
     """The model has an embedding for every token of the examples. Tokenizers may know more tokens than a model does."""
-    model, rows = config.model, read_model_facts(config.model.path).vocab
-    datasets = [part.dataset for part in parts if part is not None]
+    model = config.model
     largest = max(int(examples[i].ids.max()) for examples in datasets for i in range(len(examples)))
     if largest >= rows:
         key = "model.tokenizer_path" if model.tokenizer_path else "model.path"
@@ -271,3 +283,36 @@ def _check_vocabulary(config: SupervisedConfig, *parts: Batches[Example] | None)
             f"the model in model.path={model.path} has a vocabulary of {rows} (vocab_size in config.json). Name the "
             "tokenizer that belongs to the model in model.tokenizer_path, or a model with these tokens in model.path"
         )
+
+
+def write_state(folder: Path, config: SupervisedConfig, *, command: str, examples: int, bad_steps: int) -> None:
+    """Into a checkpoint of `burnish <command>`, which has that many training examples."""
+    state = {"command": command, EXAMPLES: examples, "bad_steps": bad_steps, "config": key_values(config)}
+    (folder / FILE).write_text(json.dumps(state, indent=1))
+
+
+def read_state(folder: Path, config: SupervisedConfig, *, command: str, examples: int) -> tuple[int, list[str]]:
+    """The bad steps in a row before the checkpoint, and `key: then → now` for each key that has changed since.
+
+    CheckpointError where this run would not continue with the examples of that one.
+    """
+    try:
+        state: dict[str, Any] = json.loads((folder / FILE).read_text())
+        theirs: dict[str, Any] = state | state.get("config", {})  # older checkpoints have only a few keys, outside it
+        bad_steps = int(state["bad_steps"])
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+        raise CheckpointError(f"{folder} is not a checkpoint of `burnish {command}`: no readable {FILE}") from error
+    if (writer := state.get("command", "sft")) != command:  # the oldest do not name it, and are of `burnish sft`
+        raise CheckpointError(
+            f"{folder} is not a checkpoint of `burnish {command}`, but of `burnish {writer}`. Give this run "
+            "its own trainer.default_local_dir"
+        )
+    ours = {EXAMPLES: examples} | key_values(config)
+    changed = {name: value for name, value in ours.items() if theirs.get(name, value) != value}
+    for name, value in changed.items():
+        if name == EXAMPLES or (name.startswith("data.") and name not in FREE):
+            raise CheckpointError(
+                f"{folder} was written with {name}={theirs[name]}, this run has {value}: it would continue with "
+                "other examples. Set it as it was, or start from scratch with trainer.resume_mode=disable"
+            )
+    return bad_steps, [f"{name}: {theirs[name]} → {value}" for name, value in changed.items()]

@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from burnish.cli.export import parser
 from burnish.cli.main import main
 from burnish.errors import ConfigError
+from burnish.export.command import parser
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,7 +69,7 @@ def test_sizes_that_are_none(text):
         (["m", "--out", "x", "--adapter-only", "--max-shard-size", "1GB"], "an adapter is one file, so leave it out"),
         (["no/such/m", "--out", "x"], "the model path no/such/m: there is no such folder"),
         (["burnish", "--out", "x"], "burnish: no config.json; the model path must name a Hugging Face model folder"),
-        (["burnish/models/nano", "--out", "docs"], "is there and not empty; name a new folder, or replace it with"),
+        (["burnish/models/nano", "--out", "docs"], "exists and is not empty; name a new folder, or replace it with"),
         (["burnish/models/nano", "--out", "docs", "--overwrite"], "is not replaced: it is not a model folder"),
         (["burnish/models/nano", "--out", "burnish/models/nano/x"], "burnish/models/nano; choose a folder outside"),
         (["burnish/models/nano", "--out", "x", "--base", "y"], "--base is for LoRA adapters"),
@@ -102,4 +102,4 @@ def test_help_and_mistakes_come_without_torch(words):
 def test_the_long_form(tiny_model, tmp_path):
     words = [sys.executable, "-m", "burnish.export", str(tiny_model), "--out", str(tiny_model)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2 and "is there and not empty" in done.stderr
+    assert done.returncode == 2 and "exists and is not empty" in done.stderr

@@ -83,7 +83,6 @@ def test_errors_about_processes_come_without_torch():
 def test_keys_of_ray_are_reported_where_there_is_none(finish):
     keys = {
         "trainer.worker_timeout": 5,
-        "trainer.max_restarts": 1,
         "ray_init.num_cpus": 4,
         f"{ROLLOUT}.agent.num_workers": 3,
     }

@@ -159,7 +159,7 @@ def test_folder_and_remote_paths(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"a": 1}, {"a": "x"}], "a column of a parquet file has one type"),
+        ([{"a": 1}, {"a": "x"}], "a parquet column has one type"),
         ([{"a": {}}], "parquet cannot hold these rows: .*struct type 'a' with no child"),
         ([{"a": 2**70}], "rows.parquet: column 'a': .*too large"),
         ([], "no rows to write"),
@@ -199,7 +199,7 @@ def test_mixed_types_are_one_line_with_the_column_and_both_types(tmp_path, rows,
         write_parquet(rows, tmp_path / "rows.parquet")
     said = str(caught.value)
     assert said.startswith(f"{tmp_path / 'rows.parquet'}: {problem}")
-    assert said.endswith("; a column of a parquet file has one type: make them alike") and "\n" not in said
+    assert said.endswith("; a parquet column has one type: convert them to one") and "\n" not in said
     assert not os.listdir(tmp_path)
 
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 from burnish.config.model import ModelConfig
 from burnish.config.optim import OptimConfig
 from burnish.engine.trainable import Trainable
-from burnish.export import Report, Request, export
+from burnish.export import ExportReport, ExportRequest, export
 from burnish.models.loading import load_causal_lm, load_tokenizer, load_value_model
 from burnish.trainer.checkpoint import CheckpointStore, link_model_files
 
@@ -70,8 +70,8 @@ def make_adapter(tiny_model, tmp_path):
 def go(tmp_path):
     """Export into a folder `out`; the lines that were told are in `go.told`."""
 
-    def run_export(source: Path | str, name: str = "out", **options: Any) -> Report:
-        return export(Request(str(source), tmp_path / name, **options), run_export.told.append)  # type: ignore[attr-defined]
+    def run_export(source: Path | str, name: str = "out", **options: Any) -> ExportReport:
+        return export(ExportRequest(str(source), tmp_path / name, **options), run_export.told.append)  # type: ignore[attr-defined]
 
     run_export.told = []  # type: ignore[attr-defined]
     return run_export

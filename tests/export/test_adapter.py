@@ -59,7 +59,7 @@ def test_tied_embeddings_come_apart_only_where_the_adapter_parts_them(
     assert tied is ("use_dora" in options)
 
 
-def test_an_adapter_inside_a_checkpoint_with_a_tokenizer_of_its_own(make_adapter, tiny_model, go, tmp_path):
+def test_an_adapter_inside_a_checkpoint_with_its_own_tokenizer(make_adapter, tiny_model, go, tmp_path):
     adapter = make_adapter("run/global_step_7/actor")
     shutil.copyfile(tiny_model / "tokenizer.json", adapter / "tokenizer.json")
     shutil.copyfile(tiny_model / "tokenizer_config.json", adapter / "tokenizer_config.json")
@@ -192,7 +192,7 @@ def test_an_adapter_written_wrong_is_caught(make_adapter, go, tmp_path, monkeypa
         write_adapter({name: tensor.half() for name, tensor in tensors.items()}, settings, folder)
 
     monkeypatch.setattr(adapter_module, "write_adapter", corrupt)
-    with pytest.raises(ModelError, match=r"not put in place: base_model\.model.* is not what was written"):
+    with pytest.raises(ModelError, match=r"not put in place: read again, base_model\.model.* is not what was written"):
         go(make_adapter(), adapter_only=True)
     assert not (tmp_path / "out").exists()
 

@@ -1,4 +1,4 @@
-"""generation_config.json goes with the tokenizer, and what was changed is said."""
+"""generation_config.json goes with the tokenizer, and what was changed is reported."""
 
 from types import SimpleNamespace
 
@@ -24,30 +24,20 @@ def make(tiny_model, tmp_path):
     return run
 
 
-def test_a_good_one_is_left_alone(make):
-    settings, notes = make('{"eos_token_id": [5, 1], "pad_token_id": 0, "do_sample": true, "top_p": 0.8}')
-    assert (settings.eos_token_id, settings.pad_token_id, settings.top_p, notes) == ([5, 1], 0, 0.8, [])
-
-
-def test_without_a_file_it_follows_from_the_configuration(make):
-    settings, notes = make(None)
-    assert (settings.eos_token_id, settings.pad_token_id, notes) == (1, 0, [])
-
-
-def test_the_end_of_the_tokenizer_is_added(make):
-    settings, notes = make('{"eos_token_id": 5, "pad_token_id": 0}')
-    assert settings.eos_token_id == [1, 5]
-    assert notes == ["generation_config.json: eos_token_id 5 became [1, 5], to stop where the tokenizer does"]
-
-
-def test_ids_outside_of_the_vocabulary_go(make):
-    settings, _ = make('{"eos_token_id": [1, 99999], "pad_token_id": -1}', pad_token=None)
-    assert (settings.eos_token_id, settings.pad_token_id) == (1, 1)
-
-
-def test_the_padding_of_the_tokenizer_counts(make):
-    settings, notes = make('{"eos_token_id": 1, "pad_token_id": 7}')
-    assert settings.pad_token_id == 0 and "pad_token_id 7 became 0, as in the tokenizer" in notes[0]
+@pytest.mark.parametrize(
+    ("text", "changes", "eos", "pad", "note"),
+    [
+        ('{"eos_token_id": [5, 1], "pad_token_id": 0, "do_sample": true, "top_p": 0.8}', {}, [5, 1], 0, None),
+        (None, {}, 1, 0, None),  # follows from the model's configuration
+        ('{"eos_token_id": 5, "pad_token_id": 0}', {}, [1, 5], 0, "eos_token_id 5 became [1, 5], to stop where the"),
+        ('{"eos_token_id": [1, 99999], "pad_token_id": -1}', {"pad_token": None}, 1, 1, "eos_token_id [1, 99999]"),
+        ('{"eos_token_id": 1, "pad_token_id": 7}', {}, 1, 0, "pad_token_id 7 became 0, as in the tokenizer"),
+    ],
+)
+def test_ends_and_padding_go_with_the_tokenizer(make, text, changes, eos, pad, note):
+    settings, notes = make(text, **changes)
+    assert (settings.eos_token_id, settings.pad_token_id) == (eos, pad)
+    assert note in notes[0] if note else not notes
 
 
 def test_settings_of_sampling_without_sampling(make, tmp_path):
@@ -59,7 +49,7 @@ def test_settings_of_sampling_without_sampling(make, tmp_path):
 @pytest.mark.parametrize(
     "text", ['{"eos_token_id": ', '{"num_return_sequences": 3, "num_beams": 2, "eos_token_id": 1}']
 )
-def test_one_that_cannot_be_mended(make, text):
+def test_one_that_cannot_be_fixed(make, text):
     with pytest.raises(ModelError, match=r"generation_config\.json") as caught:
         make(text)
     assert "\n" not in str(caught.value)

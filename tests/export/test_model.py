@@ -1,6 +1,7 @@
 """Whole models: what comes out is what went in, in the type that was asked for, and nothing of the training."""
 
 import json
+import math
 import shutil
 import weakref
 from types import SimpleNamespace
@@ -13,9 +14,8 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, 
 from burnish.errors import ModelError
 from burnish.export import check, model
 from burnish.export.check import Bench
-from burnish.export.model import write_model
 from burnish.export.place import copy_tokenizer
-from burnish.export.source import Request
+from burnish.export.source import ExportRequest
 from burnish.models.tiny import write_tiny_model
 
 CLEAN = {
@@ -41,25 +41,20 @@ def test_a_checkpoint_becomes_a_clean_folder_with_the_same_logits(run, go, logit
     assert names(tmp_path) == {"out"}, "no temporary folder is left"
 
 
-def test_embeddings_stay_tied(run, go, tmp_path):
-    go(run / "global_step_10")
-    module = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    assert module.get_input_embeddings().weight is module.get_output_embeddings().weight
-    assert "lm_head.weight" not in load_file(tmp_path / "out" / "model.safetensors")
-
-
-def test_untied_embeddings_stay_apart(tmp_path, go, logits):
-    source = write_tiny_model(tmp_path / "source", tie_word_embeddings=False)
+@pytest.mark.parametrize("tied", [True, False])
+def test_settings_embeddings_and_tokenizer_are_kept(go, logits, tmp_path, tied):
+    source, out = tmp_path / "source", tmp_path / "out"
+    write_tiny_model(source, tie_word_embeddings=tied, attention_dropout=0.25)
+    GenerationConfig(do_sample=True, temperature=0.7, eos_token_id=[1, 2], pad_token_id=0).save_pretrained(source)
     go(source)
-    assert torch.equal(logits(tmp_path / "out"), logits(source))
-    assert "lm_head.weight" in load_file(tmp_path / "out" / "model.safetensors")
-
-
-def test_the_tokenizer_is_the_same(run, go, tmp_path):
-    go(run)
-    ours, theirs = (
-        AutoTokenizer.from_pretrained(path) for path in (tmp_path / "out", run / "global_step_20" / "actor")
-    )
+    assert torch.equal(logits(out), logits(source))
+    assert json.loads((out / "config.json").read_text())["attention_dropout"] == 0.25
+    module = AutoModelForCausalLM.from_pretrained(out)
+    assert (module.get_input_embeddings().weight is module.get_output_embeddings().weight) == tied
+    assert ("lm_head.weight" in load_file(out / "model.safetensors")) != tied
+    kept = GenerationConfig.from_pretrained(out)
+    assert (kept.do_sample, kept.temperature, kept.eos_token_id, kept.pad_token_id) == (True, 0.7, [1, 2], 0)
+    ours, theirs = (AutoTokenizer.from_pretrained(path) for path in (out, source))
     chat = [{"role": "user", "content": "1+1?"}]
     assert ours.apply_chat_template(chat, tokenize=False) == theirs.apply_chat_template(chat, tokenize=False) != ""
     assert ours("a 東")["input_ids"] == theirs("a 東")["input_ids"]
@@ -107,13 +102,7 @@ def test_the_critic_is_a_token_classifier_with_one_label(run, go, logits, tmp_pa
     assert "values of" in str(report) and "burnish chat" not in str(report)
 
 
-def test_dropout_settings_are_kept(tmp_path, go):
-    source = write_tiny_model(tmp_path / "source", attention_dropout=0.25)
-    go(source)
-    assert json.loads((tmp_path / "out" / "config.json").read_text())["attention_dropout"] == 0.25
-
-
-def test_a_pickle_is_read_as_transformers_does_and_said(tiny_model, go, logits, tmp_path):
+def test_a_pickle_is_read_as_transformers_does_and_reported(tiny_model, go, logits, tmp_path):
     source = shutil.copytree(tiny_model, tmp_path / "source")
     torch.save(load_file(source / "model.safetensors"), source / "pytorch_model.bin")
     (source / "model.safetensors").unlink()
@@ -149,14 +138,6 @@ def test_code_of_a_model_is_run_and_copied_only_when_trusted(tiny_model, go, log
     assert torch.equal(logits(tmp_path / "out", trust_remote_code=True), logits(tiny_model))
 
 
-def test_generation_settings_are_kept(tiny_model, go, tmp_path):
-    source = shutil.copytree(tiny_model, tmp_path / "source")
-    GenerationConfig(do_sample=True, temperature=0.7, eos_token_id=[1, 2], pad_token_id=0).save_pretrained(source)
-    go(source)
-    kept = GenerationConfig.from_pretrained(tmp_path / "out")
-    assert (kept.do_sample, kept.temperature, kept.eos_token_id, kept.pad_token_id) == (True, 0.7, [1, 2], 0)
-
-
 def spoil(folder, change):
     file = folder / "model.safetensors"
     tensors = load_file(file)
@@ -170,60 +151,53 @@ def untie(folder, **settings):
     spoil(folder, lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}))
 
 
+def edit_config(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.1}))
+
+
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("corrupt", "words"),
     [
-        (lambda t: t["model.embed_tokens.weight"][7].zero_(), "model.embed_tokens.weight"),
-        (lambda t: t["model.layers.1.mlp.up_proj.weight"].mul_(1.0001), "model.layers.1.mlp.up_proj.weight"),
-        (lambda t: t.pop("model.norm.weight"), "the weights lack model.norm.weight"),
+        (lambda f: spoil(f, lambda t: t["model.embed_tokens.weight"][7].zero_()), "model.embed_tokens.weight"),
+        (lambda f: spoil(f, lambda t: t["model.layers.1.mlp.up_proj.weight"].mul_(1.0001)), "1.mlp.up_proj.weight"),
+        (lambda f: spoil(f, lambda t: t.pop("model.norm.weight")), "the weights lack model.norm.weight"),
+        # all weights are the same, but the log-probs differ
+        (edit_config, r"not put in place: the log-probs .* differ by .*, where 1e-06 and 1e-05 are allowed"),
+        (lambda f: (f / "chat_template.jinja").write_text("{{ messages[0].content }}"), "gives other chat, ids"),
     ],
 )
-def test_a_corrupted_export_is_caught_and_not_put_in_place(run, go, tmp_path, monkeypatch, change, words):
-    def corrupt(module, generation, folder, *rest):
-        write_model(module, generation, folder, *rest)
-        spoil(folder, change)
+def test_a_corrupted_export_is_caught_and_not_put_in_place(run, go, tmp_path, monkeypatch, corrupt, words):
+    def copy_and_corrupt(source, tokenizer, folder):
+        copy_tokenizer(source, tokenizer, folder)
+        corrupt(folder)
 
-    monkeypatch.setattr(model, "write_model", corrupt)
+    monkeypatch.setattr(model, "copy_tokenizer", copy_and_corrupt)
     with pytest.raises(ModelError, match=words):
         go(run / "global_step_10")
     assert names(tmp_path) == set()
 
 
-def test_log_probs_that_differ_are_an_error_even_where_all_weights_are_the_same(run, go, tmp_path, monkeypatch):
-    def corrupt(module, generation, folder, *rest):
-        write_model(module, generation, folder, *rest)
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.1}))
-
-    monkeypatch.setattr(model, "write_model", corrupt)
-    with pytest.raises(
-        ModelError, match=r"not put in place: the log-probs .* differ by .*, where 1e-06 and 1e-05 are allowed"
-    ):
-        go(run / "global_step_10")
-    assert names(tmp_path) == set()
-
-
-def test_a_tokenizer_that_changed_is_an_error(run, go, tmp_path, monkeypatch):
-    def corrupt(source, tokenizer, folder):
-        copy_tokenizer(source, tokenizer, folder)
-        (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
-
-    monkeypatch.setattr(model, "copy_tokenizer", corrupt)
-    with pytest.raises(ModelError, match="its tokenizer gives other chat, ids"):
-        go(run / "global_step_10")
-    assert names(tmp_path) == set()
-
-
-def test_a_model_that_diverged_is_not_exported(tiny_model, go, tmp_path):
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda t: t["model.norm.weight"].fill_(math.nan),
+            r"weights of model\.norm\.weight are not finite, so training",
+        ),
+        (lambda t: t.pop("model.norm.weight"), r"source: the weights lack model\.norm\.weight"),
+    ],
+)
+def test_a_source_that_diverged_or_lacks_weights_is_not_exported(tiny_model, go, tmp_path, change, words):
     source = shutil.copytree(tiny_model, tmp_path / "source")
-    spoil(source, lambda tensors: tensors["model.norm.weight"].fill_(float("nan")))
-    with pytest.raises(ModelError, match=r"source: weights of model\.norm\.weight are not finite, so training div"):
+    spoil(source, change)
+    with pytest.raises(ModelError, match=words):
         go(source)
 
 
 def test_a_cast_that_overflows_where_no_probe_looks(tiny_model, go, tmp_path):
     source = shutil.copytree(tiny_model, tmp_path / "source")
-    bench = Bench(Request(str(source), tmp_path), SimpleNamespace(values=False, tokenizer=source, model=source))
+    bench = Bench(ExportRequest(str(source), tmp_path), SimpleNamespace(values=False, tokenizer=source, model=source))
     unseen = max(set(range(259)) - {token for probe in bench.probes for token in probe})
     untie(source)
     spoil(source, lambda tensors: tensors["model.embed_tokens.weight"][unseen].mul_(1e9))
@@ -249,13 +223,6 @@ def test_a_cast_that_changes_the_model_is_an_error(tiny_model, go, tmp_path):
     with pytest.raises(ModelError, match=r"not put in place: the log-probs of source and export, both in float32, dif"):
         go(source, dtype="float16")
     assert names(tmp_path) == {"source"}
-
-
-def test_a_source_that_lacks_weights(tiny_model, go, tmp_path):
-    source = shutil.copytree(tiny_model, tmp_path / "source")
-    spoil(source, lambda tensors: tensors.pop("model.norm.weight"))
-    with pytest.raises(ModelError, match=r"source: the weights lack model\.norm\.weight"):
-        go(source)
 
 
 @pytest.mark.parametrize("kind", ["cast", "merged"])

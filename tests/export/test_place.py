@@ -34,13 +34,6 @@ def test_it_appears_when_it_is_done(tmp_path):
     assert (out / "config.json").stat().st_mode & 0o777 == 0o644 and out.stat().st_mode & 0o777 == 0o755
 
 
-def test_an_empty_folder_is_filled(tmp_path):
-    out = tmp_path / "mine"
-    out.mkdir()
-    write(check_out(out, overwrite=False))
-    assert names(out) == {"config.json"}
-
-
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
 def test_nothing_is_left_of_one_that_failed(tmp_path, error):
     with pytest.raises(type(error)), new_folder(tmp_path / "mine", 0, overwrite=False) as folder:
@@ -49,12 +42,13 @@ def test_nothing_is_left_of_one_that_failed(tmp_path, error):
     assert names(tmp_path) == set()
 
 
-def test_what_a_killed_export_left_is_used_again(tmp_path):
-    left = tmp_path / ".mine.exporting" / "new"
+def test_an_empty_folder_is_filled_whatever_a_killed_export_left(tmp_path):
+    out, left = tmp_path / "mine", tmp_path / ".mine.exporting" / "new"
+    out.mkdir()
     (left / "deep").mkdir(parents=True)
     (left / "deep" / "model-00001.safetensors").write_text("half")
-    write(tmp_path / "mine")
-    assert names(tmp_path) == {"mine"} and names(tmp_path / "mine") == {"config.json"}
+    write(check_out(out, overwrite=False))
+    assert names(tmp_path) == {"mine"} and names(out) == {"config.json"}
 
 
 def test_two_exports_at_a_time(tmp_path):
@@ -70,8 +64,10 @@ def test_two_exports_at_a_time(tmp_path):
 def test_a_folder_that_is_there_is_replaced_only_when_asked(tmp_path):
     out = tmp_path / "mine"
     write(out, "old")
-    (out / "model-00002-of-00002.safetensors").write_text("of the old one")
-    with pytest.raises(ConfigError, match=r"--out .*/mine is there and not empty; .* replace it with --overwrite"):
+    for name in ("model-00002-of-00002.safetensors", "additional_chat_templates/x.jinja", "modeling_x.py"):
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_text("of the old one")
+    with pytest.raises(ConfigError, match=r"--out .*/mine exists and is not empty; .* replace it with --overwrite"):
         check_out(out, overwrite=False)
     write(check_out(out, overwrite=True), "new", overwrite=True)
     assert (out / "config.json").read_text() == "new" and names(out) == {"config.json"} and names(tmp_path) == {"mine"}
@@ -114,18 +110,6 @@ def test_overwriting_takes_no_other_folders(tmp_path, inside, words):
         check_out(tmp_path, overwrite=True)
 
 
-def test_overwriting_takes_what_an_export_writes(tmp_path):
-    for name in (
-        "config.json",
-        "model-00001-of-00010.safetensors",
-        "additional_chat_templates/x.jinja",
-        "modeling_x.py",
-    ):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("")
-    assert check_out(tmp_path, overwrite=True) == tmp_path
-
-
 def test_what_is_put_there_while_an_export_runs_is_not_removed(tmp_path):
     out = tmp_path / "mine"
     write(out, "old")
@@ -137,7 +121,7 @@ def test_what_is_put_there_while_an_export_runs_is_not_removed(tmp_path):
 
 @pytest.mark.parametrize("overwrite", [True, False])
 def test_an_export_killed_while_it_replaces_another(tmp_path, overwrite):
-    """Killed between the two renames: the old folder stepped aside, and nothing has its name."""
+    """Killed between the two renames: the old folder is moved aside, and nothing has its name."""
     out, aside = tmp_path / "mine", tmp_path / ".mine.exporting"
     write(out, "old")
     aside.mkdir()
@@ -148,7 +132,7 @@ def test_an_export_killed_while_it_replaces_another(tmp_path, overwrite):
         if overwrite:
             stack.enter_context(pytest.raises(RuntimeError))
         else:
-            stack.enter_context(pytest.raises(ConfigError, match="mine is there and not empty"))
+            stack.enter_context(pytest.raises(ConfigError, match="mine exists and is not empty"))
         with new_folder(out, 0, overwrite=overwrite) as folder:
             assert not names(folder)
             raise RuntimeError
@@ -173,7 +157,7 @@ def test_out_and_source_are_apart(tmp_path):
     check_apart(tmp_path / "run" / "export", [source])
 
 
-def test_a_disk_that_is_too_small_is_told_at_once(tmp_path):
+def test_a_disk_that_is_too_small_is_an_error_at_once(tmp_path):
     too_small = pytest.raises(CheckpointError, match=r"needs 1000000\.0 GB, and .* are free there; free some space")
     with too_small, new_folder(tmp_path / "mine", 10**15, overwrite=False):
         raise AssertionError("not reached")

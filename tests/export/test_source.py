@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from burnish.errors import CheckpointError, ModelError
-from burnish.export.source import Request, find_source
+from burnish.export.source import ExportRequest, find_source
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def find(tmp_path):
     told = []
 
     def run(path, **options):
-        return find_source(Request(str(path), tmp_path / "out", **options), told.append)
+        return find_source(ExportRequest(str(path), tmp_path / "out", **options), told.append)
 
     run.told = told
     return run
@@ -84,14 +84,11 @@ def test_a_truncated_checkpoint_is_named(copy, find, typed):
     with pytest.raises(CheckpointError, match=r"global_step_20 is truncated: actor/model\.safetensors has \d+ bytes"):
         find(copy / typed)
     find(copy / "global_step_20", role="critic")
+    (copy / "global_step_20" / "critic" / "optimizer.safetensors").write_bytes(b"")  # which is not exported
+    find(copy / "global_step_20", role="critic")
     file.unlink()
     with pytest.raises(CheckpointError, match=r"actor/model\.safetensors is missing. Copy it again, or export an"):
         find(copy / typed)
-
-
-def test_a_damaged_optimiser_is_no_reason_not_to_save_the_model(copy, find):
-    (copy / "global_step_20" / "actor" / "optimizer.safetensors").write_bytes(b"")
-    find(copy)
 
 
 def test_a_cut_off_file_without_a_manifest(tiny_model, find, tmp_path):
@@ -101,7 +98,7 @@ def test_a_cut_off_file_without_a_manifest(tiny_model, find, tmp_path):
         find(folder)
 
 
-def test_folders_that_are_no_model(find, tmp_path):
+def test_folders_without_a_model(find, tmp_path):
     with pytest.raises(ModelError, match="the model path /no/such: there is no such folder"):
         find("/no/such")
     with pytest.raises(ModelError, match=r"no config\.json; the model path must name a Hugging Face model folder"):
@@ -109,14 +106,6 @@ def test_folders_that_are_no_model(find, tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
     with pytest.raises(ModelError, match=r"a run folder without a checkpoint; name a run that has saved one"):
         find(tmp_path)
-
-
-def test_a_reward_model_is_a_clean_folder_already(tiny_model, tmp_path, find):
-    folder = shutil.copytree(tiny_model, tmp_path / "rm")
-    config = (folder / "config.json").read_text()
-    (folder / "config.json").write_text(config.replace("ForCausalLM", "ForSequenceClassification"))
-    with pytest.raises(ModelError, match=r"a reward model \(Qwen2ForSequenceClassification\); .*copy it as it is"):
-        find(folder)
 
 
 def test_roles_that_do_not_fit(copy, tiny_model, find):
@@ -131,30 +120,37 @@ def test_roles_that_do_not_fit(copy, tiny_model, find):
         find(copy, role="critic")
 
 
-def test_a_folder_without_a_tokenizer(tiny_model, find, tmp_path):
-    folder = shutil.copytree(tiny_model, tmp_path / "m", ignore=shutil.ignore_patterns("tokenizer*"))
-    with pytest.raises(ModelError, match=r"m: no tokenizer; save one there with tokenizer\.save_pretrained"):
-        find(folder)
-
-
-def test_quantised_weights(tiny_model, find, tmp_path):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantised weights cannot be exported"),
+        ({"architectures": ["Qwen2ForSequenceClassification"]}, r"a reward model \(Qwen2ForSeq.*copy it as it is"),
+        ("int8", "its weights are stored as I8; float32, bfloat16, float16 can be exported"),
+        ("tokenizer", r"m: no tokenizer; save one there with tokenizer\.save_pretrained"),
+    ],
+)
+def test_models_that_cannot_be_exported(tiny_model, find, tmp_path, change, message):
     folder = shutil.copytree(tiny_model, tmp_path / "m")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq"}}))
-    with pytest.raises(ModelError, match="quantised weights cannot be exported"):
-        find(folder)
-    (folder / "config.json").write_text(json.dumps(config))
-    tensors = {name: array.astype("int8") for name, array in load_file(folder / "model.safetensors").items()}
-    save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(ModelError, match="its weights are stored as I8; float32, bfloat16, float16 can be exported"):
+    if isinstance(change, dict):
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | change))
+    elif change == "tokenizer":
+        for path in folder.glob("tokenizer*"):
+            path.unlink()
+    else:
+        tensors = {name: array.astype(change) for name, array in load_file(folder / "model.safetensors").items()}
+        save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ModelError, match=message):
         find(folder)
 
 
-def test_mixed_types_are_said(tiny_model, find, tmp_path):
+def test_mixed_types_are_reported(tiny_model, find, tmp_path):
     folder = shutil.copytree(tiny_model, tmp_path / "m")
     tensors = load_file(folder / "model.safetensors")
     mixed = {name: array if "norm" in name else array.astype("float16") for name, array in tensors.items()}
     save_file(mixed, folder / "model.safetensors")
+    assert find(folder).dtype == "float16" and not find(folder).is_exact_in("float16")
+    assert find(tiny_model).is_exact_in("float32") and not find(tiny_model).is_exact_in("float16")
     assert find(folder).dtype == "float16"
     assert "most weights are float16, some are float32 and become float16; --dtype float32 keeps them" in find.told[-1]
     find.told.clear()
@@ -162,20 +158,11 @@ def test_mixed_types_are_said(tiny_model, find, tmp_path):
     assert not find.told
 
 
-def test_a_cast_of_some_weights_is_not_exact(tiny_model, find, tmp_path):
-    folder = shutil.copytree(tiny_model, tmp_path / "m")
-    assert find(folder).is_exact_in("float32") and not find(folder).is_exact_in("float16")
-    tensors = load_file(folder / "model.safetensors")
-    mixed = {name: array if "norm" in name else array.astype("float16") for name, array in tensors.items()}
-    save_file(mixed, folder / "model.safetensors")
-    assert find(folder).dtype == "float16" and not find(folder).is_exact_in("float16")
-
-
 def test_the_source_is_found_without_torch(tiny_model, tmp_path):
     program = (
-        "import sys\nfrom pathlib import Path\nfrom burnish.export import Request\n"
+        "import sys\nfrom pathlib import Path\nfrom burnish.export import ExportRequest\n"
         "from burnish.export.source import find_source\n"
-        f"find_source(Request({str(tiny_model)!r}, Path('x')), print)\n"
+        f"find_source(ExportRequest({str(tiny_model)!r}, Path('x')), print)\n"
         "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'peft')))\n"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -66,3 +66,12 @@ def _parent(stat: Path) -> int:
         return int(stat.read_text().rpartition(")")[2].split()[1])
     except (FileNotFoundError, ProcessLookupError):  # it ended in the meantime
         return -1
+
+
+@pytest.fixture(scope="module")
+def no_algebra_process_left():
+    """The helper process of the mathematics scorers ends with the tests of a file."""
+    from burnish.rewards.equivalence import algebra
+
+    yield
+    algebra.stop()

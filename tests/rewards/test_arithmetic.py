@@ -34,21 +34,14 @@ def test_an_integer_is_written_in_one_way(text, pred):
     assert compute_score(text, int(pred)) == {"score": 1.0, "acc": 1.0, "format": 1.0, "pred": pred}
 
 
-def test_ground_truth_may_be_a_number():
-    assert compute_score("answer: -5", -5)["score"] == 1.0
-
-
-def test_a_ground_truth_that_is_no_integer_is_an_error_of_the_row():
-    with pytest.raises(ValueError, match="reward_model.ground_truth='x': arithmetic needs an integer"):
-        compute_score("answer: 1", "x")
-
-
 @pytest.mark.parametrize("ground_truth", ["x", "", None, 12.5, True, [1], {"target": 1}])
 def test_such_rows_are_refused_before_anything_is_scored(ground_truth):
-    with pytest.raises(ValueError, match="arithmetic needs an integer"):
-        check(ground_truth, {})
+    for call in (lambda: check(ground_truth, {}), lambda: compute_score("answer: 1", ground_truth)):
+        with pytest.raises(ValueError, match="reward_model.ground_truth=.*: arithmetic needs an integer"):
+            call()
 
 
-@pytest.mark.parametrize("ground_truth", ["12", " -5 ", 7, 7.0])
-def test_integers_are_not_refused(ground_truth):
+@pytest.mark.parametrize("ground_truth", ["12", " 12 ", 12, 12.0])
+def test_ways_to_give_the_ground_truth(ground_truth):
     check(ground_truth, {})
+    assert compute_score("answer: 12", ground_truth)["score"] == 1.0

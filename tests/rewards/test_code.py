@@ -9,7 +9,7 @@ import pytest
 
 from burnish.data.tasks import humaneval, mbpp
 from burnish.rewards import code_judge
-from burnish.rewards.code_judge import Bench, SandboxFailed, judge
+from burnish.rewards.code_judge import SandboxFailed, SandboxSlots, judge
 from burnish.rewards.code_tests import Pairs, read_tests
 from burnish.rewards.scores.code import HAPPENINGS, compute_score, reference
 from burnish.sandbox import Limits, Outcome
@@ -161,7 +161,7 @@ class Scripted:
 
 def judged(sandbox: Scripted, tests, graded: int = 0, places: int = 64):
     async def run():
-        return await judge("", tests, Bench(sandbox, Limits(), asyncio.Semaphore(places)), graded)
+        return await judge("", tests, SandboxSlots(sandbox, Limits(), asyncio.Semaphore(places)), graded)
 
     return asyncio.run(run())
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from burnish.rewards.code_answer import program_in
+from burnish.rewards.code_judge import same_output
 from burnish.rewards.code_names import names_in
-from burnish.rewards.code_output import same_output
-from burnish.rewards.code_tests import Calls, Pairs, Programs, read_tests
+from burnish.rewards.code_tests import FunctionCalls, Pairs, Programs, read_tests
 from burnish.rewards.scores.code import check, reference
 
 PAIRS = Pairs((("1\n2", "3"), ("4", "5")))
@@ -48,12 +48,12 @@ def test_where_tests_stand():
 
 def test_calls():
     tests = read_tests({"fn_name": "add", "inputs": [[1, 2], "3\n[4]"], "outputs": [[3], "7"]}, {})
-    assert tests == Calls("add", ([1, 2], [3, [4]]), ([[3], 3], ["7", 7]))
+    assert tests == FunctionCalls("add", ([1, 2], [3, [4]]), ([[3], 3], ["7", 7]))
     items = [
         {"type": "function_call", "fn_name": "f", "input": [1], "output": 2},
         {"fn_name": "f", "input": "3", "output": 4},
     ]
-    assert read_tests(items, {}) == Calls("f", ([1], [3]), ([2], [4]))
+    assert read_tests(items, {}) == FunctionCalls("f", ([1], [3]), ([2], [4]))
 
 
 def test_programs():
@@ -91,8 +91,8 @@ def test_programs():
         ([{"fn_name": "f", "input": [1], "output": 2}, {"input": "1", "output": "2"}], "different functions, or none"),
         ([{"type": "function_call", "input": [1], "output": 2}], "'function_call' without fn_name"),
         ([{"type": "stdin", "fn_name": "f", "input": [1], "output": 2}], "'stdin' with fn_name"),
-        ([{"function": "f", "input": [1], "output": 2}], "'function' is not known beside input"),
-        ({"func_name": "f", "inputs": [[1]], "outputs": [2]}, "'func_name' is not known beside input"),
+        ([{"function": "f", "input": [1], "output": 2}], "'function' is not known next to input"),
+        ({"func_name": "f", "inputs": [[1]], "outputs": [2]}, "'func_name' is not known next to input"),
     ],
 )
 def test_what_cannot_be_read_is_named_with_the_forms(value, message):
@@ -192,7 +192,7 @@ ASSERTS = read_tests(["x = f(1)\nassert x == 1"], {})
         (ASSERTS, SOLUTION, ["x = f(1)\nprint(x)", "assert f(1) == 1", "def test_f():\n    assert f(1) == 1"]),
         (ASSERTS, "f = lambda x: x", ["print(f(1))"]),
         (ASSERTS, "async def f(x) -> int: ...", ["class A:\n    def f(self): pass"]),
-        (Calls("f", ([1],), ([1],)), "class Solution:\n    def f(self, x): ...", ["print(Solution().f(1))"]),
+        (FunctionCalls("f", ([1],), ([1],)), "class Solution:\n    def f(self, x): ...", ["print(Solution().f(1))"]),
         (PAIRS, "print(int(input()) + 1)", ["print(solve(3))  # the input is 3"]),
         (PAIRS, "import sys\nprint(sys.stdin.read())", ["assert solve(3) == 4"]),
     ],

@@ -1,4 +1,4 @@
-"""gsm8k against the recorded figures, and the places where those are wrong."""
+"""gsm8k against the recorded scores, and where those are wrong."""
 
 import json
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_ways_to_write_a_right_answer(text):
     assert compute_score(text, "18") == 1.0
 
 
-@pytest.mark.parametrize("text", ["18.00", "it costs $18.00.", "so it is **18**", "3, 18", "3,18"])
+@pytest.mark.parametrize("text", ["18.00", "it costs $18.00.", "so it is **18**", "3, 18", "3,18", "so it is...18"])
 def test_ways_to_write_a_right_answer_anywhere(text):
     assert compute_score(text, "18", "flexible") == 1.0
 
@@ -102,18 +102,10 @@ def test_values_are_exact():
     assert compute_score("#### " + "9" * 290, "9" * 289 + "8") == 0.0
 
 
+@pytest.mark.parametrize("ground_truth", ["-1,018", "-$1018", -1018, -1018.0, "-1018.00"])
 @pytest.mark.parametrize("text", ["#### -$1,018", "#### $-1,018", "#### -1018."])
-def test_a_negative_amount(text):
-    assert compute_score(text, "-1018") == 1.0
-
-
-@pytest.mark.parametrize("ground_truth", ["1,018", "$1018", 1018, 1018.0, "1018.00"])
-def test_the_ground_truth_may_be_written_in_other_ways(ground_truth):
-    assert compute_score("#### 1018", ground_truth) == 1.0
-
-
-def test_flexible_reads_past_an_ellipsis():
-    assert extract_solution("so it is...5", "flexible") == "5"
+def test_negative_amounts_and_ways_to_write_the_ground_truth(text, ground_truth):
+    assert compute_score(text, ground_truth) == 1.0
 
 
 @pytest.mark.parametrize("method", ["strict", "flexible"])
@@ -143,8 +135,3 @@ def test_a_ground_truth_that_is_no_number_is_refused_before_anything_is_scored(g
 @pytest.mark.parametrize("ground_truth", ["7", "1,234", "$18", "-0.5", 7, 7.5, "18.", " 18\n", 1e20])
 def test_numbers_are_not_refused(ground_truth):
     check(ground_truth, {})
-
-
-def test_a_ground_truth_of_the_wrong_type_is_an_error_of_the_row():
-    with pytest.raises(ValueError, match="reward_model.ground_truth="):
-        compute_score("#### 7", {"target": "7"})

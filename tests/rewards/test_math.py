@@ -1,4 +1,4 @@
-r"""math against the recorded figures of two scorers (equality of rewritten text; math-verify), and where they err."""
+r"""math against the recorded scores of two scorers (equality of rewritten text; math-verify), and where they err."""
 
 import json
 import time
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from burnish.rewards.equivalence import LONGEST, algebra, equivalent
+from burnish.rewards.equivalence import LONGEST, equivalent
 from burnish.rewards.scores.answers import last_box, last_boxed, stated, truth_text
 from burnish.rewards.scores.math import check, compute_score, reference
 
@@ -46,10 +46,7 @@ WRONGLY_REWRITTEN = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def no_process_left():
-    yield
-    algebra.stop()
+pytestmark = pytest.mark.usefixtures("no_algebra_process_left")
 
 
 def number(case) -> int:
@@ -99,33 +96,21 @@ def test_what_is_rewritten_there_is_equal_here(case):
         assert equivalent(text, rewritten).equal
 
 
-def test_the_result():
-    result = compute_score("so $x$ is \\boxed{\\dfrac{6}{4}}.", "1.5")
-    assert result == {"score": 1.0, "acc": 1.0, "pred": "\\dfrac{6}{4}", "timed_out": 0.0, "unreadable_truth": 0.0}
-    assert compute_score("\\boxed{2}", 1.5) == {
-        "score": 0.0,
-        "acc": 0.0,
-        "pred": "2",
-        "timed_out": 0.0,
-        "unreadable_truth": 0.0,
-    }
-    assert compute_score("none", "1.5") == {
-        "score": 0.0,
-        "acc": 0.0,
-        "pred": "",
-        "timed_out": 0.0,
-        "unreadable_truth": 0.0,
-    }
-
-
-def test_a_comparison_that_takes_too_long_is_wrong_and_told():
-    result = compute_score(r"\boxed{10^{10^{10^{10}}}}", "1", math_time_limit=0.5)
-    assert (result["score"], result["timed_out"]) == (0.0, 1.0)
-
-
-def test_a_truth_that_cannot_be_read_is_told():
-    result = compute_score(r"\boxed{x+5}", r"\frac{1}{")
-    assert (result["score"], result["unreadable_truth"]) == (0.0, 1.0)
+@pytest.mark.parametrize(
+    ("response", "truth", "expected"),
+    [
+        ("so $x$ is \\boxed{\\dfrac{6}{4}}.", "1.5", {"score": 1.0, "acc": 1.0, "pred": "\\dfrac{6}{4}"}),
+        ("\\boxed{2}", 1.5, {"pred": "2"}),
+        ("none", "1.5", {}),
+        (r"\boxed{10^{10^{10^{10}}}}", "1", {"pred": "10^{10^{10^{10}}}", "timed_out": 1.0}),
+        (r"\boxed{x+5}", r"\frac{1}{", {"pred": "x+5", "unreadable_truth": 1.0}),
+    ],
+)
+def test_the_result(response, truth, expected):
+    nothing = {"score": 0.0, "acc": 0.0, "pred": "", "timed_out": 0.0, "unreadable_truth": 0.0}
+    assert (
+        compute_score(response, truth, math_time_limit=0.5 if "timed_out" in expected else 10.0) == nothing | expected
+    )
 
 
 def test_an_attack_in_the_box(tmp_path):

@@ -63,20 +63,11 @@ def test_no_integer(answer):
     assert score(answer, format_score=0.1) == {"score": 0.0, "acc": 0.0, "format": 0.0, "pred": ""}
 
 
-def test_no_answer_and_the_last_answer():
-    assert compute_score("1234567", "1234567", format_score=0.1)["score"] == 0.0
-    assert compute_score("<answer>1234567</answer><answer>7</answer>", "1234567")["score"] == 0.0
-
-
 @pytest.mark.parametrize("truth", ["-1234", -1234, -1234.0, np.int64(-1234), "-1,234", " -1234\n"])
 def test_ways_to_give_the_product(truth):
     check(truth, {})
     assert score("−1,234", truth)["score"] == 1.0
     assert compute_score(reference(truth, {}), truth)["score"] == 1.0
-
-
-def test_zero_has_no_sign():
-    assert score("-0", 0)["score"] == 1.0
 
 
 @pytest.mark.parametrize("truth", [None, "", "12.5", 12.5, True, [12], {"target": 12}, float("nan"), 1e300])
@@ -86,7 +77,10 @@ def test_a_row_without_a_product(truth):
             call()
 
 
-def test_worked_answers_of_generated_questions_are_right():
+def test_the_last_answer_counts_and_worked_answers_are_right():
+    assert score("-0", 0)["score"] == 1.0
+    assert compute_score("1234567", "1234567", format_score=0.1)["score"] == 0.0
+    assert compute_score("<answer>1234567</answer><answer>7</answer>", "1234567")["score"] == 0.0, "the last counts"
     for row in generate("train", 200, 1, {"digits": "9x2"}):
         truth = row["reward_model"]["ground_truth"]
         assert compute_score(row["extra_info"]["answer"], truth)["score"] == 1.0

@@ -1,12 +1,11 @@
-r"""prime_math against the recorded figures, and where they err."""
+r"""prime_math against the recorded scores, and where they err."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from burnish.rewards.equivalence import algebra
-from burnish.rewards.scores.prime_math import check, compute_score, reference
+from burnish.rewards.scores.prime_math import compute_score
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "reward_prime_math.json").read_text())
 
@@ -26,10 +25,7 @@ PRED = {  # recorded with other text
 FORM_WITHOUT_SUCCESS = {10, 14, 36, 48, 50, 53, 54, 55, 57, 65, 67, 68, 69}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def no_process_left():
-    yield
-    algebra.stop()
+pytestmark = pytest.mark.usefixtures("no_algebra_process_left")
 
 
 def test_every_case_is_read():
@@ -60,21 +56,15 @@ def test_golden(case):
     }
 
 
-def test_its_own_reference_is_right():
-    assert compute_score(reference(r"\frac{\pi}{2}", {}), r"\frac{\pi}{2}")["score"] == 1.0
-
-
-def test_what_stands_behind_a_stated_answer():
-    assert compute_score("The answer is (B) 12", "B")["score"] == 1.0
-    assert compute_score("The answer is 5, because 2+3.", "5")["score"] == 1.0
-
-
-def test_decimals_are_close_enough_for_irrational_truths_only():
-    assert compute_score("The answer is 1.5708", r"\frac{\pi}{2}")["score"] == 1.0
-    assert compute_score("The answer is 1.414", r"\sqrt2")["score"] == 0.0
-    assert compute_score("The answer is 100.001", "100")["score"] == 0.0
-
-
-def test_a_truth_of_the_wrong_kind():
-    with pytest.raises(ValueError, match="prime_math needs the answer as text or a number, not dict"):
-        check({"target": "5"}, {})
+@pytest.mark.parametrize(
+    ("answer", "truth", "score"),
+    [
+        ("(B) 12", "B", 1.0),
+        ("5, because 2+3.", "5", 1.0),
+        ("1.5708", r"\frac{\pi}{2}", 1.0),  # decimals are close enough for irrational truths only
+        ("1.414", r"\sqrt2", 0.0),
+        ("100.001", "100", 0.0),
+    ],
+)
+def test_stated_answers(answer, truth, score):
+    assert compute_score(f"The answer is {answer}", truth)["score"] == score

@@ -1,4 +1,4 @@
-"""Rewards for the form of a searching response, against the recorded figures and beyond them."""
+"""Rewards for the form of a searching response, against the recorded scores and beyond them."""
 
 import json
 import re
@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from burnish.rewards.scores.qa_em import compute_score
-from burnish.rewards.scores.qa_em_format import count_searches
+from burnish.rewards.scores.qa_em import compute_score, count_searches
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "reward_searchr1_qa_em_format.json").read_text())
 RECORDED = {case["name"]: case["expected"] for case in GOLDEN}

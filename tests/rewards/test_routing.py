@@ -45,10 +45,6 @@ def test_every_scorer_keeps_the_contract(scorer):
     assert is_async == (scorer.runs == "sandbox"), "one that runs programs waits for many at a time; others do not wait"
 
 
-def test_no_source_belongs_to_two_scorers():
-    assert len(set(SOURCES)) == len(SOURCES)
-
-
 def test_unknown_source_names_the_known_ones_and_the_way_to_add_one():
     with pytest.raises(DataError) as error:
         default_compute_score("opanai/gsm8k", "#### 1", "1")
@@ -75,11 +71,6 @@ def test_options_reach_the_scorers_that_name_them():
 
 def row(**fields):
     return {"data_source": "gsm8k", "reward_model": {"style": "rule", "ground_truth": "7"}, **fields}
-
-
-def test_a_good_row_has_no_problem():
-    assert check_row(row()) is None
-    assert check_row(row(reward_model={"style": "anything", "ground_truth": 0})) is None
 
 
 @pytest.mark.parametrize("reward_model", [None, {}, {"ground_truth": None}, {"ground_truth": ""}, {"ground_truth": []}])
@@ -144,7 +135,11 @@ def test_other_problems_name_the_field(fields, said):
     assert check_row(row(**fields), custom=True) is None
 
 
-def test_a_row_without_a_data_source_hears_which_there_are():
+def test_rows_without_a_problem_and_without_a_data_source():
+    assert check_row(row()) is None and len(set(SOURCES)) == len(SOURCES)
+    assert check_row(row(reward_model={"style": "anything", "ground_truth": 0})) is None
+    assert check_row({**row(data_source="mystery"), "task": "gsm8k"}, "task") is None
+    assert check_row(row(), "extra_info.task") is None  # the dataset has already put it in data_source
     problem = check_row(row(data_source=None))
     assert check_row(row(data_source="unknown")) == problem  # as a dataset fills it in
     assert "or add the column. Known: openai/gsm8k, gsm8k, burnish/arithmetic, " in problem
@@ -193,8 +188,3 @@ def test_a_ground_truth_in_the_wrong_place(reward_model, custom):
 def test_a_column_called_ground_truth_is_no_mistake_where_it_is_not_needed():
     assert check_row(row(ground_truth="8"), custom=True) is None  # reward_model has one as well
     assert check_row(row(reward_model=None, ground_truth="8"), custom=True, reads_ground_truth=False) is None
-
-
-def test_the_column_that_holds_the_source_can_be_chosen():
-    assert check_row({**row(data_source="mystery"), "task": "gsm8k"}, "task") is None
-    assert check_row(row(), "extra_info.task") is None  # the dataset has already put it in data_source

@@ -6,7 +6,7 @@ import hashlib
 import pytest
 
 from burnish.errors import DataError
-from burnish.search.corpus import Place, digests, fingerprint, read_corpus
+from burnish.search.corpus import CorpusPosition, digests, fingerprint, read_corpus
 from tests.search.small import PASSAGES, write_corpus
 
 
@@ -99,7 +99,7 @@ def test_files_that_cannot_be_read(tmp_path):
     packed = tmp_path / "corpus.jsonl.gz"
     packed.write_bytes(gzip.compress(b'{"id": "0", "contents": "fine"}\n' * 1000)[:-20])
     with pytest.raises(DataError, match="corpus.jsonl.gz: not a whole gzip file"):
-        list(read_corpus(packed, Place()))
+        list(read_corpus(packed, CorpusPosition()))
     packed.write_bytes(b"plain text")
     with pytest.raises(DataError, match="not a whole gzip file"):
         fingerprint(packed)

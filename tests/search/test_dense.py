@@ -39,22 +39,17 @@ def many(count):
 
 @pytest.mark.parametrize("kind", ["flat", "hnsw", "ivf"])
 def test_a_passage_is_nearest_to_itself_in_every_kind_of_index(tmp_path, encoder, kind):
-    passages = many(300)
+    passages = many(150)
     ranker = built(tmp_path, encoder, passages, faiss=kind)
     found = ranker.rank([text for _, text in passages[:40]], 3)
     assert [row[0][0] for row in found] == list(range(40))
     assert all(row[0][1] == pytest.approx(1, abs=1e-5) and row[0][1] >= row[1][1] >= row[2][1] for row in found)
-
-
-def test_flat_finds_what_comparing_with_all_finds(tmp_path, encoder):
-    passages = many(120)
-    ranker = built(tmp_path, encoder, passages)
-    vectors = ranker._encoder.passages([text for _, text in passages])
-    queries = ["tragedy Denmark", "white whale"]
-    scores = ranker._encoder.queries(queries) @ vectors.T
-    for row, found in zip(scores, ranker.rank(queries, 10), strict=True):
-        assert [position for position, _ in found] == np.argsort(-row, kind="stable")[:10].tolist()
-        assert [score for _, score in found] == pytest.approx(np.sort(row)[::-1][:10].tolist(), abs=1e-5)
+    if kind == "flat":  # finds what comparing with all finds
+        queries = ["tragedy Denmark", "white whale"]
+        scores = ranker._encoder.queries(queries) @ ranker._encoder.passages([text for _, text in passages]).T
+        for row, ranking in zip(scores, ranker.rank(queries, 10), strict=True):
+            assert [position for position, _ in ranking] == np.argsort(-row, kind="stable")[:10].tolist()
+            assert [score for _, score in ranking] == pytest.approx(np.sort(row)[::-1][:10].tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["flat", "hnsw", "ivf"])
@@ -109,7 +104,7 @@ def test_what_the_approximate_kinds_find_of_the_nearest(kind, recall, tmp_path):
 def test_without_faiss_the_extra_is_named_before_any_work(tmp_path, encoder, monkeypatch, capsys):
     corpus = write_corpus(tmp_path / "corpus.jsonl")
     monkeypatch.setitem(sys.modules, "faiss", None)
-    for name in ("faiss_index", "dense", "dense_build"):
+    for name in ("faiss_index", "dense"):
         monkeypatch.delitem(sys.modules, f"burnish.search.{name}", raising=False)
         monkeypatch.delattr(f"burnish.search.{name}", raising=False)
     flags = ["--corpus", str(corpus), "--output", str(tmp_path / "index"), "--encoder", str(encoder)]

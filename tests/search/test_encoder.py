@@ -69,10 +69,6 @@ def test_prefixes_go_before_queries_and_passages(folder):
     assert np.abs(prefixed.queries(["hamlet"]) - prefixed.passages(["hamlet"])).max() > 1e-3
 
 
-def test_long_texts_are_cut(folder):
-    assert np.isfinite(Encoder(folder, planned(folder)).passages(["tragedy " * 500])).all()
-
-
 def test_batches_hold_every_text_once_and_little_padding(monkeypatch):
     monkeypatch.setattr(encoders, "CPU_TOKENS", 20)
     lengths = [3, 9, 1, 30, 10, 2, 0]
@@ -150,10 +146,10 @@ def test_the_similarity_that_sentence_transformers_wrote(folder, tmp_path, store
 
 
 @pytest.mark.parametrize("stored", ["euclidean", "manhattan", ["dot"], 3])
-def test_similarities_that_there_are_not(folder, tmp_path, stored):
+def test_unknown_similarities(folder, tmp_path, stored):
     target = sentence_transformer(folder, tmp_path / "model")
     (target / "config_sentence_transformers.json").write_text(json.dumps({"similarity_fn_name": stored}))
-    with pytest.raises(NotAvailable, match=r"the similarity .*There are cosine and dot: say one with --similarity"):
+    with pytest.raises(NotAvailable, match=r"the similarity .*There are cosine and dot: choose one with --similarity"):
         planned(target)
     assert planned(target, similarity="dot").similarity == "dot"
 
@@ -199,13 +195,13 @@ def test_folders_that_ask_for_more_than_there_is(folder, tmp_path):
     with pytest.raises(NotAvailable, match="an encoder with the module Dense"):
         planned(sentence_transformer(folder, tmp_path / "a", modules=("Transformer", "Pooling", "Dense")))
     both = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}
-    with pytest.raises(NotAvailable, match="There are mean, cls and last: say one with --pooling"):
+    with pytest.raises(NotAvailable, match="There are mean, cls and last: choose one with --pooling"):
         planned(sentence_transformer(folder, tmp_path / "b", pooling=both))
     with pytest.raises(ModelError, match="leaves the folder"):
         planned(sentence_transformer(folder, tmp_path / "c", path="../elsewhere"))
 
 
-def test_mistakes_are_told(folder, tmp_path):
+def test_mistakes_in_options(folder, tmp_path):
     with pytest.raises(ConfigError, match="--kind dense needs --encoder FOLDER"):
         plan_dense("dense", EncoderOptions())
     with pytest.raises(ConfigError, match="--encoder and its flags go with --kind dense"):

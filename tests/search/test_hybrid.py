@@ -2,8 +2,7 @@
 
 import pytest
 
-from burnish.search.hybrid import HybridRanker, fuse
-from burnish.search.ranker import Ranker
+from burnish.search.ranker import HybridRanker, Ranker, fuse
 
 
 class Fixed(Ranker):

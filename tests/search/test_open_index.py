@@ -95,7 +95,7 @@ def test_damage_to_any_file_is_noticed(index, name):
         open_index(index, mode="bm25")
 
 
-def test_modes_that_are_not_there(made, tmp_path):
+def test_unknown_modes(made, tmp_path):
     with pytest.raises(ConfigError, match="--mode hybird: did you mean hybrid"):
         open_index(made / "index", mode="hybird")
     build_index(IndexOptions(made / "corpus.jsonl", tmp_path / "words"))
@@ -155,7 +155,7 @@ def test_a_manifest_that_is_none(index, text):
         open_index(index)
 
 
-def test_a_file_slipped_in_beside_the_encoder_is_noticed(index):
+def test_a_file_added_to_the_encoder_is_noticed(index):
     (index / "dense/encoder/modeling_evil.py").write_text("raise SystemExit")
     with pytest.raises(DataError, match="holds modeling_evil.py, which is not part of the index; remove it"):
         open_index(index)

@@ -18,7 +18,7 @@ from burnish.engine.forward import Forward
 from burnish.engine.packing import pack
 from burnish.engine.trainable import infer
 from burnish.errors import CheckpointError, ConfigError, ModelError
-from burnish.export import Request, export
+from burnish.export import ExportRequest, export
 from burnish.models.loading import load_causal_lm, load_reward_model, load_tokenizer
 from burnish.trainer import setup
 from burnish.trainer.main_generation import main as generation
@@ -144,9 +144,9 @@ def test_export_merges_and_a_model_path_says_so(train, tiny_model, tmp_path):
     peft = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_model), "run/global_step_1/actor")
     with pytest.raises(ModelError, match=r"a LoRA adapter, .*`burnish export run/global_step_1 --out"):
         train(*GRPO, f"{MODEL}.path=run/global_step_1", "trainer.default_local_dir=second")
-    export(Request("run/global_step_1", tmp_path / "merged"), lambda line: None)
+    export(ExportRequest("run/global_step_1", tmp_path / "merged"), lambda line: None)
     assert torch.allclose(logits(AutoModelForCausalLM.from_pretrained(tmp_path / "merged")), logits(peft), atol=1e-4)
-    export(Request("run", tmp_path / "alone", adapter_only=True), lambda line: None)
+    export(ExportRequest("run", tmp_path / "alone", adapter_only=True), lambda line: None)
     again = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_model), tmp_path / "alone")
     assert torch.equal(logits(again), logits(peft))
 
@@ -160,7 +160,7 @@ def test_a_critic_with_an_adapter_keeps_its_head_beside_it(train, tiny_model, tm
     value = PeftModel.from_pretrained(base, folder)
     names = set(load_file(f"{folder}/adapter_model.safetensors"))
     assert {"base_model.model.score.weight", "base_model.model.score.bias"} < names
-    export(Request("run/global_step_1", tmp_path / "merged", role="critic"), lambda line: None)
+    export(ExportRequest("run/global_step_1", tmp_path / "merged", role="critic"), lambda line: None)
     merged = AutoModelForTokenClassification.from_pretrained(tmp_path / "merged")
     assert torch.allclose(logits(merged), logits(value), atol=1e-4)
     assert (Path("run/global_step_1/actor") / "model.safetensors").is_file(), "the actor is trained whole"
@@ -233,7 +233,7 @@ def test_a_reward_model_with_an_adapter_scores_a_run(train, job, tiny_model, tmp
     margins = [score(row["prompt"], row["chosen"]) - score(row["prompt"], row["rejected"]) for row in pairs]
     assert sum(margins) / 4 == pytest.approx(last["val/margin"], abs=1e-4)
     with pytest.raises(ModelError, match=r"the adapter of a reward model, .*reward_model\.model\.lora_adapter_path"):
-        export(Request("rm/global_step_10", tmp_path / "merged"), lambda line: None)
+        export(ExportRequest("rm/global_step_10", tmp_path / "merged"), lambda line: None)
     write_parquet(
         [row | {"reward_model": {"style": "model"}} for row in arithmetic.rows("train", 4, seed=0)], "train.parquet"
     )

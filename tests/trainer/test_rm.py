@@ -15,7 +15,7 @@ from burnish.config.model import ModelConfig
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
 from burnish.engine.forward import Forward
-from burnish.errors import BadStepError, CheckpointError, ConfigError, DataError, ModelError
+from burnish.errors import CheckpointError, ConfigError, DataError, ModelError
 from burnish.models.loading import load_reward_model, load_value_model
 from burnish.models.tiny import EOS, START, byte_tokenizer, write_tiny_model
 from burnish.trainer.rm import padding_token
@@ -80,7 +80,7 @@ def reward(model, tokenizer, prompt, answer):
         return model(input_ids=torch.tensor([tokenizer(text)["input_ids"]])).logits.item()
 
 
-def hand_figures(model, tokenizer, pairs, margins=None):
+def values_by_hand(model, tokenizer, pairs, margins=None):
     """Loss and accuracy, each conversation alone."""
     gaps = [reward(model, tokenizer, p, c) - reward(model, tokenizer, p, r) for p, c, r in pairs]
     losses = [math.log1p(math.exp(m - gap)) for gap, m in zip(gaps, margins or [0] * len(gaps), strict=True)]
@@ -94,17 +94,21 @@ def loaded(folder):
 def test_it_learns_and_leaves_a_reward_model_that_transformers_loads(rm, world):
     steps = ("data.train_batch_size=7", "trainer.total_training_steps=40")
     folder, metrics = rm(f"data.val_files={world / 'val.parquet'}", *steps)
-    first, last = metrics[0], metrics[-1]
+    first, last, checkpoint = metrics[0], metrics[-1], folder / "global_step_40"
     assert first["train/loss"] == pytest.approx(math.log(2), abs=0.1) and last["train/loss"] < 0.2
     assert {"train/lr", "train/grad_norm", "train/bad_step", "perf/throughput"} <= last.keys()
     assert last["train/margin"] == pytest.approx(last["train/reward_chosen"] - last["train/reward_rejected"], abs=1e-5)
     assert "val/loss" not in first
-    model, tokenizer = loaded(folder / "global_step_40")
+    model, tokenizer = loaded(checkpoint)
     assert model.config.num_labels == 1 and model.config.pad_token_id == tokenizer.pad_token_id
     assert type(model).__name__ == "Qwen2ForSequenceClassification" and tokenizer.chat_template
-    loss, accuracy, margin = hand_figures(model, tokenizer, PAIRS[:3])
+    loss, accuracy, margin = values_by_hand(model, tokenizer, PAIRS[:3])
     assert last["val/loss"] == pytest.approx(loss, abs=1e-5) and last["val/accuracy"] == accuracy == 1
     assert last["val/margin"] == pytest.approx(margin, abs=1e-5)
+    critic = load_value_model(checkpoint, ModelConfig(), seed=7)  # a critic and another run start from it
+    assert torch.equal(critic.score.weight, model.score.weight) and not critic.score.bias.any()
+    _, more = rm(f"model.path={checkpoint}", "data.train_batch_size=7", "trainer.seed=9", out="more")
+    assert more[0]["train/loss"] == pytest.approx(last["train/loss"], abs=0.1), "its own head, and no new one"
 
 
 def test_the_loss_is_the_mean_over_pairs_less_their_margins(rm, world):
@@ -113,12 +117,12 @@ def test_the_loss_is_the_mean_over_pairs_less_their_margins(rm, world):
     model = load_reward_model(world / "model", ModelConfig(), pad_token_id=tokenizer.pad_token_id, new_head_seed=5)
     steps = ("data.train_batch_size=7", "trainer.total_training_steps=1", "trainer.seed=5")
     _, plain = rm(*steps, out="plain")
-    loss, accuracy, margin = hand_figures(model, tokenizer, PAIRS)
+    loss, accuracy, margin = values_by_hand(model, tokenizer, PAIRS)
     assert plain[0]["train/loss"] == pytest.approx(loss, abs=1e-5)
     assert plain[0]["train/accuracy"] == pytest.approx(accuracy)
     assert plain[0]["train/margin"] == pytest.approx(margin, abs=1e-5)
     _, wider = rm(*steps, "data.margin_key=gap", out="wider")
-    with_margins, _, _ = hand_figures(model, tokenizer, PAIRS, [row["gap"] for row in ROWS])
+    with_margins, _, _ = values_by_hand(model, tokenizer, PAIRS, [row["gap"] for row in ROWS])
     assert wider[0]["train/loss"] == pytest.approx(with_margins, abs=1e-5) and with_margins > loss + 0.3
     assert wider[0]["train/accuracy"] == plain[0]["train/accuracy"], "a margin is part of the loss alone"
 
@@ -146,7 +150,7 @@ def test_micro_batches_keep_pairs_and_do_not_change_the_run(rm, monkeypatch, siz
         assert other["train/grad_norm"] == pytest.approx(one["train/grad_norm"], rel=1e-4)
 
 
-def test_a_pass_holds_16384_tokens_of_both_sides_where_nothing_is_said(world, tmp_path, capsys):
+def test_a_pass_holds_16384_tokens_of_both_sides_by_default(world, tmp_path, capsys):
     files = [f"data.train_files={world / 'train.parquet'}", f"model.path={world / 'model'}"]
     sizes = ["data.max_length=128", "data.train_batch_size=2", "trainer.total_epochs=5"]
     main([*files, *sizes, f"trainer.default_local_dir={tmp_path / 'run'}", "--plan"])
@@ -168,17 +172,6 @@ def test_resume_is_the_same_run(rm, tmp_path):
     assert without_times(again) == without_times(metrics)
     ours, theirs = ((folder / "global_step_6" / "model.safetensors").read_bytes() for folder in (straight, resumed))
     assert ours == theirs
-
-
-def test_a_checkpoint_is_what_a_critic_and_another_run_start_from(rm):
-    folder, metrics = rm("data.train_batch_size=7", "trainer.total_training_steps=40")
-    checkpoint = folder / "global_step_40"
-    model, _ = loaded(checkpoint)
-    critic = load_value_model(checkpoint, ModelConfig(), seed=7)
-    assert torch.equal(critic.score.weight, model.score.weight) and not critic.score.bias.any()
-    _, more = rm(f"model.path={checkpoint}", "data.train_batch_size=7", "trainer.seed=9", out="more")
-    assert more[0]["train/loss"] == pytest.approx(metrics[-1]["train/loss"], abs=0.1), "its own head, and no new one"
-    assert metrics[-1]["train/loss"] < 0.4
 
 
 def test_a_classifier_of_tokens_is_trained_as_one(rm, world, tmp_path):
@@ -203,7 +196,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(rm, world, tmp_path, monkeypa
         sft([*files, f"trainer.default_local_dir={folder}"])
 
 
-def test_a_resumed_run_that_would_learn_something_else_is_refused_or_told(rm, caplog):
+def test_a_resumed_run_that_would_learn_something_else_is_refused_or_reported(rm, caplog):
     rm("trainer.total_training_steps=1")
     with pytest.raises(CheckpointError, match=r"written with data.chosen_key=chosen, this run has rejected"):
         rm("data.chosen_key=rejected", "data.rejected_key=chosen")
@@ -211,11 +204,6 @@ def test_a_resumed_run_that_would_learn_something_else_is_refused_or_told(rm, ca
         rm("data.margin_key=gap")
     rm("optim.lr=0.5", "trainer.total_training_steps=2")
     assert "changed since that checkpoint: optim.lr: 0.01 → 0.5" in caplog.text
-
-
-def test_a_run_of_bad_steps_stops(rm):
-    with pytest.raises(BadStepError, match=r"in 2 updates in a row, up to step \d+. Lower optim.lr"):
-        rm("optim.lr=1e30", "trainer.max_bad_steps=2", "trainer.total_training_steps=20")
 
 
 def test_mistakes_are_named_before_the_model_loads(rm, world, tmp_path, monkeypatch):
@@ -333,6 +321,7 @@ def first_lines(split, count):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_embedded_model_learns_to_prefer_right_sums(tmp_path):
     write_parquet(first_lines("train", 8192), tmp_path / "train.parquet")
     write_parquet(first_lines("test", 400), tmp_path / "test.parquet")

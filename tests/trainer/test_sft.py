@@ -19,7 +19,7 @@ from burnish.errors import BadStepError, CheckpointError, ConfigError, ModelErro
 from burnish.models.tiny import write_tiny_model
 from burnish.tracking.background import Background
 from burnish.trainer.checkpoint import CheckpointStore
-from burnish.trainer.sft import NextTokens, collate
+from burnish.trainer.sft import NextTokens
 from burnish.trainer.sft_trainer import main
 from burnish.trainer.supervised import tokens_per_pass
 
@@ -109,6 +109,14 @@ def test_loss_is_the_mean_over_assistant_tokens_of_the_batch(sft, world):
     assert metrics[0]["train/loss"] == pytest.approx(hand_loss(world / "model", CONVERSATIONS), abs=1e-5)
 
 
+def test_epochs_count_the_steps_and_old_checkpoints_are_pruned(sft):
+    epochs = ("trainer.total_training_steps=null", "trainer.total_epochs=2")
+    folder, metrics = sft(*epochs, "trainer.save_freq=1", "trainer.max_ckpt_to_keep=2")
+    assert len(metrics) == 2 * (len(CONVERSATIONS) // 3)
+    assert [step["training/epoch"] for step in metrics] == [0, 0, 0, 1]
+    assert sorted(p.name for p in folder.glob("global_step_*")) == ["global_step_3", "global_step_4"]
+
+
 @pytest.mark.parametrize(
     "layout",
     [
@@ -188,18 +196,7 @@ def test_a_checkpoint_that_is_being_written_is_completed_first(sft, tmp_path, mo
     assert is_stopped and CheckpointStore(tmp_path / "run").latest().name == "global_step_2"
 
 
-def test_old_checkpoints_are_pruned(sft):
-    folder, _ = sft("trainer.save_freq=1", "trainer.max_ckpt_to_keep=2")
-    assert sorted(p.name for p in folder.glob("global_step_*")) == ["global_step_3", "global_step_4"]
-
-
-def test_epochs_count_the_steps(sft):
-    _, metrics = sft("trainer.total_training_steps=null", "trainer.total_epochs=2")
-    assert len(metrics) == 2 * (len(CONVERSATIONS) // 3)
-    assert [step["training/epoch"] for step in metrics] == [0, 0, 0, 1]
-
-
-def test_a_run_that_starts_afresh_does_not_move_its_model(sft):
+def test_a_run_from_scratch_does_not_move_its_model(sft):
     folder, _ = sft("trainer.total_training_steps=1")
     with pytest.raises(ConfigError, match=r"model.path=\S+global_step_1 is what an earlier run left"):
         sft(f"model.path={folder / 'global_step_1'}", "trainer.resume_mode=disable", out="run")
@@ -228,11 +225,11 @@ def test_a_run_that_resumes_keeps_its_examples(sft, tmp_path, change):
     rows = f"data.train_files={tmp_path / 'both.parquet'}"
     sft(rows, "trainer.total_training_steps=1")
     key, value = change.split("=")
-    with pytest.raises(CheckpointError, match=rf"written with {key}=.*, this run has {value}: it would go on with"):
+    with pytest.raises(CheckpointError, match=rf"written with {key}=.*, this run has {value}: it would continue with"):
         sft(rows, change)
 
 
-def test_keys_that_changed_since_the_checkpoint_are_told(sft, caplog):
+def test_keys_that_changed_since_the_checkpoint_are_logged(sft, caplog):
     sft("trainer.total_training_steps=2", "optim.lr=0.01")
     assert "changed since" not in caplog.text
     sft("trainer.total_training_steps=3", "optim.lr=0.5", "data.packing=false")
@@ -244,7 +241,7 @@ def test_keys_that_changed_since_the_checkpoint_are_told(sft, caplog):
     ]
 
 
-def test_activations_are_kept_where_they_fit_and_no_figure_depends_on_it(sft, monkeypatch, caplog):
+def test_activations_are_kept_where_they_fit_and_no_metric_depends_on_it(sft, monkeypatch, caplog):
     def line(folder):
         return next(line for line in (folder / "config.yaml").read_text().splitlines() if "checkpointing" in line)
 
@@ -323,7 +320,7 @@ def test_collate_splits_at_the_first_assistant_token(world):
     tokenizer = AutoTokenizer.from_pretrained(world / "model")
     dataset = SFTDataset([str(world / "train.parquet")], tokenizer, SFTConfig().data)
     examples = [dataset[i] for i in range(len(dataset))]
-    columns = collate(examples).batch
+    columns = NextTokens.collate(None, examples).batch
     assert columns["prompts"].shape[1] + columns["responses"].shape[1] == columns["input_ids"].shape[1]
     names = ("input_ids", "attention_mask", "response_mask")
     for example, ids, attention, mask in zip(examples, *(columns[name] for name in names), strict=True):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Each task's one-line summary. Its file is of the same name; a task for agents is `TOOL_TASK` in the file it varies.
 TASKS = {
-    "gsm8k": "word problems of primary school; the answer is a number after ####",
+    "gsm8k": "grade-school word problems; the answer is a number after ####",
     "gsm8k_tool": "gsm8k for an agent that may check its answer with a tool",
     "math": "competition mathematics; the answer is in \\boxed{}",
     "geo3k": "geometry problems with pictures, or their text alone",

@@ -1,4 +1,4 @@
-"""GSM8K: word problems of primary school, with worked answers that end in `#### <number>`.
+"""GSM8K: grade-school word problems, with worked answers that end in `#### <number>`.
 
 The ground truth is that number, without commas. The worked answer is kept as `extra_info.answer`.
 

@@ -8,8 +8,7 @@ a sandbox that cannot run (SandboxFailed) are failures of the sample.
     ../code_answer.py   the program in a response
     ../code_tests.py    the forms of tests
     ../code_names.py    which names of the tests are the solution's
-    ../code_judge.py    runs the tests
-    ../code_output.py   compares output
+    ../code_judge.py    runs the tests and compares output
 
 The result also has `passed` (the share of tests; without `continuous` those until the first failure), `pred` (the
 program), `why` (the first failure in words), and 1.0 or 0.0 for what happened on the way: no_program, timeout,
@@ -24,7 +23,7 @@ from weakref import WeakKeyDictionary
 
 from burnish.config.reward import FUSION, LOCAL, SandboxConfig
 from burnish.rewards.code_answer import program_in
-from burnish.rewards.code_judge import Bench, Judgement, judge
+from burnish.rewards.code_judge import SandboxSlots, TestRun, judge
 from burnish.rewards.code_tests import read_tests
 from burnish.sandbox import Sandbox, limits_of, open_sandbox
 
@@ -48,7 +47,7 @@ async def compute_score(
     graded = min(CONTINUOUS_TESTS, len(tests)) if continuous else 0
     program = program_in(solution_str, tests)
     if program is None:
-        judgement = Judgement(len(tests), why="the response holds no program", happened={"no_program"})
+        judgement = TestRun(len(tests), why="the response holds no program", happened={"no_program"})
     else:
         judgement = await judge(program, tests, _bench(sandbox), graded)
     counted = graded or len(tests)
@@ -78,7 +77,7 @@ def check(ground_truth: Any, extra_info: Mapping[str, Any]) -> None:
     read_tests(ground_truth, extra_info)
 
 
-def _bench(sandbox: Mapping[str, Any] | None) -> Bench:
+def _bench(sandbox: Mapping[str, Any] | None) -> SandboxSlots:
     config = SandboxConfig(**(sandbox or {}))
     config.backend = config.backend or (FUSION if config.url else LOCAL)
     setting = dataclasses.astuple(config)
@@ -87,4 +86,4 @@ def _bench(sandbox: Mapping[str, Any] | None) -> Bench:
     places = _places.setdefault(asyncio.get_running_loop(), {})
     if setting not in places:
         places[setting] = asyncio.Semaphore(config.max_concurrent)
-    return Bench(_sandboxes[setting], limits_of(config), places[setting])
+    return SandboxSlots(_sandboxes[setting], limits_of(config), places[setting])
