@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from burnish.rollout import ENGINES
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "burnish"
 
@@ -103,6 +105,14 @@ def test_each_part_imports_only_what_the_table_allows(part):
 def test_table_has_no_stale_parts_and_nobody_imports_cli_or_serving():
     assert set(ALLOWED) == {part_of(path) for path in python_files()} - {"__init__"}
     assert not {name.partition(".")[0] for names in ALLOWED.values() for name in names} & {"cli", "serving"}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_engines_do_not_import_each_other(engine):
+    others = tuple(f"burnish.rollout.{other}" for other in ENGINES if other != engine)
+    files = (SOURCE / "rollout" / engine).rglob("*.py")
+    names = [name for path in files for _, name in imports(ast.parse(path.read_text()))]
+    assert names and not [name for name in names if name.startswith(others)]
 
 
 def test_the_package_itself_imports_nothing():

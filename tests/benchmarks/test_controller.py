@@ -22,7 +22,7 @@ def controller():
 
 
 @pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_step_is_measured_and_each_column_crosses_once(controller):
     sizes = ["--workers", "1", "2", "--batches", "16x2048", "--steps", "2", "--light", "2", "--calls", "2"]
     environment = {"OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}

@@ -16,7 +16,7 @@ def bench(*arguments):
     return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=280)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_table_and_a_line_of_metrics():
     done = bench(*SMALL, "--staleness", "0", "1")
     assert done.returncode == 0, done.stderr

@@ -74,7 +74,7 @@ def test_phases_and_what_they_leave_make_up_the_step(step):
     assert "step 2 of 2" in done.stderr and "ready to fit" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_quickstart_next_to_the_simple_way():
     done = run("trainer.seed=3", "--quickstart", "--beside", "--steps", "2")
     assert done.returncode == 0, done.stderr

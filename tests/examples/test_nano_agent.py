@@ -109,7 +109,7 @@ def test_words_are_tokens_and_text_stays_what_it_is(demonstrations):
     assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"], skip_special_tokens=True) == text
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_is_made_by_its_script(maker, tmp_path, monkeypatch):
     for name, value in {"RIGHT": 32, "UNHELPFUL": 32, "HELD_OUT": 4, "SKILL": 0.0, "HABIT": 1.0}.items():
         monkeypatch.setattr(maker, name, value)
