@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from burnish.agents.runner import TrajectoryRunner
+from burnish.agents.settings import AgentSettings
 from burnish.agents.tools.base import BaseTool, ToolResponse
 from burnish.config import PPOConfig
 from burnish.models.tiny import byte_tokenizer
@@ -75,15 +76,15 @@ def main() -> None:
     measure(4, 1, 0.0)  # what is made at first use is not counted
     print(f"{options.trajectories} trajectories")
     print(f"{'calls':>7}{'seconds of the tool':>21}{'batch, s':>10}{'one by one, s':>15}")
-    figures = []
+    results = []
     batches = [(calls, seconds) for calls in options.calls for seconds in (0.0, options.seconds)]
     for calls, seconds in [(0, 0.0), *batches]:
         taken = measure(options.trajectories, calls, seconds)
         alone = options.trajectories * calls * seconds
         print(f"{calls:>7}{seconds:>21g}{taken:>10.2f}{alone:>15.1f}", flush=True)
-        figures.append({"calls": calls, "tool_s": seconds, "batch_s": taken, "one_by_one_s": alone})
+        results.append({"calls": calls, "tool_s": seconds, "batch_s": taken, "one_by_one_s": alone})
     facts = {"cores": os.cpu_count(), "python": sys.version.split()[0], "trajectories": options.trajectories}
-    print(json.dumps({**facts, "batches": figures}))
+    print(json.dumps({**facts, "batches": results}))
 
 
 def measure(trajectories: int, calls: int, seconds: float) -> float:
@@ -105,7 +106,7 @@ def measure(trajectories: int, calls: int, seconds: float) -> float:
         file = Path(folder) / "tools.yaml"
         file.write_text(json.dumps({"tools": [entry]}))  # JSON is YAML
         config.actor_rollout_ref.rollout.multi_turn.tool_config_path = str(file)
-        runner = TrajectoryRunner(Scribe(tokenizer, calls), tokenizer, config)
+        runner = TrajectoryRunner(Scribe(tokenizer, calls), tokenizer, AgentSettings.of(config))
         begin = time.perf_counter()
         done = runner.run(rows, Sampling(), namespace="benchmark", seed=0)
         taken = time.perf_counter() - begin

@@ -12,7 +12,7 @@ to stderr. Fails where a column of a batch was put into the object store more th
     MB got          what came back
 
 Lines, a + b · workers + c · MB (put and got), are fitted to added and to CPU. Workers share the cores of this machine,
-where a cluster has some for each, so the b of added is too large here, and the CPU tells more. The second table has
+where a cluster has some for each, so the b of added is too large here, and the CPU shows more. The second table has
 the calls alone: as many as for 1,000 workers, sent to a few processes that answer at once, with the controller's own
 code for sending and waiting. Their CPU time is the controller's and would be the same on a cluster; the wait is longer
 here, for those who answer need the same cores. What both predict for a step of 1,000 workers, and the largest part, are
@@ -35,7 +35,6 @@ from typing import Any
 import numpy as np
 import ray
 import torch
-from burnish.data.collate import collate
 
 from burnish.config.cluster import RayInitConfig
 from burnish.config.placement import MOST_AGENT_WORKERS
@@ -45,6 +44,7 @@ from burnish.controller.group import BoundMethod
 from burnish.controller.process import Address
 from burnish.controller.ray import AT_ONCE, Hosts, Process, RayWorkerGroup, connect
 from burnish.controller.worker import WorkerPlace
+from burnish.data.dataset import collate
 from burnish.data.files import Row
 from burnish.errors import BurnishError
 from burnish.protocol import DataProto
@@ -115,7 +115,7 @@ class Models(Worker):
 
 
 class Agents(Worker):
-    """The call of agent loops. What it answers is made before the first step, as `prepare` is told."""
+    """The call of agent loops. What it answers is made before the first step, as `prepare` is asked."""
 
     def __init__(self, seconds: float):
         self.seconds = seconds
@@ -248,7 +248,7 @@ class WatchedFuture:
 def measure_steps(
     hosts: tuple[Hosts, Hosts], watch: Watch, rows: int, width: int, seconds: float, steps: int
 ) -> dict[str, Any]:
-    """The figures of a step over these processes; medians over the steps after the first."""
+    """The results of a step over these processes; medians over the steps after the first."""
     group_class: Any = type("Group", (RayWorkerGroup,), {"cluster": hosts[0].cluster})
     models = group_class.on(hosts[0], {"actor_rollout_ref": ClassWithInitArgs(Models, seconds)})["actor_rollout_ref"]
     agents = group_class.on(hosts[1], {"agent_loop": ClassWithInitArgs(Agents, seconds)})["agent_loop"]
@@ -328,7 +328,7 @@ def measure_calls(hosts: Hosts, actors: list[Any], width: int, batch: DataProto,
     methods: dict[str, tuple[Any, tuple[Any, ...]]] = {
         "alone": (group.update_weights, (0,)), "with batch": (group.update_actor, (batch, 0)),
     }  # fmt: skip
-    figures: dict[str, float] = {"workers": width}
+    results: dict[str, float] = {"workers": width}
     for name, (method, arguments) in methods.items():
         method(*arguments)
         found = []
@@ -339,8 +339,8 @@ def measure_calls(hosts: Hosts, actors: list[Any], width: int, batch: DataProto,
             future.get()
             found.append((middle - begin, time.perf_counter() - middle, time.process_time() - cpu))
         submit, wait, used = (statistics.median(values) for values in zip(*found, strict=True))
-        figures |= {f"{name}: send": submit, f"{name}: wait": wait, f"{name}: cpu": used}
-    return figures
+        results |= {f"{name}: send": submit, f"{name}: wait": wait, f"{name}: cpu": used}
+    return results
 
 
 # --- what follows ---
@@ -415,7 +415,7 @@ def measure(
 ) -> dict[str, Any]:
     """Steps of all sizes, then calls of all widths; processes are started once."""
     cluster, watch, most = group_class.cluster, Watch(), max(options.workers)
-    tell(f"starting {most} and {min(most, MOST_AGENT_WORKERS)} processes")
+    progress(f"starting {most} and {min(most, MOST_AGENT_WORKERS)} processes")
     pools = [
         Hosts.start(cluster, ResourcePool([count], name, "cpu"))
         for name, count in (("models", most), ("agents", min(most, MOST_AGENT_WORKERS)))
@@ -426,10 +426,10 @@ def measure(
         for rows, tokens in sizes:
             assert len(part) == 2
             runs.append(measure_steps(part, watch, rows, tokens, options.seconds, options.steps))
-            tell(f"  {workers} workers, {rows} × {tokens} tokens: {runs[-1]['added'] * 1e3:.1f} ms")
+            progress(f"  {workers} workers, {rows} × {tokens} tokens: {runs[-1]['added'] * 1e3:.1f} ms")
     for pool in pools:
         pool.end("measured")
-    tell(f"starting {options.light} light processes")
+    progress(f"starting {options.light} light processes")
     answer = Carried(pickle.dumps(host.Reply(pack({}).skeleton)))
     light = ray.remote(Light).options(num_cpus=0, max_concurrency=AT_ONCE)
     actors: list[Any] = [light.remote(answer) for _ in range(options.light)]
@@ -452,25 +452,25 @@ def first(pool: Hosts, count: int) -> Hosts:
     return Hosts(pool.name, pool.processes[:count], pool.cluster)
 
 
-def report(figures: dict[str, Any]) -> None:
+def report(results: dict[str, Any]) -> None:
     shown = [*SHOWN, "elsewhere"]
-    print(f"a step, ms added to {SLEEPS} × {figures['seconds']:g} s of simulated compute, on {figures['cores']} cores")
+    print(f"a step, ms added to {SLEEPS} × {results['seconds']:g} s of simulated compute, on {results['cores']} cores")
     print(f"{'workers':>8}{'rows × tokens':>15}{'added':>8}" + "".join(f"{name:>15}" for name in shown), end="")
     print(f"{'CPU':>8}{'puts':>6}{'columns':>9}{'MB put':>8}{'MB got':>8}")
-    for run in figures["steps"]:
+    for run in results["steps"]:
         print(f"{run['workers']:>8}{run['rows']:>8} ×{run['tokens']:>5}{run['added'] * 1e3:>8.1f}", end="")
         print("".join(f"{run[name] * 1e3:>15.1f}" for name in shown) + f"{run['cpu'] * 1e3:>8.1f}", end="")
         print(f"{run['puts']:>6.0f}{run['columns']:>9.0f}{run['put_bytes'] / 1e6:>8.1f}{run['got_bytes'] / 1e6:>8.1f}")
-    for name, line in figures["lines"].items():
+    for name, line in results["lines"].items():
         a, b, c, error = (line[part] * 1e3 for part in ("a", "b", "c", "largest error"))
         print(f"{name} = {a:.1f} ms + {b:.2f} ms · workers + {c:.2f} ms · MB, off by at most {error:.1f} ms")
-    names = [name for name in figures["calls"][0] if name != "workers"]
+    names = [name for name in results["calls"][0] if name != "workers"]
     print("\none call of so many workers that answer at once, ms")
     print(f"{'workers':>8}" + "".join(f"{name:>18}" for name in names))
-    for calls in figures["calls"]:
+    for calls in results["calls"]:
         print(f"{calls['workers']:>8}" + "".join(f"{calls[name] * 1e3:>18.2f}" for name in names))
-    guess = figures["predicted"]
-    print(f"\n{FAR} workers, {figures['MB']:.0f} MB a step: seconds added")
+    guess = results["predicted"]
+    print(f"\n{FAR} workers, {results['MB']:.0f} MB a step: seconds added")
     for name, seconds in guess.items():
         print(f"{name:>22}{seconds:>8.2f}")
     each, fan_out = (
@@ -481,10 +481,10 @@ def report(figures: dict[str, Any]) -> None:
         print(f"first bottleneck: calls, which the controller makes one by one, {each * 1e3:.2f} ms of CPU each")
     else:
         print("first bottleneck: columns, which the controller copies into and out of the object store")
-    print(json.dumps(figures))
+    print(json.dumps(results))
 
 
-def tell(what: str) -> None:
+def progress(what: str) -> None:
     print(what, file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""GAE without a loop beside the loops it replaces, on a CPU: `python benchmarks/gae.py`, `--help` for the sizes.
+"""GAE without a loop compared with the loops it replaces, on a CPU: `python benchmarks/gae.py`, `--help` for the sizes.
 
 Three ways to the same advantages and returns, over one random batch whose responses differ in length and have
 observations inside: burnish's estimator, a loop over tokens that takes all rows at once, and the recursion as it is

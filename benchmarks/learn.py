@@ -64,7 +64,7 @@ def variants() -> Iterable[tuple[str, list[str]]]:
 
 
 def learn(name: str, keys: list[str], folder: Path, options: argparse.Namespace) -> Result:
-    """One run in a process of its own."""
+    """One run in a separate process."""
     write_parquet(arithmetic.rows("train", 4096, options.seed), folder / "data" / "train.parquet")
     write_parquet(arithmetic.rows("test", HELD_OUT, seed=0), folder / "data" / "test.parquet")
     overrides = [*job(options.seed, folder, options.steps), *keys, "trainer.logger=jsonl", "trainer.save_freq=-1"]

@@ -26,21 +26,21 @@ def main() -> None:
     truths = [record["answer"] for record in records if is_answer(record["answer"])]
     others = random.Random(0).sample(truths, len(truths))
     equivalent(r"\log_2 8", "3")  # so that starting math-verify is not counted
-    figures = {
+    results = {
         "own": measured([(truth, truth) for truth in truths]),
         "respelled": measured([(respelled(truth), truth) for truth in truths]),
         "another": measured(wrong := [(a, b) for a, b in zip(others, truths, strict=True) if a != b], options.show),
         "digit": measured([(changed(truth), truth) for truth in truths if re.search(r"\d", truth)], options.show),
     }
     algebra.stop()
-    for name, figure in figures.items():
+    for name, values in results.items():
         print(
-            f"{name:<10}{figure['right']:>6} of {figure['pairs']} equal, {figure['asked']:.2%} needed math-verify, "
-            f"{figure['per_second']:,.0f} per second, {figure['per_second_without']:,.0f} without it"
+            f"{name:<10}{values['right']:>6} of {values['pairs']} equal, {values['asked']:.2%} needed math-verify, "
+            f"{values['per_second']:,.0f} per second, {values['per_second_without']:,.0f} without it"
         )
-    print(json.dumps({"rows": len(records), **figures}))
-    few = figures["own"]["right"] < 0.99 * len(records) or figures["respelled"]["right"] < 0.99 * len(records)
-    if few or figures["another"]["right"] > 0.001 * len(wrong) or figures["digit"]["right"] > 0.001 * len(truths):
+    print(json.dumps({"rows": len(records), **results}))
+    few = results["own"]["right"] < 0.99 * len(records) or results["respelled"]["right"] < 0.99 * len(records)
+    if few or results["another"]["right"] > 0.001 * len(wrong) or results["digit"]["right"] > 0.001 * len(truths):
         raise SystemExit("right answers are not rewarded, or wrong ones are")
 
 

@@ -5,13 +5,13 @@
 
 The first prints recall at 3 and 10 for each data source of the questions: the share of a question's gold titles that
 are among the titles of the passages found, averaged over the questions. Questions are JSON lines with question,
-gold_titles and data_source. With --encoder, dense (flat and hnsw) and hybrid are measured beside BM25. --index measures
+gold_titles and data_source. With --encoder, dense (flat and hnsw) and hybrid are measured too. --index measures
 an index that is there instead of building one.
 
 The second generates passages (about 60 words each, Zipf's law over 400,000 made-up words), builds a BM25 index over
-them through the command line in a process of its own, opens it in another, and prints seconds, peak memory, sizes and
+them through the command line in a separate process, opens it in another, and prints seconds, peak memory, sizes and
 milliseconds per query. Peak memory is that of the process (RSS), with what it maps of the index. An index that is
-there already (--folder) is not built again, and has no figures of that.
+there already (--folder) is not built again, and has no results of that.
 
 Both print one JSON line to keep.
 """
@@ -91,17 +91,17 @@ def as_hnsw(index: Path) -> Retriever:
 def measure_recall(
     opened: dict[str, Callable[[], Retriever]], questions: Sequence[dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    figures = {}
+    results = {}
     for name, make in opened.items():
         retriever = make()
         began = time.perf_counter()
         shares = recall(retriever, questions)
         per_query = 1000 * (time.perf_counter() - began) / len(questions)
-        figures[name] = {**shares, "ms_per_query": round(per_query, 2)}
-        for source, figure in shares.items():
-            told = "  ".join(f"@{depth} {figure[f'recall@{depth}']:.3f}" for depth in DEPTHS)
-            print(f"{name:<12}{source:<18}{figure['questions']:>5} questions  {told}  {per_query:.1f} ms per query")
-    return figures
+        results[name] = {**shares, "ms_per_query": round(per_query, 2)}
+        for source, values in shares.items():
+            recalls = "  ".join(f"@{depth} {values[f'recall@{depth}']:.3f}" for depth in DEPTHS)
+            print(f"{name:<12}{source:<18}{values['questions']:>5} questions  {recalls}  {per_query:.1f} ms per query")
+    return results
 
 
 def recall(retriever: Retriever, questions: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
@@ -127,16 +127,16 @@ def measure_generated(folder: Path, count: int) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     if not corpus.exists():
         generate(corpus, count)
-    figures: dict[str, Any] = {"passages": count, "corpus_mb": round(corpus.stat().st_size / 1e6)}
+    results: dict[str, Any] = {"passages": count, "corpus_mb": round(corpus.stat().st_size / 1e6)}
     if not (index / MANIFEST).exists():  # one that is there would only be checked
         command = ["-m", "burnish.cli.main", "retriever", "index", "--corpus", str(corpus), "--output", str(index)]
-        figures["build_s"], figures["build_cpu_s"], figures["build_peak_gb"] = run(command)
-    figures["index_mb"] = round(sum(path.stat().st_size for path in index.rglob("*") if path.is_file()) / 1e6)
+        results["build_s"], results["build_cpu_s"], results["build_peak_gb"] = run(command)
+    results["index_mb"] = round(sum(path.stat().st_size for path in index.rglob("*") if path.is_file()) / 1e6)
     report = folder / "search.json"
     _, _, memory = run([__file__, "--search", str(index), str(report)])
-    figures |= {**json.loads(report.read_text()), "search_peak_gb": memory}
-    print("  ".join(f"{name} {value}" for name, value in figures.items()))
-    return figures
+    results |= {**json.loads(report.read_text()), "search_peak_gb": memory}
+    print("  ".join(f"{name} {value}" for name, value in results.items()))
+    return results
 
 
 def run(words: list[str]) -> tuple[float, float, float]:
@@ -177,7 +177,7 @@ def draw(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def search_index(index: Path, report: Path) -> None:
-    """In a process of its own: open an index, ask it, write down how long that took."""
+    """In a separate process: open an index, ask it, write down how long that took."""
     began = time.perf_counter()
     retriever = open_index(index)
     opened = time.perf_counter() - began
@@ -186,13 +186,13 @@ def search_index(index: Path, report: Path) -> None:
     queries = [" ".join(words[draw(rng, 8)]) for _ in range(QUERIES)]
     began, cpu = time.perf_counter(), time.process_time()
     found = sum(len(hits) for hits in retriever.search(queries, max(DEPTHS)))
-    figures = {
+    results = {
         "open_s": round(opened, 1),
         "ms_per_query": round(1000 * (time.perf_counter() - began) / QUERIES, 2),
         "cpu_ms_per_query": round(1000 * (time.process_time() - cpu) / QUERIES, 2),
         "found": found,
     }
-    report.write_text(json.dumps(figures))
+    report.write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How fast the retrieval server answers: `python benchmarks/retriever_load.py --index DIR --qa FILE.jsonl`.
 
-Starts `burnish retriever serve` as a process of its own (or takes the one at `--url`) and asks it the questions of a
+Starts `burnish retriever serve` as a separate process (or takes the one at `--url`) and asks it the questions of a
 file, each once. Every client sends one query at a time over its own connection and the next when it has its answer; the
 last row is burnish's own client with as many trajectories, which share requests. Without the cache first, then with
 answers that are all kept already. Prints a table: queries per second of all clients together, and milliseconds from a

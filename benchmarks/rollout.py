@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 
 IMPORTING = time.perf_counter()
-import torch  # noqa: E402 (the time that importing takes is one of the figures)
+import torch  # noqa: E402 (the time that importing takes is one of the results)
 
 TORCH_IMPORTED = time.perf_counter()
 import transformers  # noqa: E402
@@ -79,7 +79,7 @@ SHAPES: dict[str, dict[str, Any]] = {  # what differs from the defaults of the a
         "intermediate_size": 18944, "vocab_size": 152064, "tie_word_embeddings": False,
     },
 }  # fmt: skip
-COUNTERS = (  # of `stats()`, those that are told for each run
+COUNTERS = (  # of `stats()`, those that are printed for each run
     "steps", "batches", "prefill_tokens", "shared_tokens", "prefix_hit_tokens", "preemptions",
 )  # fmt: skip
 COLUMNS = (
@@ -307,14 +307,14 @@ def measure_shape(shape: str, options: argparse.Namespace, device: torch.device)
     lines = []
     for name in options.cases:
         work = Work.draw(CASES[name], module.config.vocab_size)
-        for figures in measure_case(name, work, engines, module, options):
-            lines.append(facts | figures)
+        for results in measure_case(name, work, engines, module, options):
+            lines.append(facts | results)
     for line in lines:
         print(json.dumps(line), flush=True)
 
 
 def make_model(shape: str, options: argparse.Namespace, device: torch.device) -> tuple[Any, Any]:
-    """The module and a tokenizer for it. Nothing ends a sequence, so that `generate` goes on too."""
+    """The module and a tokenizer for it. Nothing ends a sequence, so that `generate` continues too."""
     if options.model or shape == "nano":
         folder = options.model or NANO
         module = load_causal_lm(folder, ModelConfig(path=str(folder)), device, options.dtype)
@@ -334,7 +334,7 @@ def make_model(shape: str, options: argparse.Namespace, device: torch.device) ->
 def measure_case(
     case: str, work: Work, engines: dict[str, Engine], module: Any, options: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """Run a case, print its rows of the table, and return the figures of each engine."""
+    """Run a case, print its rows of the table, and return the results of each engine."""
     print(f"  {case}: {work}")
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in engines}
     for number in range(options.repeat):
@@ -343,17 +343,17 @@ def measure_case(
             seconds = runs[name][-1]["seconds"]
             print(f"  {case}, run {number + 1} of {name}: {seconds:.1f} s", file=sys.stderr, flush=True)
     floor = floor_seconds(module, work, options.bandwidth, options.flops)
-    figures = [summary(case, name, work, runs[name], floor) | engines[name].start for name in engines]
-    for line in figures:
-        line["ratio"] = line["tokens_per_s"] / figures[-1]["tokens_per_s"]
+    results = [summary(case, name, work, runs[name], floor) | engines[name].start for name in engines]
+    for line in results:
+        line["ratio"] = line["tokens_per_s"] / results[-1]["tokens_per_s"]
         print_row(line)
-    for line, engine in zip(figures, engines.values(), strict=True):
+    for line, engine in zip(results, engines.values(), strict=True):
         if isinstance(engine, ThroughContract):
             if options.agreement:
                 line["agreement"] = agreement(engine, work)
             if options.profile:
                 line["profile"] = profile(engine, work)
-    return figures
+    return results
 
 
 def measure_run(engine: Engine, work: Work, device: torch.device) -> dict[str, Any]:

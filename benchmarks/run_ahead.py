@@ -3,7 +3,7 @@
 Trains a random-weight model, as `benchmarks/step.py` does and through the same code as `burnish ppo`, on trajectories
 like those of agents: lengths have a long tail (log-normal, cut at --tokens), and some call a slow tool in the middle.
 Each trajectory's length and its call are a function of its prompt and sample, so every run does the same work, in a
-process of its own:
+separate process:
 
     staleness 0   generate, then train: the step takes as long as its longest trajectory and its update
     staleness k   up to k rounds are on their way while the policy trains
@@ -93,8 +93,8 @@ def main() -> None:
 
 
 def alone(staleness: int, arguments: list[str]) -> dict[str, Any]:
-    """The figures of one staleness, in a process of its own."""
-    single.tell(f"staleness {staleness}:")
+    """The results of one staleness, in a separate process."""
+    single.progress(f"staleness {staleness}:")
     done = subprocess.run(
         [sys.executable, __file__, *arguments, "--staleness", str(staleness)], stdout=subprocess.PIPE, text=True
     )
@@ -104,7 +104,7 @@ def alone(staleness: int, arguments: list[str]) -> dict[str, Any]:
 
 
 def measure(options: argparse.Namespace, staleness: int, folder: Path) -> dict[str, Any]:
-    """Run the job; hand back its figures."""
+    """Run the job; return its results."""
     entry = {"name": "tailed", "_target_": f"{Path(__file__).resolve()}:Tailed"}
     entry |= {"seconds": options.tool_seconds, "share": options.tool_share}
     (folder / "agents.yaml").write_text(yaml.safe_dump([entry]))
@@ -123,11 +123,11 @@ def measure(options: argparse.Namespace, staleness: int, folder: Path) -> dict[s
     single.watch_steps(trainer, options.steps)
     trainer.fit()
     lines = read_metrics(loaded.config.trainer.default_local_dir)[LEFT_OUT:-LEFT_OUT]
-    figures = {name: statistics.mean(line.get(key, 0.0) for line in lines) for name, key in COLUMNS.items()}
+    results = {name: statistics.mean(line.get(key, 0.0) for line in lines) for name, key in COLUMNS.items()}
     tokens = statistics.mean(line["perf/generated_tokens"] for line in lines)
     on_gpu = pick_device(options.device).type == "cuda"
     return {
-        "staleness": staleness, **figures, "tokens per s": tokens / figures["step, s"],
+        "staleness": staleness, **results, "tokens per s": tokens / results["step, s"],
         "device": torch.cuda.get_device_name() if on_gpu else f"CPU, {os.cpu_count()} cores", "steps": len(lines),
     }  # fmt: skip
 

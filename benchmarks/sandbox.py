@@ -54,7 +54,7 @@ async def measure(runs: int, parallel: int, rounds: int) -> dict[str, dict[str, 
         assert process.returncode == 0
 
     def by_supervisor() -> float:
-        with open(f"/proc/{sandbox._supervisors[True].pid}/stat") as file:
+        with open(f"/proc/{sandbox._supervisors.children[True].pid}/stat") as file:
             return sum(map(int, file.read().rpartition(")")[2].split()[11:15])) / TICKS
 
     def by_children() -> float:
@@ -67,9 +67,9 @@ async def measure(runs: int, parallel: int, rounds: int) -> dict[str, dict[str, 
         each = await one_by_one(way, runs)
         computing = (computed() + time.process_time() - before) / runs * 1000
         per_second = await at_a_time(way, parallel, parallel * rounds)
-        figures = {"ms": statistics.median(each), "fastest ms": each[runs // 10], "computing ms": computing}
-        found[name] = {**figures, f"runs/s, {parallel} at a time": per_second}
-        print(f"{name}:", ", ".join(f"{value:.1f} {figure}" for figure, value in found[name].items()))
+        results = {"ms": statistics.median(each), "fastest ms": each[runs // 10], "computing ms": computing}
+        found[name] = {**results, f"runs/s, {parallel} at a time": per_second}
+        print(f"{name}:", ", ".join(f"{value:.1f} {unit}" for unit, value in found[name].items()))
     return found
 
 

@@ -40,30 +40,30 @@ def main() -> None:
         timeout=300.0,
         rules=RuleConfig(sandbox=SandboxConfig(max_concurrent=options.max_concurrent)),
     )
-    figures = {}
+    results = {}
     try:
         if options.gsm8k:
             records = [json.loads(line) for line in options.gsm8k.read_text().splitlines() if line.strip()]
-            figures["gsm8k"] = measured(scoring, requests(records, gsm8k.row, "openai/gsm8k"), cores=1)
+            results["gsm8k"] = measured(scoring, requests(records, gsm8k.row, "openai/gsm8k"), cores=1)
         if options.mbpp:
             programs = requests(json.loads(options.mbpp.read_text()), mbpp.row, "mbpp")
             scoring.score_all(programs[:1])
-            figures["mbpp"] = measured(scoring, programs, cores=CORES)
+            results["mbpp"] = measured(scoring, programs, cores=CORES)
             without = scoring.score_all([returning_none(request) for request in programs])
-            figures["mbpp"]["none_scores_0"] = sum(result.score == 0.0 for result in without)
+            results["mbpp"]["none_scores_0"] = sum(result.score == 0.0 for result in without)
     finally:
         scoring.close()
-    for name, figure in figures.items():
+    for name, values in results.items():
         print(
-            f"{name:<8}{figure['answers']:>6} answers, {figure['right']} right, in {figure['seconds']:.1f} s: "
-            f"{figure['per_second']:.1f} scores per second, {figure['per_second_and_core']:.1f} per core"
+            f"{name:<8}{values['answers']:>6} answers, {values['right']} right, in {values['seconds']:.1f} s: "
+            f"{values['per_second']:.1f} scores per second, {values['per_second_and_core']:.1f} per core"
         )
-        if "none_scores_0" in figure:
-            print(f"{name:<8}{figure['answers']:>6} programs that return None, {figure['none_scores_0']} score 0")
-    print(json.dumps({**figures, "cores": CORES, "max_concurrent": options.max_concurrent}))
-    if any(figure["right"] < figure["answers"] for figure in figures.values()):
+        if "none_scores_0" in values:
+            print(f"{name:<8}{values['answers']:>6} programs that return None, {values['none_scores_0']} score 0")
+    print(json.dumps({**results, "cores": CORES, "max_concurrent": options.max_concurrent}))
+    if any(values["right"] < values["answers"] for values in results.values()):
         raise SystemExit("not all reference answers score 1")
-    if any(figure.get("none_scores_0", figure["answers"]) < figure["answers"] for figure in figures.values()):
+    if any(values.get("none_scores_0", values["answers"]) < values["answers"] for values in results.values()):
         raise SystemExit("not all programs that return None score 0")
 
 

@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.util import find_spec
 
 from burnish.rollout.base import Sampling
-from burnish.serving.answers import Generation
 from burnish.serving.engine_thread import EngineThread
+from burnish.serving.generation import ServedGeneration
 from burnish.serving.loading import ModelOptions, ServedModel, load
-from burnish.serving.requests import Asked
+from burnish.serving.requests import ServeRequest
 
 PROMPT = "A long story about a very small model begins like this. " * 4
 Ask = Callable[[int], AsyncIterator[str]]
@@ -45,8 +45,8 @@ async def behind_the_thread(model: ServedModel, options: argparse.Namespace) -> 
 
     async def ask(number: int) -> AsyncIterator[str]:
         sampling = Sampling(max_tokens=options.tokens, ignore_eos=True, seed=number)
-        asked = Asked([prompt], 1, sampling, log_probs=False, stream=True, include_usage=False)
-        async for delta in Generation(asked, model, thread, f"r{number}").deltas():
+        asked = ServeRequest([prompt], 1, sampling, log_probs=False, stream=True, include_usage=False)
+        async for delta in ServedGeneration(asked, model, thread, f"r{number}").deltas():
             yield delta.text
 
     await table(ask, options)
@@ -56,13 +56,13 @@ async def behind_the_thread(model: ServedModel, options: argparse.Namespace) -> 
 async def through_http(model: ServedModel, options: argparse.Namespace) -> None:
     import httpx
 
-    from burnish.serving.server import ServeOptions, Server, listen, run
+    from burnish.serving.server import ServeOptions, ServeServer, listen, run
 
     listener, ready = listen("127.0.0.1", 0), asyncio.get_running_loop().create_future()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/completions"
     serve_options = ServeOptions(ModelOptions(options.folder, max_num_seqs=max(options.clients)))
     running = asyncio.create_task(run(model, serve_options, listener, ready.set_result))
-    server: Server = await ready
+    server: ServeServer = await ready
     async with httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=None)) as client:
 
         async def ask(number: int) -> AsyncIterator[str]:

@@ -11,7 +11,7 @@ stderr. Speed does not depend on what the weights are, so nothing is downloaded.
 With `trainer.executor=ray` the workers are other processes: memory and rates that are measured inside are left out.
 
 `--beside` runs the job again the simple way: padded rows through transformers' own modules, and whole logits. Phases
-that have no part in that, such as gen, tell how even the machine was. Runs have a process each, and so has the making
+that have no part in that, such as gen, show how even the machine was. Runs have a process each, and so has the making
 of the model, whose time does not count.
 
     elsewhere                  seconds of the step that no phase accounts for
@@ -102,8 +102,8 @@ def main() -> None:
 
 
 def run_alone(what: str, arguments: list[str]) -> dict[str, Any]:
-    """The figures of a run in a process of its own, so that neither memory nor what is cached mixes with another's."""
-    tell(f"{what}:")
+    """The results of a run in a separate process, so that neither memory nor what is cached mixes with another's."""
+    progress(f"{what}:")
     done = subprocess.run([sys.executable, __file__, *arguments], stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise SystemExit(f"{what}: the run failed ({done.returncode}), see above")
@@ -111,17 +111,17 @@ def run_alone(what: str, arguments: list[str]) -> dict[str, Any]:
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Run the job; hand back what it was and its figures by name, of which `phases` are seconds."""
+    """Run the job; return what it was and its results by name, of which `phases` are seconds."""
     begin = time.perf_counter()
     overrides = quickstart_job(options, folder) if options.quickstart else job(options, folder)
     made = time.perf_counter() - begin
-    tell(f"  model and data made in {made:.1f} s")
+    progress(f"  model and data made in {made:.1f} s")
     overrides += [f"actor_rollout_ref.model.lora_rank={options.lora}"] if options.lora else []
     loaded = load_ppo([*overrides, *(KL if options.kl else []), *QUIET, *options.overrides])
     setup.prepare(loaded)
     trainer = setup.build(loaded.config)
     trainer.init_workers()
-    tell(f"  ready to fit {alive() - made:.1f} s after the command, not counting that")
+    progress(f"  ready to fit {alive() - made:.1f} s after the command, not counting that")
     here = getattr(trainer.policy, "worker", None)  # None: in other processes (trainer.executor=ray)
     ends, peaks = watch_steps(trainer, options.steps), watch_memory(here.actor) if here else None
     trainer.fit()
@@ -169,7 +169,7 @@ def job(options: argparse.Namespace, folder: Path) -> list[str]:
 
 
 def write_model(folder: Path, shape: str, context: int, device: str) -> None:
-    """In a process of its own: it makes nothing on the GPU ready for the run, and leaves no memory taken."""
+    """In a separate process: it makes nothing on the GPU ready for the run, and leaves no memory taken."""
     hidden, layers, heads, kv_heads, intermediate, vocabulary, tied = SHAPES[shape]
     with torch.device(pick_device(device)), quiet_transformers():
         write_tiny_model(
@@ -192,7 +192,7 @@ def watch_steps(trainer: PPOTrainer, steps: int) -> list[float]:
     def log_and_tell(metrics: dict[str, float], step: int) -> None:
         ends.append(alive())
         log(metrics, step)
-        tell(f"  step {step} of {steps}: {metrics['timing_s/step']:.2f} s")
+        progress(f"  step {step} of {steps}: {metrics['timing_s/step']:.2f} s")
 
     trainer.tracker.log = log_and_tell  # type: ignore[method-assign, assignment]
     return ends
@@ -242,7 +242,7 @@ def matrix_peak(size: int = 8192, repeat: int = 200) -> float:
 
 
 def print_table(ours: dict[str, Any], simple: dict[str, Any] | None = None) -> None:
-    """One run by itself with shares of its step, or two beside each other with their ratios; then all as JSON."""
+    """One run by itself with shares of its step, or two side by side with their ratios; then all as JSON."""
     print(f"{ours['shape']}, {ours['prompts']} prompts × {ours['n']} × {ours['tokens']} tokens, on {ours['device']}")
     if simple:
         print(f"  {'':<30}{'packed, fused':>14}{'simple':>14}{'simple / ours':>16}")
@@ -263,7 +263,7 @@ def alive() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(began) / os.sysconf("SC_CLK_TCK")
 
 
-def tell(what: str) -> None:
+def progress(what: str) -> None:
     print(what, file=sys.stderr, flush=True)
 
 

@@ -32,11 +32,11 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="print the calls that are not recovered")
     options = parser.parse_args()
     calls = read_calls(options.bfcl, options.answers, options.combinations)
-    figures = {name: measured(name, calls, options.show) for name in options.formats}
-    for name, figure in figures.items():
-        print(f"{name:<12}{figure['recovered']:>6} of {len(calls)} recovered, {figure['per_second']:>9,.0f} per second")
-    print(json.dumps({"calls": len(calls), **figures}))
-    if lost := [name for name in MUST if name in figures and figures[name]["recovered"] < len(calls)]:
+    results = {name: measured(name, calls, options.show) for name in options.formats}
+    for name, values in results.items():
+        print(f"{name:<12}{values['recovered']:>6} of {len(calls)} recovered, {values['per_second']:>9,.0f} per second")
+    print(json.dumps({"calls": len(calls), **results}))
+    if lost := [name for name in MUST if name in results and results[name]["recovered"] < len(calls)]:
         raise SystemExit(f"calls are lost in {', '.join(lost)}")
 
 

@@ -1,11 +1,12 @@
-"""Several processes on this machine that find each other by gloo, and call functions of the tests together.
+"""Processes in tests: whether one runs, and several that find each other by gloo and call functions together.
 
-Made once for all tests (the fixture `processes`): starting them costs seconds, a call milliseconds. A function is given
-by its name in a module, so it is defined at the top of a file; its arguments and results are pickled.
+`Processes` are made once for all tests (the fixture `processes`): starting them costs seconds, a call milliseconds. A
+function is given by its name in a module, so it is defined at the top of a file; its arguments and results are pickled.
 """
 
 import multiprocessing
 import pickle
+import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,6 +16,24 @@ from typing import Any
 
 TIMEOUT = timedelta(seconds=120)  # of a collective that somebody does not join
 PRELOADED = ["torch", "torch.distributed.fsdp", "transformers", "burnish.engine.trainable", "burnish.models.loading"]
+
+
+def is_running(pid: int) -> bool:
+    """One that nobody reaps has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+    """Whether it becomes true; `seconds` is far more than it takes on a busy machine."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 class Processes:

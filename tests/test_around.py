@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from burnish.cli.data import GROUP as DATA
-from burnish.cli.main import available, main
-from burnish.cli.retriever import GROUP as RETRIEVER
+from burnish.cli.main import DATA, RETRIEVER, available, main
 from burnish.data.tasks import TASKS
 from burnish.models.folder import resolve_path
 from burnish.tracking.jsonl import read_metrics
@@ -15,8 +13,8 @@ from burnish.tracking.jsonl import read_metrics
 NANO = Path(__file__).parents[1] / "burnish/models/nano"
 HELP = [
     *([name] for name in available()),
-    *(["data", name] for name in DATA.commands),
-    *(["retriever", name] for name in RETRIEVER.commands),
+    *(["data", name] for name in DATA.parts),
+    *(["retriever", name] for name in RETRIEVER.parts),
     *(["data", "make", task] for task in TASKS),
 ]
 

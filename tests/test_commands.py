@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from burnish.cli.errors import guard
 from burnish.data.files import read_rows, write_parquet
+from burnish.entry.guard import guard
 from burnish.errors import install_command
 from burnish.models.tiny import write_tiny_model
 from tests.search.conftest import Words, serving
@@ -245,7 +245,7 @@ def test_ppo_with_a_critic(shell):
     assert (RUN / "global_step_3/critic/config.json").is_file()
 
 
-def test_grpo_takes_4_samples_and_says_so(train):
+def test_grpo_takes_4_samples_and_reports_it(train):
     """The same line with an engine that is there."""
     said = train(VLLM.replace("actor_rollout_ref.rollout.name=vllm", ""))
     assert "actor_rollout_ref.rollout.n=4: grpo compares the responses to one prompt" in said
@@ -266,7 +266,7 @@ def assert_tensorboard_shows(name: str, steps: list[int]) -> None:
     assert [event.step for event in events.Scalars(name)] == steps
 
 
-def test_the_engine_that_is_not_there(shell):
+def test_the_engine_that_is_missing(shell):
     done = shell(VLLM)
     assert done.returncode == 2
     assert done.stderr.startswith("burnish: error: actor_rollout_ref.rollout.name=vllm needs the package vllm")
@@ -283,11 +283,10 @@ def test_short_form(shell):
 
 
 def test_grpo_with_a_group_size(train):
-    said = train(GRPO)
+    said = train(GRPO, "trainer.total_training_steps=2")
     assert "algorithm.group_size is read as actor_rollout_ref.rollout.n=4" in said
-    assert [line["step"] for line in metrics()] == list(range(1, 11))
+    assert [line["step"] for line in metrics()] == [1, 2]
     assert set(Counter(row["uid"] for row in rollouts()).values()) == {4}
-    assert_loads(RUN / "global_step_10")
 
 
 def test_gae(train):

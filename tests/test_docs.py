@@ -1,4 +1,4 @@
-"""README and docs tell the truth about what can be checked: links, paths, commands, Python blocks, names of keys."""
+"""README and docs are checked where they can be: links, paths, commands, Python blocks, names of keys and functions."""
 
 import ast
 import importlib
@@ -12,7 +12,6 @@ import pytest
 
 from burnish.algorithms.needs import needs_of
 from burnish.cli import data_make, quickstart
-from burnish.cli.help import explain
 from burnish.cli.main import COMMANDS, available, main
 from burnish.config import (
     EVAL,
@@ -35,6 +34,7 @@ from burnish.config.aliases import ALIASES, RM_ALIASES, SFT_ALIASES
 from burnish.config.finalise import finalise_eval
 from burnish.config.key import keys_of
 from burnish.config.unsupported import why_unsupported
+from burnish.entry.keys import KEY_COMMANDS
 from burnish.tracking.jsonl import read_metrics
 from burnish.trainer.main_eval import take_threshold
 
@@ -73,12 +73,21 @@ def commands(page: Path) -> Iterator[list[str]]:
                 yield words
 
 
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """The headings of a page as GitHub links to them."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings)
+
+
 @each_page
 def test_links_resolve(page):
-    text = FENCE.sub("", page.read_text())
-    for target in re.findall(r"\]\(([^)]+)\)", text):
+    for target in re.findall(r"\]\(([^)]+)\)", FENCE.sub("", page.read_text())):
         if "://" not in target:
-            assert (page.parent / target.partition("#")[0]).exists(), f"{page.name} links to {target}"
+            name, _, anchor = target.partition("#")
+            file = page.parent / name if name else page
+            assert file.exists(), f"{page.name} links to {target}"
+            assert not anchor or anchor in anchors(file), f"{page.name} links to {target}, which has no such heading"
 
 
 @each_page
@@ -113,9 +122,9 @@ def check_command(words: list[str]) -> None:
 def check_burnish(name: str, *rest: str) -> None:
     assert name in available(), f"burnish {name} is not there"
     if "--help" in rest:
-        if keys := COMMANDS[name].keys:
-            assert explain(name, "", keys, [word for word in rest if not word.startswith("-")])
-    elif COMMANDS[name].keys is None:
+        if name in KEY_COMMANDS:
+            assert KEY_COMMANDS[name].answers_help(list(rest))
+    elif name not in KEY_COMMANDS:
         check_flags(name, *rest)
     else:
         check_keys(name, list(rest))
@@ -126,10 +135,10 @@ def check_flags(name: str, *rest: str) -> None:
     if name == "data" and rest[0] == "make":
         data_make.parse(rest[1], list(rest[2:]))
         return
-    has_parts = name in ("data", "retriever")
-    module = f"{name}_{rest[0]}" if has_parts else name
-    words = list(rest[1:] if has_parts else rest)
-    importlib.import_module(f"burnish.cli.{module}").parser().parse_args(words)
+    command, words = COMMANDS[name], list(rest)
+    if command.parts:
+        command = command.parts[words.pop(0)]
+    importlib.import_module(command.module).parser().parse_args(words)
 
 
 def check_keys(command: str, words: list[str]) -> None:
@@ -159,9 +168,14 @@ def check_keys(command: str, words: list[str]) -> None:
 
 
 @each_page
-def test_python_blocks_compile(page):
+def test_python_blocks_compile_and_their_imports_exist(page):
     for text in blocks(page, "python"):
-        compile(text, str(page), "exec")
+        for node in ast.walk(ast.parse(text, str(page))):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("burnish"):
+                module = importlib.import_module(str(node.module))
+                for name in node.names:
+                    if not hasattr(module, name.name):
+                        importlib.import_module(f"{node.module}.{name.name}")
 
 
 @cache

@@ -64,6 +64,8 @@ def test_a_target_names_a_place_and_a_thing(target):
 @pytest.mark.parametrize(
     ("path", "name", "message"),
     [
+        ("no_such_module", "f", "some.path=no_such_module: no such file, and no module of that name"),
+        ("/tmp", "f", "some.path=/tmp: is a folder, not a .py file"),
         (None, "f", "some.path is not set: give a .py file or an importable module"),
         ("json", None, "some.name is not set: say what is meant of json, which defines .*dumps"),
         ("json", "dmps", "some.name=dmps: json has no such name; .*; did you mean dumps?"),

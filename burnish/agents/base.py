@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from burnish.agents.output import AgentLoopOutput
 from burnish.agents.transcript import Transcript
-from burnish.config import PPOConfig
 from burnish.data.chat import ChatRenderer, Message, truncate
 from burnish.errors import AgentError, ConfigError, DataError
 from burnish.rollout.base import Completion
@@ -37,12 +36,13 @@ Loop = TypeVar("Loop", bound="type[AgentLoopBase]")
 class AgentLoopBase(ABC):
     """Base of all loops. One instance runs one trajectory, so it may keep state on itself.
 
-    `environment` is what all trajectories of a run share: tools, interactions, the retriever.
+    `environment` is what all trajectories of a run share: tools, interactions, the retriever, settings. `config` is for
+    users' own loops: the run's configuration, by the names of its keys.
     """
 
     environment: "Environment"  # set by the runner before `run`
 
-    def __init__(self, config: PPOConfig, server_manager: "ServerManager", tokenizer: Any, chat: ChatRenderer):
+    def __init__(self, config: Any, server_manager: "ServerManager", tokenizer: Any, chat: ChatRenderer):
         self.config = config
         self.server_manager = server_manager
         self.tokenizer = tokenizer
@@ -54,7 +54,7 @@ class AgentLoopBase(ABC):
 
     def prompt_ids(self, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None) -> list[int]:
         """The rendered prompt, at most `data.start_limit` tokens long, as `data.truncation` says."""
-        data = self.config.data
+        data = self.environment.settings.data
         try:
             return truncate(self.chat.prompt_ids(messages, tools), data.start_limit, data.truncation)
         except DataError as error:
@@ -65,7 +65,7 @@ class AgentLoopBase(ABC):
 
     def transcript(self, prompt_ids: list[int]) -> Transcript:
         """The tokens of this trajectory, so far the prompt."""
-        return Transcript(self.server_manager, prompt_ids, self.config.data.response_limit)
+        return Transcript(self.server_manager, prompt_ids, self.environment.settings.data.response_limit)
 
     def text(self, completion: Completion, *, keep_end: bool = False) -> str:
         """What the policy wrote in one turn; special tokens as text, but for the one that ended it."""
@@ -75,7 +75,7 @@ class AgentLoopBase(ABC):
 
     def has_ended(self, completion: Completion) -> bool:
         """Whether the policy itself ended its turn, by a token; a plain one of `rollout.stop_token_ids` only stops."""
-        plain = set(self.config.actor_rollout_ref.rollout.stop_token_ids) - self.environment.chat_turns.special_ids
+        plain = set(self.environment.settings.rollout.stop_token_ids) - self.environment.chat_turns.special_ids
         return isinstance(completion.stop, int) and completion.stop not in plain
 
 

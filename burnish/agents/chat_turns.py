@@ -1,13 +1,12 @@
 """What a chat template writes between two turns of the assistant, as token ids.
 
-A trajectory of several turns is continued, never rendered anew: after a sampled turn come the ids that the template
+A trajectory of several turns is continued, never rendered again: after a sampled turn come the ids that the template
 puts between the end of an assistant's message and the start of the next, for the messages in between (of a user or a
-tool). They are found by rendering a probe: a short conversation whose assistant says a word that nothing else says,
-followed by those messages; what stands after the word is the continuation.
+tool). They are found by rendering a probe: a short conversation whose assistant says a unique word, followed by those
+messages; what follows the word is the continuation.
 
-Templates may also render earlier turns differently once others follow, as those that strip past thinking do. Rollout
-and training then still see the very same tokens, but a prompt rendered afresh from the messages, as a chat program
-would, is another one. `differences` says where and how, so that the user can be told.
+Some templates render earlier turns differently once others follow, such as those that strip past thinking. Rollout and
+training still see the same tokens, but a prompt rendered from all messages would differ. `differences` says how.
 """
 
 import re
@@ -37,7 +36,16 @@ class ChatTurns:
 
         ended   the turn's last sampled token ended it; otherwise the template's own end of turn comes first
         """
-        ids = self.chat.encode(self._text_after([QUESTION, ANSWER, *self._known(messages)]))
+        known: list[Message] = []  # in roles of the template; those that become the user's in a row are one message
+        for message in messages:
+            role = self.role(message["role"])
+            if role == message["role"]:
+                known.append(message)
+            elif known and known[-1]["role"] == role:
+                known[-1] = {"role": role, "content": f"{known[-1]['content']}\n{message['content']}"}
+            else:
+                known.append({"role": role, "content": message["content"]})
+        ids = self.chat.encode(self._text_after([QUESTION, ANSWER, *known]))
         end = self.end_of_turn if ended else []
         return ids[len(end) :] if ids[: len(end)] == end else ids
 
@@ -48,19 +56,6 @@ class ChatTurns:
         first = next((i for i, token in enumerate(ids) if token in self.special_ids), None)
         return [] if first is None else ids[: first + 1]
 
-    def _known(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages in roles that the template knows; those that become the user's in a row are one message."""
-        known: list[Message] = []
-        for message in messages:
-            role = self.role(message["role"])
-            if role == message["role"]:
-                known.append(message)
-            elif known and known[-1]["role"] == role:
-                known[-1] = {"role": role, "content": f"{known[-1]['content']}\n{message['content']}"}
-            else:
-                known.append({"role": role, "content": message["content"]})
-        return known
-
     def tags(self, role: str) -> set[str]:
         """Tags that the template puts around the content of such a message, which that content must not contain."""
         try:
@@ -70,13 +65,23 @@ class ChatTurns:
         return set(re.findall(r"</?[\w|]+>", text))
 
     def role(self, role: str) -> str:
-        """The role itself, or `user` where the template knows no such message."""
+        """The role itself, or `user` if the template has no such messages; ConfigError if it has none of the user."""
         if role not in self._roles:
-            self._roles[role] = role if self._renders(role) else "user"
+            try:
+                text = self.chat.text([QUESTION, ANSWER, {"role": role, "content": "reply"}])
+                problem = "" if "reply" in text.partition(WORD)[2] else "it drops or rewrites turns"
+            except DataError as error:
+                problem = str(error)
+            if problem and role == "user":
+                raise ConfigError(
+                    f"the chat template of this tokenizer cannot continue a conversation after the assistant's turn "
+                    f"({problem}); give another in data.apply_chat_template_kwargs.chat_template"
+                )
+            self._roles[role] = "user" if problem else role
         return self._roles[role]
 
     def differences(self, role: str) -> list[str]:
-        """How a conversation rendered afresh differs from the continued one, in words; [] where it does not."""
+        """How a conversation rendered as a whole differs from the continued one, in words; [] if it does not."""
         reply: Message = {"role": self.role(role), "content": "reply"}
         start, found = self.chat.text([QUESTION]), []
         if not self.end_of_turn:
@@ -92,20 +97,6 @@ class ChatTurns:
         elif THOUGHT not in self.chat.text([QUESTION, THINKING, reply]):
             found.append("it leaves the thinking of earlier turns out, which a trajectory keeps as it was sampled")
         return found
-
-    def _renders(self, role: str) -> bool:
-        """Whether the template writes messages of this role; ConfigError where it does not write the user's."""
-        try:
-            text = self.chat.text([QUESTION, ANSWER, {"role": role, "content": "reply"}])
-            problem = "" if "reply" in text.partition(WORD)[2] else "it drops or rewrites turns"
-        except DataError as error:
-            problem = str(error)
-        if problem and role == "user":
-            raise ConfigError(
-                f"the chat template of this tokenizer cannot continue a conversation after the assistant's turn "
-                f"({problem}); give another in data.apply_chat_template_kwargs.chat_template"
-            )
-        return not problem
 
     def _text_after(self, messages: Sequence[Message]) -> str:
         """What the template writes after the word of the assistant."""

@@ -1,7 +1,6 @@
-"""What all trajectories of a run share: the tools, the interactions, the retriever, and how to speak to the policy.
+"""What all trajectories of a run share: settings, tools, interactions, the retriever, the chat template.
 
-Everything is made when it is first asked for, so a run pays for what its rows use. It lives on the one event loop of
-the run; `close` ends what it started.
+Everything is made when it is first used. It lives on the one event loop of the run; `close` ends what it started.
 """
 
 import asyncio
@@ -17,9 +16,9 @@ from burnish.agents.interactions.load import load_interactions
 from burnish.agents.interactions.session import unknown_name
 from burnish.agents.observation import Observations
 from burnish.agents.parsers.base import Schema
+from burnish.agents.settings import AgentSettings
 from burnish.agents.tools.base import BaseTool
 from burnish.agents.tools.load import load_tools
-from burnish.config import PPOConfig
 from burnish.data.chat import ChatRenderer
 from burnish.errors import ConfigError
 from burnish.search.client import RetrieverClient
@@ -38,39 +37,35 @@ SEARCH_TAGS = ("<think>", "</think>", "<search>", "</search>", "<answer>", "</an
 class Environment:
     """One per run."""
 
-    def __init__(self, config: PPOConfig, tokenizer: Any, chat: ChatRenderer):
-        self.config = config
+    def __init__(self, settings: AgentSettings, tokenizer: Any, chat: ChatRenderer):
+        self.settings = settings
         self.tokenizer = tokenizer
         self.chat_turns = ChatTurns(chat)
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._schemas: dict[tuple[str, ...], list[Schema]] = {}
 
     @cached_property
     def observations(self) -> Observations:
-        markers = self.config.algorithm.state_masking
+        markers = self.settings.state_masking
         tags = (*SEARCH_TAGS, markers.start_state_marker, markers.end_state_marker)
         return Observations(self.tokenizer, {*tags, *self.chat_turns.tags("tool")})
 
     @cached_property
     def retriever(self) -> RetrieverClient:
-        retriever = self.config.retriever
+        asked = self.settings.retriever
         return RetrieverClient(
-            retriever.url,
-            topk=retriever.topk,
-            timeout=retriever.timeout,
-            retries=retriever.retries,
-            cache=retriever.cache,
+            asked.url, topk=asked.topk, timeout=asked.timeout, retries=asked.retries, cache=asked.cache
         )
 
     @cached_property
     def tools(self) -> dict[str, BaseTool]:
         """By name: those of the file, or the built-in ones where there is no file."""
-        path = self.config.actor_rollout_ref.rollout.multi_turn.tool_config_path
-        return load_tools(path, retriever=lambda: self.retriever, sandbox=self.config.reward_model.sandbox)
+        path = self.settings.multi_turn.tool_config_path
+        return load_tools(path, retriever=lambda: self.retriever, sandbox=self.settings.sandbox)
 
     @cached_property
     def interactions(self) -> dict[str, BaseInteraction]:
-        return load_interactions(self.config.actor_rollout_ref.rollout.multi_turn.interaction_config_path)
+        return load_interactions(self.settings.multi_turn.interaction_config_path)
 
     def tools_of(self, row: Mapping[str, Any]) -> dict[str, BaseTool]:
         """The tools that a row offers: those its `tool_config.available_tools` names, else those of the file, else
@@ -80,15 +75,15 @@ class Environment:
         for name in [*(named or ()), *set_up]:
             if name not in self.tools:
                 raise ConfigError(
-                    f"the row names the tool {name!r}, which there is not{nearest(name, self.tools)} (there are "
+                    f"the row names the tool {name!r}, which does not exist{nearest(name, self.tools)} (there are "
                     f"{listed(self.tools)}). Add it to the file of {MULTI_TURN}.tool_config_path"
                 )
-        if named is None and self.config.actor_rollout_ref.rollout.multi_turn.tool_config_path is None:
+        if named is None and self.settings.multi_turn.tool_config_path is None:
             named = set_up
         return self.tools if named is None else {name: self.tools[name] for name in named}
 
     def schemas_of(self, tools: Mapping[str, BaseTool]) -> list[Schema]:
-        """What the policy is shown of the tools; some of it may be the words of others, as of an MCP server."""
+        """The schemas that the policy is shown, made harmless: an MCP server may have written them."""
         names = tuple(tools)
         if names not in self._schemas:
             self._schemas[names] = [self._harmless(tool.tool_schema) for tool in tools.values()]
@@ -102,12 +97,12 @@ class Environment:
         return [self._harmless(inner) for inner in value] if isinstance(value, list | tuple) else value
 
     def call_format(self, row: Mapping[str, Any]) -> str:
-        """How a row's policy writes calls: as its `tool_config.tool_format` says, or the configuration."""
+        """How a row's policy writes calls: by its `tool_config.tool_format`, or by the configuration."""
         asked = tool_config(row).get("tool_format")
-        return self.config.actor_rollout_ref.rollout.multi_turn.format if asked in (None, USUAL) else str(asked)
+        return self.settings.multi_turn.format if asked in (None, USUAL) else str(asked)
 
     def interaction_of(self, row: Mapping[str, Any]) -> BaseInteraction | None:
-        """The interaction that a row names in `interaction_kwargs`, None where nothing is in there."""
+        """The interaction that a row names in `interaction_kwargs`, None if that is empty."""
         kwargs = row.get("interaction_kwargs") or {}
         if all(value is None for value in kwargs.values()):  # as tables have it for rows without
             return None
@@ -116,20 +111,20 @@ class Environment:
             raise ConfigError(unknown_name(name, self.interactions))
         return self.interactions[name]
 
-    def tell_differences(self, role: str) -> None:
-        """Say once where this tokenizer's chat template would write a conversation otherwise than it is continued."""
-        if role in self._told:
+    def warn_of_differences(self, role: str) -> None:
+        """Warn once if this tokenizer's chat template would render a conversation otherwise than it is continued."""
+        if role in self._warned:
             return
-        self._told.add(role)
+        self._warned.add(role)
         for difference in self.chat_turns.differences(role):
             log.warning(
                 "the chat template cannot be continued exactly: %s. Rollout and training see the same tokens; a prompt "
-                "rendered afresh from such a conversation has others",
+                "rendered from such a conversation as a whole has other tokens",
                 difference,
             )
 
     def retriever_stats(self) -> dict[str, float]:
-        """What the retriever was asked so far; {} where it never was."""
+        """Counts of the retriever so far; {} if it was never asked."""
         return self.retriever.stats() if "retriever" in self.__dict__ else {}
 
     async def close(self) -> None:
@@ -137,18 +132,17 @@ class Environment:
         made = self.__dict__
         parts = [*made.get("tools", {}).values(), *made.get("interactions", {}).values()]
         parts += [made["retriever"]] if "retriever" in made else []
-        ended = await asyncio.gather(*map(_close, parts), return_exceptions=True)
+
+        async def close(part: Any) -> None:
+            with waiting("tool", "the run's environment", f"{type(part).__name__} to close", CLOSE_S):
+                async with asyncio.timeout(CLOSE_S):
+                    if hasattr(part, "close") and inspect.isawaitable(ended := part.close()):
+                        await ended
+
+        ended = await asyncio.gather(*map(close, parts), return_exceptions=True)
         for part, problem in zip(parts, ended, strict=True):
             if problem is not None:
                 log.warning("%s could not be closed: %r", type(part).__name__, problem)
-
-
-async def _close(part: Any) -> None:
-    close = getattr(part, "close", None)
-    with waiting("tool", "the run's environment", f"{type(part).__name__} to close", CLOSE_S):
-        async with asyncio.timeout(CLOSE_S):
-            if close is not None and inspect.isawaitable(ended := close()):
-                await ended
 
 
 def tool_config(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,8 +1,8 @@
-"""The edge to code of others: what tools, interactions and agent programs return, how long they take, where they block.
+"""The boundary to others' code: tools, interactions and agent programs, which may raise, hang, block or lie.
 
-`finite` reads a number. `within` awaits a call for so many seconds and hands on what it returns, or a `ToolFailure` for
-whatever goes wrong in it. `in_thread` calls what may block. What does not end when it is cancelled, as a thread never
-does, is left behind; what blocks the event loop cannot be stopped from here.
+`within` awaits a call for some seconds and returns its result, or raises a `ToolFailure` for whatever goes wrong in it.
+`in_thread` calls what may block. What does not end when it is cancelled, such as a thread, is left behind; what blocks
+the event loop cannot be stopped from here.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from burnish.errors import DeadlineError, ToolFailure
+from burnish.errors import ToolFailure
 from burnish.waits import waiting
 
 TIMEOUT_KEY = "actor_rollout_ref.rollout.multi_turn.tool_timeout"
@@ -24,45 +24,48 @@ CLOSING_S = 5.0  # for what closes a trajectory that was cancelled, and so has h
 
 
 def finite(value: Any) -> float | None:
-    """The number that it is, also as a scalar of numpy or torch; None for NaN, infinity, True, False and all else."""
+    """A number, also a scalar of numpy or torch; None for NaN, infinity, True, False and all else."""
     number: Any = value.tolist() if hasattr(value, "tolist") else value
     is_number = isinstance(number, numbers.Real) and not isinstance(number, bool)
     return float(number) if is_number and abs(number) <= sys.float_info.max else None
 
 
 async def within(
-    seconds: float | None, about: str, call: Coroutine[Any, Any, Any], told: tuple[type[Exception], ...] = ()
+    seconds: float | None, about: str, call: Coroutine[Any, Any, Any], observed: tuple[type[Exception], ...] = ()
 ) -> Any:
     """What `call` returns; None for `seconds` waits for as long as it takes.
 
-    ToolFailure that begins with `about` where it raises, unless that is one of `told`, or is late. When this returns,
+    ToolFailure that begins with `about` if it raises, unless that is one of `observed`, or is late. When this returns,
     the call is over, or had its time to end after it was cancelled.
     """
     task = asyncio.ensure_future(call)
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # one left behind is not reported
-    late = True
-    try:
-        with waiting("tool", "", about, seconds) as wait:
-            try:
-                await asyncio.wait({task}, timeout=seconds)
-                if not task.done():
-                    wait.overdue()  # while it still is where it hangs
-            finally:
-                late = task.cancel()
-                if late:
-                    await asyncio.wait({task}, timeout=ENDING_S)
-    except DeadlineError as ended:  # by the watchdog: a tool that is late costs its trajectory alone
-        raise ToolFailure(f"{about}: {ended}") from ended
+    with waiting("tool", "", about, seconds) as wait:
+        try:
+            await asyncio.wait({task}, timeout=seconds)
+            if not task.done():
+                wait.overdue()  # while it still is where it hangs
+        finally:
+            late = task.cancel()
+            if late:
+                await asyncio.wait({task}, timeout=ENDING_S)
     if late:
         raise ToolFailure(f"{about} did not end in {seconds:g} s; make it quicker, or raise {TIMEOUT_KEY}")
     error = asyncio.CancelledError() if task.cancelled() else task.exception()
     if error is None:
         return task.result()
-    raise error if isinstance(error, told) else _failure(error, about) from error
+    if isinstance(error, observed):
+        raise error
+    if isinstance(error, ToolFailure):
+        raise ToolFailure(f"{about}: {error}") from error
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    raised = "".join(traceback.format_exception_only(error)).strip()  # also of one that cannot be made text
+    raise ToolFailure(f"{about} raised {raised}{place}") from error
 
 
 async def awaited(function: Callable[..., Any], /, *arguments: Any, **kwargs: Any) -> Any:
-    """What a method that ought to be a coroutine function returns, for `within`."""
+    """What a method that should be a coroutine function returns, for `within`."""
     try:
         returned = function(*arguments, **kwargs)
         if not inspect.isawaitable(returned):
@@ -73,7 +76,7 @@ async def awaited(function: Callable[..., Any], /, *arguments: Any, **kwargs: An
 
 
 def closing_limit(seconds: float | None) -> float | None:
-    """The limit of each call that closes the current trajectory: short where it was cancelled, as by its deadline."""
+    """The limit of each call that closes the current trajectory: short if it was cancelled, as by its deadline."""
     task = asyncio.current_task()
     if task is None or not task.cancelling():
         return seconds
@@ -103,12 +106,3 @@ async def in_thread(function: Callable[[], Any], name: str) -> Any:
     if error is not None:
         raise error
     return result
-
-
-def _failure(error: BaseException, about: str) -> ToolFailure:
-    if isinstance(error, ToolFailure):
-        return ToolFailure(f"{about}: {error}")
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    said = "".join(traceback.format_exception_only(error)).strip()  # also of one that cannot be made text
-    return ToolFailure(f"{about} raised {said}{place}")

@@ -18,7 +18,7 @@ BROKEN = "\ufffd"  # what decoding leaves of a character that was cut in two
 
 
 class Observations:
-    """Observations in the tokens of one tokenizer. `tags` mean something besides the tokenizer's own."""
+    """Observations in the tokens of one tokenizer. `tags` are further marks, next to the tokenizer's special tokens."""
 
     def __init__(self, tokenizer: Any, tags: Iterable[str] = ()):
         self.tokenizer = tokenizer

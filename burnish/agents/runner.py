@@ -1,9 +1,9 @@
 """Rows in, finished and scored trajectories out.
 
 Every row becomes one task in one event loop: its agent loop runs, its output is checked, and it is scored at once while
-the others go on generating. A task waits for the rollout engine, for what its loop awaits, and for the scorer;
+the others generate. A task waits for the rollout engine, for what its loop awaits, and for the scorer;
 `deadline_s` bounds all of it: past it the waiting tasks are cancelled and named. One that catches its cancellation is
-left behind; one that blocks the thread is the watchdog's to end (`burnish/waits.py`). Results come in the order of the
+left behind; one that blocks the thread ends the process (`tracking/watchdog.py`). Results come in the order of the
 rows and do not depend on the order of finishing. A tool, a retriever or an interaction that fails ends its trajectory,
 which is handed on as failed (`extra_fields["failure"]`); any other failure ends the run, naming the trajectory.
 
@@ -12,7 +12,7 @@ call is still good in the next; `close` ends them. The loop runs while `finish` 
 training (`PPOConfig.staleness`) it has its own thread, and trajectories continue while their owner trains.
 
 All rows of a call are sampled alike, but for those whose column `greedy` is true: they take the likeliest tokens, in
-the same call, so that a baseline runs beside the samples it is for.
+the same call, so that a baseline runs with the samples it is for.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ import numpy as np
 from burnish.agents.base import AgentLoopOutput, find_loop
 from burnish.agents.environment import CLOSE_S, TOOL_LOOPS, Environment
 from burnish.agents.server import ServerManager
+from burnish.agents.settings import AgentSettings
 from burnish.agents.user_loops import SECTION, user_loops
-from burnish.config import PPOConfig
 from burnish.data.chat import ChatRenderer, to_messages
 from burnish.errors import AgentError, DeadlineError, ToolFailure, UserError, WorkerError
 from burnish.loop_thread import LoopThread
@@ -76,21 +76,21 @@ class RolloutCall:
 class TrajectoryRunner:
     """Runs agent loops over `engine`."""
 
-    def __init__(self, engine: RolloutEngine, tokenizer: Any, config: PPOConfig):
+    def __init__(self, engine: RolloutEngine, tokenizer: Any, settings: AgentSettings):
         self.engine = engine
         self.tokenizer = tokenizer
-        self.config = config
-        self.chat = ChatRenderer(tokenizer, config.data.apply_chat_template_kwargs)
-        self.environment = Environment(config, tokenizer, self.chat)
-        self.user_loops = user_loops(config)
-        self.default_loop = config.actor_rollout_ref.rollout.agent.default_agent_loop
-        find_loop(self.default_loop, f"{SECTION}.default_agent_loop")  # a wrong name is told before anything runs
+        self.settings = settings
+        self.chat = ChatRenderer(tokenizer, settings.data.apply_chat_template_kwargs)
+        self.environment = Environment(settings, tokenizer, self.chat)
+        self.user_loops = user_loops(settings.agent)
+        self.default_loop = settings.agent.default_agent_loop
+        find_loop(self.default_loop, f"{SECTION}.default_agent_loop")  # a wrong name is reported before anything runs
         self._loop = LoopThread(
             "the runner of agent loops",
             self.environment.close,
             "agent-loops",
             close_s=CANCELLED_S + CLOSE_S + 5.0,
-            threaded=config.staleness > 0,
+            threaded=settings.runs_ahead,
         )
 
     def begin(self, rows: Sequence[dict[str, Any]], call: RolloutCall) -> "Future[list[Trajectory]]":
@@ -104,7 +104,7 @@ class TrajectoryRunner:
         if not self._loop.threaded:
             return self._loop.result(begun)
         # `_run_all` ends at the deadline.
-        with waiting("engine", "", f"{what}, in thread {self._loop.name}", deadline_s, is_only_told=True):
+        with waiting("engine", "", f"{what}, in thread {self._loop.name}", deadline_s, report_only=True):
             return self._loop.result(begun)
 
     def run(self, rows: Sequence[dict[str, Any]], sampling: Sampling, **settings: Any) -> list[Trajectory]:
@@ -117,11 +117,11 @@ class TrajectoryRunner:
         self._loop.close()
 
     async def _run_all(self, rows: Sequence[dict[str, Any]], call: RolloutCall) -> list[Trajectory]:
-        limit = self.config.data.response_limit
+        limit = self.settings.data.response_limit
         sampling = replace(call.sampling, max_tokens=min(call.sampling.max_tokens or limit, limit))
         call, deadline_s = replace(call, sampling=sampling), call.deadline_s
         deadline = None if deadline_s is None else time.monotonic() + deadline_s
-        stages = ["starting"] * len(rows)  # what each trajectory waits for, to be told when it waits too long
+        stages = ["starting"] * len(rows)  # what each trajectory waits for, to be reported when it waits too long
         tasks = [
             asyncio.create_task(self._one(row, call, deadline, partial(stages.__setitem__, i)), name=_who(row))
             for i, row in enumerate(rows)
@@ -163,7 +163,9 @@ class TrajectoryRunner:
         )
         try:
             make = self.user_loops.get(name) or find_loop(name)
-            loop = make(config=self.config, server_manager=server, tokenizer=self.tokenizer, chat=self.chat)
+            loop = make(
+                config=self.settings.loop_config, server_manager=server, tokenizer=self.tokenizer, chat=self.chat
+            )
             loop.environment = self.environment
             enter(f"in agent loop {name}")
             returned = await loop.run(sampling.to_params(), **self._arguments(row))
@@ -171,7 +173,7 @@ class TrajectoryRunner:
         except ToolFailure as failure:
             output = self._failed(failure)
         except (UserError, WorkerError, DeadlineError):
-            raise  # say themselves what to mend, or that the process of an engine is gone or hangs
+            raise  # say what to fix, or that the process of an engine is gone or hangs
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise  # by the runner
@@ -186,7 +188,7 @@ class TrajectoryRunner:
         return trajectory
 
     def _text(self, turns: Sequence[Sequence[int]]) -> str:
-        """What the policy wrote, turn by turn on lines of their own, because other text stood between them."""
+        """What the policy wrote, each turn on a new line, because other text stood between them."""
         ids = [np.array(turn, dtype=np.int64) for turn in turns]  # of a list, transformers asks each number what it is
         return "\n".join(self.tokenizer.decode(turn, skip_special_tokens=True) for turn in ids)
 
@@ -194,12 +196,12 @@ class TrajectoryRunner:
         """The row as a loop receives it: a copy, because rows of a group share what is inside them."""
         if "sampling_params" in row:
             raise AgentError("the row has a column named sampling_params, which is an argument of run; rename it")
-        turns = self.config.actor_rollout_ref.rollout.multi_turn.max_assistant_turns or self.config.max_turns
+        turns = self.settings.multi_turn.max_assistant_turns or self.settings.max_turns
         own = copy.deepcopy(row)
         return {"max_turns": turns, **own, "messages": to_messages(own["raw_prompt"])}
 
     def _failed(self, failure: ToolFailure) -> AgentLoopOutput:
-        """What stands for a trajectory that could not go on: no token of it is trained."""
+        """What stands for a trajectory that could not continue: no token of it is trained."""
         nothing = [self.tokenizer.pad_token_id or 0]
         extra = {"failure": str(failure), "finish_reason": "abort"}
         return AgentLoopOutput(nothing, nothing, [0], [0.0], extra_fields=extra)
@@ -210,7 +212,7 @@ class TrajectoryRunner:
             raise AgentError(f"run returned a {type(output).__name__}; expected an AgentLoopOutput")
         if output.response_logprobs is None:
             output = replace(output, response_logprobs=_recorded_log_probs(output, completions))
-        limit = self.config.data.response_limit
+        limit = self.settings.data.response_limit
         cut = output.cut(limit)
         if not any(cut.response_mask):
             raise AgentError(f"no token of the response (its first {limit} count) was sampled by the policy")
@@ -224,7 +226,7 @@ async def _cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:
     unfinished = [task for task in tasks if not task.done()]
     for task in tasks:
         task.cancel()
-        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # only the first failure is told
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # only the first is reported
     if not unfinished:
         return
     with waiting("engine", "", f"{len(unfinished)} cancelled trajectories to end", CANCELLED_S) as wait:

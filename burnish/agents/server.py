@@ -1,7 +1,7 @@
 """What a loop sees of the rollout engine: one trajectory's requests, counted and seeded.
 
 Each call is a turn. Its seed comes from (seed, namespace, uid, sample, turn), so a trajectory's tokens do not depend on
-what runs beside it, and its place in the engine's queue is (uid, sample, turn).
+what else runs, and its place in the engine's queue is (uid, sample, turn).
 """
 
 import time

@@ -1,13 +1,21 @@
-"""Code that a YAML file names: `package.module.Class` or `file.py:Class` (user_code.py has all forms).
-
-A relative file is looked for beside the YAML file, then in the working directory.
-"""
+"""YAML files of loops, tools and interactions, and the code that they name: `package.module.Class` or `file.py:Class`
+(user_code.py has all forms). A relative file is looked for next to the YAML file, then in the working directory."""
 
 from pathlib import Path
 from typing import Any
 
+import yaml  # type: ignore[import-untyped]
+
 from burnish.errors import ConfigError
 from burnish.user_code import load_target
+
+
+def read_yaml(path: str | Path, key: str) -> Any:
+    """What the YAML file of a key holds."""
+    try:
+        return yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{key}={path}: cannot be read ({error})") from error
 
 
 def load_beside(target: str, folder: Path, key: str) -> Any:

@@ -4,7 +4,7 @@ Whatever was sampled stays as the engine gave it. The next turn's prompt is the 
 rendered or tokenised again, and the engine finds what it has computed before.
 
 The response, observations included, has at most `limit` tokens. An observation that would leave no room for the policy
-to go on is not taken: the trajectory ends there, as truncated.
+to continue is not taken: the trajectory ends there, as truncated.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ class Transcript:
         return completion
 
     def observe(self, ids: list[int]) -> bool:
-        """Append what the policy is told; False where it does not fit, and then the trajectory is at its end."""
+        """Append what the policy reads; False where it does not fit, and then the trajectory is at its end."""
         self.is_full = len(ids) >= self.room
         if not self.is_full:
             self.ids += ids

@@ -1,7 +1,7 @@
 """Loops named in the YAML file of `rollout.agent.agent_loop_config_path`.
 
 The file is a list of entries `{name: my_agent, _target_: package.module.MyAgent}`, or with `_target_: file.py:MyAgent`
-(user_code.py has all forms); a relative file is looked for beside the YAML file, then in the working directory.
+(user_code.py has all forms); a relative file is looked for next to the YAML file, then in the working directory.
 Other keys of an entry go to the class's constructor. A class that has a method `check_entry(arguments, folder)` says
 with it, by a ConfigError, what is wrong with them.
 """
@@ -12,38 +12,32 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
-
 from burnish.agents.base import AgentLoopBase, find_loop, register_agent_loop
-from burnish.agents.targets import load_beside
-from burnish.config import PPOConfig
+from burnish.agents.targets import load_beside, read_yaml
+from burnish.config.rollout import AgentConfig
 from burnish.errors import AgentError, ConfigError
 
 SECTION = "actor_rollout_ref.rollout.agent"
 KEY = f"{SECTION}.agent_loop_config_path"
 
 
-def check_names(names: Iterable[str], config: PPOConfig, key: str = "agent_name") -> None:
+def check_names(names: Iterable[str], agent: AgentConfig, key: str = "agent_name") -> None:
     """ConfigError where there is no loop of one of these names, which `key` gave."""
-    own = user_loops(config)
+    own = user_loops(agent)
     for name in names:
         if name not in own:
             find_loop(name, key)
 
 
-def user_loops(config: PPOConfig) -> dict[str, Callable[..., AgentLoopBase]]:
+def user_loops(agent: AgentConfig) -> dict[str, Callable[..., AgentLoopBase]]:
     """What makes the loops of the configured file, by name; none where there is no file."""
-    path = config.actor_rollout_ref.rollout.agent.agent_loop_config_path
-    return load_user_loops(path) if path else {}
+    return load_user_loops(agent.agent_loop_config_path) if agent.agent_loop_config_path else {}
 
 
 def load_user_loops(path: str | Path) -> dict[str, Callable[..., AgentLoopBase]]:
     """Import and register every loop of the file; by name, what makes one."""
     file = Path(path).expanduser()
-    try:
-        entries = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{KEY}={path}: cannot be read ({error})") from error
+    entries = read_yaml(path, KEY)
     if not isinstance(entries, list) or not entries:
         raise ConfigError(f"{KEY}={path}: expected a list of entries with name and _target_")
     return dict(_load_entry(entry, i, file) for i, entry in enumerate(entries))

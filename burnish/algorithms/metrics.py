@@ -1,6 +1,6 @@
 """What a step reports about its data, its time and its speed, under the names the field knows.
 
-Consumes the batch's tensors after the credit stage and the seconds each stage took; hands on plain numbers by name.
+Consumes the batch's tensors after the credit stage and the seconds each stage took; returns plain numbers by name.
 Scores, rewards, advantages, returns and values are read inside the mask only. Lengths count every real token, also
 the observations of a multi-turn response.
 

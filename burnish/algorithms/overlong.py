@@ -10,9 +10,9 @@ Keys: `algorithm.overlong_buffer.{enable,len,penalty_factor}`, `data.max_respons
 Paper: DAPO (Yu et al. 2025, arXiv:2503.14476).
 
 How we differ:
-- The paper stops at the full penalty beyond the limit. The formula here goes on growing, as in the usual
+- The paper stops at the full penalty beyond the limit. The formula here keeps growing, as in the usual
   implementation; no response of a run is longer than the limit, so nothing can tell the two apart.
-- The penalty stands on the last token that the policy sampled, beside the score (`trainer/score.py`). Elsewhere it
+- The penalty stands on the last token that the policy sampled, next to the score (`trainer/score.py`). Elsewhere it
   stands on the last token of the response, whoever wrote that, and for an empty response on the last column.
 """
 

@@ -1,4 +1,4 @@
-"""How noisy the policy gradient is, told from probabilities alone: no second backward pass.
+"""How noisy the policy gradient is, estimated from probabilities alone: no second backward pass.
 
 The gradient of log π(y_t) with respect to the logits is onehot(y_t) - π, so its squared norm needs no gradient:
 

@@ -21,7 +21,7 @@ from burnish.waits import waiting
 
 LINGER_SECONDS = 1.0  # for answers still in the pipe of a process that has ended
 MAX_ANSWER_BYTES = 64 * 2**20
-TAIL_LINES, TAIL_BYTES = 20, 2**16  # of a log in an error
+TAIL_LINES, TAIL_LENGTH, TAIL_BYTES = 20, 400, 2**16  # of a log in an error: lines, characters of each, and in all
 
 
 class ChildDied(Exception):
@@ -53,7 +53,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self.name = name
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # done when it is reaped
         self.code: int | None = None  # its exit status or minus its signal, once it is gone
-        self._usable = True
+        self._usable, self._leaving = True, False
         self.pid: int
         self._on_part, self._end_group = on_part, end_group or (lambda group: os.killpg(group, signal.SIGKILL))
         self._waiting: dict[int, asyncio.Future[Any]] = {}
@@ -91,7 +91,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
             await (await starting)[1].kill()
             raise
         except OSError as error:
-            raise ChildDied(f"{name.replace('the ', 'a ', 1)} could not be started: {error}") from None
+            raise ChildDied(f"{name} could not be started: {error}") from None
         _live.add(child)
         return child
 
@@ -106,10 +106,11 @@ class ChildProcess(asyncio.SubprocessProtocol):
         return not poll.poll(0)
 
     async def call(
-        self, payload: bytes, seconds: float, *, wait: tuple[str, str] | None = None, can_cancel: bool = False
+        self, payload: bytes, seconds: float | None, *, wait: tuple[str, str] | None = None, can_cancel: bool = False
     ) -> Any:
         """The answer to one call. TimeoutError, ChildDied, ChildKilled: there is none.
 
+        seconds     until its deadline; None: the child keeps one
         wait        (kind, subject) for the register of waits
         can_cancel  when the caller gives up, tell the child; otherwise kill it, so that no other call queues behind
         """
@@ -126,7 +127,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
                         entry.overdue()
                     future.set_exception(TimeoutError())
 
-            timer = loop.call_later(seconds, expire)
+            timer = None if seconds is None else loop.call_later(seconds, expire)
             try:
                 return await future
             except asyncio.CancelledError:
@@ -136,7 +137,8 @@ class ChildProcess(asyncio.SubprocessProtocol):
                     self.send(number, CANCEL)
                 raise
             finally:
-                timer.cancel()
+                if timer is not None:
+                    timer.cancel()
 
     def begin(self, payload: bytes) -> tuple[int, "asyncio.Future[Any]"]:
         """Send a call: its number and its answer to come."""
@@ -157,6 +159,14 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._fail(ChildKilled())
         self._kill_group()
         await asyncio.shield(self.gone)  # one waiter that is cancelled must not end the wait of the others
+
+    async def close(self, seconds: float) -> None:
+        """Let it leave by itself, as the end of its pipe asks it to; past `seconds`, kill it."""
+        self._usable, self._leaving = False, True
+        if (stdin := self._transport.get_pipe_transport(0)) is not None:
+            stdin.close()
+        await asyncio.wait([self.gone], timeout=seconds)
+        await self.kill()
 
     def _fail(self, error: Exception) -> None:
         for future in list(self._waiting.values()):
@@ -193,7 +203,8 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         self._usable = False
-        self._kill_group()  # a child whose pipe is closed can no longer be called, whether it lives or not
+        if not self._leaving:
+            self._kill_group()  # a child whose pipe is closed can no longer be called, whether it lives or not
 
     def process_exited(self) -> None:
         # What it forked may outlive it and hold the pipes open: end its group, and after a moment stop listening.
@@ -247,6 +258,7 @@ def log_tail(path: Path, since: int = 0) -> str | None:
     try:
         with path.open("rb") as file:
             file.seek(max(since, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-            return "\n".join(file.read().decode(errors="replace").splitlines()[-TAIL_LINES:])
+            lines = file.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
     except OSError:
         return None
+    return "\n".join(line if len(line) <= TAIL_LENGTH else line[:TAIL_LENGTH] + "…" for line in lines)

@@ -1,4 +1,4 @@
-"""The `burnish` command. `main.py` holds the table of commands, `help.py` explains keys, `errors.py` ends a command.
+"""The `burnish` command: main.py has the table of commands, the other files the flags of each.
 
-Nothing here imports torch: a command's module is imported when that command runs.
+Nothing here imports torch: a command's module is imported when that command runs. No other part imports this one.
 """

@@ -1,6 +1,7 @@
-"""`burnish chat FOLDER`: talk to a model or checkpoint in the terminal. The flags; what talks is `burnish/serving`."""
+"""`burnish chat FOLDER`: the flags; the work is `burnish/serving/terminal.py`."""
 
-from burnish.cli.arguments import Parser, add_model_flags, model_options, positive
+from burnish.cli.model_flags import add_model_flags, model_options
+from burnish.entry.arguments import FlagParser, positive
 
 
 def main(argv: list[str]) -> int:
@@ -18,24 +19,19 @@ def main(argv: list[str]) -> int:
     return chat(model_options(flags, max_num_seqs=1), sampling, flags.seed, flags.system)
 
 
-def parser() -> Parser:
-    found = Parser(
+def parser() -> FlagParser:
+    found = FlagParser(
         "chat",
-        "Talk to a model or checkpoint in the terminal; from a pipe, each line is a question.",
+        "Chat with a model or checkpoint in the terminal; from a pipe, each line is a question.",
         'chat outputs/quickstart --system "Be brief."',
     )
     add_model_flags(found)
-    found.add_argument("--system", metavar="TEXT", help="system message")
-    found.add_argument(
-        "--temperature", type=float, default=0.7, metavar="X", help="sampling temperature [0.7]; 0: greedy"
-    )
-    found.add_argument("--top-p", type=float, default=1.0, metavar="X", help="smallest set with this probability [1.0]")
-    found.add_argument("--top-k", type=int, default=-1, metavar="N", help="most likely tokens sampled from [-1: all]")
-    found.add_argument(
-        "--min-p", type=float, default=0.0, metavar="X", help="share of the likeliest to be left out below"
-    )
-    found.add_argument(
-        "--max-tokens", type=positive, metavar="N", help="tokens of one answer [what the context leaves]"
-    )
-    found.add_argument("--seed", type=int, metavar="N", help="the same answers each time [another one each time]")
+    add = found.add_argument
+    add("--system", metavar="TEXT", help="system message")
+    add("--temperature", type=float, default=0.7, metavar="X", help="sampling temperature [0.7]; 0: greedy")
+    add("--top-p", type=float, default=1.0, metavar="X", help="smallest set with this probability [1.0]")
+    add("--top-k", type=int, default=-1, metavar="N", help="sample from the N most likely tokens [-1: all]")
+    add("--min-p", type=float, default=0.0, metavar="X", help="drop tokens below this share of the likeliest [0.0]")
+    add("--max-tokens", type=positive, metavar="N", help="maximum tokens of one answer [the rest of the context]")
+    add("--seed", type=int, metavar="N", help="seed, for the same answers each time [random]")
     return found

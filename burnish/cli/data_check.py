@@ -1,7 +1,7 @@
 """`burnish data check FILE …`: what is in data files, and what is wrong with them.
 
-The findings are made by `data/check.py`, reference answers are scored by `rewards/reference.py`; here they are asked
-for and printed. Exit code 1 where there is a problem, 0 where there are warnings at most.
+`data/check.py` finds problems, `rewards/reference.py` scores reference answers; here are the flags and the output. Exit
+code 1 if there is a problem, 0 if there are at most warnings.
 """
 
 import json
@@ -9,32 +9,25 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from burnish.cli.arguments import Parser
+from burnish.entry.arguments import FlagParser
 from burnish.errors import ConfigError, ModelError
 
 
-def parser() -> Parser:
-    made = Parser(
+def parser() -> FlagParser:
+    made = FlagParser(
         "data check",
-        "What is in data files, and what is wrong with them. Exit code 1 where there are problems.",
+        "What is in data files, and what is wrong with them. Exit code 1 if there are problems.",
         "data check train.parquet test.parquet --tokenizer Qwen/Qwen2.5-0.5B-Instruct --max-prompt-length 512",
     )
-    made.add_argument(
-        "files", nargs="+", metavar="FILE", help="parquet, json or jsonl (also .gz); compared pair by pair"
-    )
-    made.add_argument(
-        "--tokenizer", metavar="FOLDER_OR_ID", help="measure prompts in its tokens, rendered as in training"
-    )
-    made.add_argument("--max-prompt-length", type=int, metavar="N", help="a problem: prompts of more than N tokens")
-    made.add_argument("--reward", metavar="FILE.py[:NAME]", help="score reference answers with this function")
-    made.add_argument("--prompt-key", default="prompt", metavar="COLUMN", help="the column with the prompts (prompt)")
-    made.add_argument(
-        "--reward-fn-key",
-        default="data_source",
-        metavar="COLUMN",
-        help="the column that chooses the scorer (data_source)",
-    )
-    made.add_argument("--json", metavar="FILE", help="write all findings, with all rows, to this file")
+    add = made.add_argument
+    add("files", nargs="+", metavar="FILE", help="parquet, json or jsonl (also .gz); compared pair by pair")
+    add("--tokenizer", metavar="FOLDER_OR_ID", help="measure prompts in its tokens, rendered as in training")
+    add("--max-prompt-length", type=int, metavar="N", help="report prompts of more than N tokens as problems")
+    add("--reward", metavar="FILE.py[:NAME]", help="score reference answers with this function")
+    add("--prompt-key", default="prompt", metavar="COLUMN", help="column with the prompts [prompt]")
+    scorer = "column that chooses the scorer [data_source]"
+    add("--reward-fn-key", default="data_source", metavar="COLUMN", help=scorer)
+    add("--json", metavar="FILE", help="write all findings, with all rows, to this file")
     return made
 
 
@@ -45,7 +38,7 @@ def main(argv: list[str]) -> int:
     if options.max_prompt_length is not None and options.max_prompt_length < 1:
         raise ConfigError(f"--max-prompt-length {options.max_prompt_length}: a prompt has at least 1 token")
     if options.json and not Path(options.json).expanduser().absolute().parent.is_dir():
-        raise ConfigError(f"--json {options.json}: there is no such folder; make it first")
+        raise ConfigError(f"--json {options.json}: its folder does not exist; create it first")
 
     from burnish.data.check import CheckOptions, Measure, check_file
     from burnish.data.files import describe, locate
@@ -66,13 +59,12 @@ def main(argv: list[str]) -> int:
                 report.files.append(check_file(table, asked, judge, measure, progress.advance))
     print_report(report)
     if options.json:
-        everything = json.dumps(report.to_dict())
-        write_atomically(Path(options.json).expanduser(), [everything, "\n"], "--json")
+        write_atomically(Path(options.json).expanduser(), [json.dumps(report.to_dict()), "\n"], "--json")
     return 1 if report.problems() else 0
 
 
 def load_renderer(tokenizer: str) -> Any:
-    """The ChatRenderer that renders prompts as training does; ModelError where there is no such tokenizer."""
+    """The ChatRenderer that renders prompts as training does; ModelError if the tokenizer cannot be loaded."""
     from burnish.data.chat import ChatRenderer
     from burnish.models.loading import load_tokenizer
 

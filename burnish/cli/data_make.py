@@ -1,8 +1,7 @@
 """`burnish data make TASK`: rows in the standard shape, written as train.parquet and test.parquet.
 
-Reads the command line, has the rows of each split made (`burnish/data/tasks`), writes them, and says what was written,
-what was left out and why. Nothing is written before all rows are there. `script` is the whole of a program in
-examples/data_preprocess.
+The flags, and a report of what was written and what was left out and why; `burnish/data/tasks` makes the rows. Nothing
+is written before all rows are made. `script` is all of a program in examples/data_preprocess.
 """
 
 import argparse
@@ -12,18 +11,18 @@ import sys
 import textwrap
 from pathlib import Path
 
-from burnish.cli.arguments import Parser
-from burnish.cli.errors import DEBUG, guard
+from burnish.entry.arguments import FlagParser
+from burnish.entry.guard import DEBUG, guard
+from burnish.entry.keys import HELP
 from burnish.errors import ConfigError, DataError
 
-HELP = ("-h", "--help", "help")
 TRAIN_SIZE, TEST_SIZE = 10_000, 500
 WIDTH = 100
 
 
 def main(argv: list[str]) -> int:
     words = [word for word in argv if word != DEBUG]
-    if not words or words[0] in HELP:
+    if not words or words[0] in (*HELP, "help"):
         print(overview())
         return 0
     if words[0].startswith("-"):
@@ -49,15 +48,13 @@ def make(name: str, typed: argparse.Namespace) -> None:
         splits = generated(task, typed.sizes, typed.seed, options)
     for split, made in splits.items():
         write_parquet(made.rows, targets[split])
-        print(f"{targets[split]}: {len(made.rows)} rows" + (f"; left out: {made.reasons()}" if made.left_out else ""))
+        print(f"{targets[split]}: {len(made.rows)} rows" + (f"; skipped: {made.reasons()}" if made.left_out else ""))
     print(f"next: burnish data check {shlex.join(map(str, targets.values()))}")
 
 
 def parse(name: str, words: list[str]) -> argparse.Namespace:
-    """The arguments of a task, checked as far as they can be without its files.
-
-    Beside the flags they hold `origin` (where a task finds its records) or `sizes` (how many rows a task makes).
-    """
+    """The flags of a task, checked as far as possible without its files, with `origin` (where a task finds its records)
+    or `sizes` (rows of each split; one of 0 rows is not made)."""
     from burnish.data.sources import Origin, renaming
     from burnish.data.tasks import load
     from burnish.data.tasks.task import FileTask
@@ -74,24 +71,32 @@ def parse(name: str, words: list[str]) -> argparse.Namespace:
             rename=renaming(typed.rename),
         )
     else:
-        typed.sizes = _sizes(typed.train_size, typed.test_size)
+        sizes = {"train": typed.train_size, "test": typed.test_size}
+        for split, size in sizes.items():
+            if size < 0:
+                raise ConfigError(f"--{split}-size {size}: give a number of rows, 0 for none")
+        if not any(sizes.values()):
+            raise ConfigError("--train-size 0 --test-size 0 makes nothing: ask for some rows")
+        typed.sizes = {split: size for split, size in sizes.items() if size}
     return typed
 
 
-def parser(name: str) -> Parser:
+def parser(name: str) -> FlagParser:
     """The flags of a task: where rows go, where they come from, and its own."""
     from burnish.data.tasks import load
     from burnish.data.tasks.task import FileTask
 
     task = load(name)
     example = " ".join(filter(None, ("data make", name, task.example, f"--out data/{name}")))
-    flags = Parser(f"data make {name}", describe(name), example)
-    flags.add_argument("--out", required=True, metavar="FOLDER", help="where train.parquet and test.parquet go")
-    flags.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    flags = FlagParser(f"data make {name}", describe(name), example)
+    flags.add_argument("--out", required=True, metavar="FOLDER", help="folder for train.parquet and test.parquet")
+    flags.add_argument("--overwrite", action="store_true", help="replace existing files")
     if isinstance(task, FileTask):
         _add_origin(flags, task.hub.id, task.hub.config)
         shown = f" [{task.data_source}]" if task.data_source else ""
-        flags.add_argument("--data-source", metavar="NAME", help=f"the rows' data_source: it picks the scorer{shown}")
+        flags.add_argument(
+            "--data-source", metavar="NAME", help=f"data_source of the rows, which picks the scorer{shown}"
+        )
     else:
         flags.add_argument("--train-size", type=int, default=TRAIN_SIZE, metavar="N", help=f"rows [{TRAIN_SIZE}]")
         flags.add_argument("--test-size", type=int, default=TEST_SIZE, metavar="N", help=f"rows [{TEST_SIZE}]")
@@ -107,37 +112,21 @@ def parser(name: str) -> Parser:
     return flags
 
 
-def _add_origin(flags: Parser, hub_id: str, hub_config: str) -> None:
+def _add_origin(flags: FlagParser, hub_id: str, hub_config: str) -> None:
     add = flags.add_argument
     add("--source", metavar="FOLDER", help="a folder with train.* and test.* (parquet, json, jsonl, json.gz, jsonl.gz)")
     add("--train", nargs="+", default=[], metavar="FILE", help="files of the train split")
     add("--test", nargs="+", default=[], metavar="FILE", help="files of the test split")
-    add("--hub", metavar="ID", help=f"a dataset on the Hugging Face hub, where no files are given [{hub_id}]")
+    add("--hub", metavar="ID", help=f"dataset on the Hugging Face hub, if no files are given [{hub_id}]")
     add("--hub-config", metavar="NAME", help=f"its configuration [{hub_config}]")
-    add(
-        "--test-size",
-        type=int,
-        metavar="N",
-        help="keep N questions of the train records apart as the test split, by a hash of the question (a test split "
-        "that the source has is then not read)",
-    )
-    renamed = "the file's column THEIRS is the one called OURS above"
+    held_out = "hold out N train questions as the test split (by a hash of the question); ignores another"
+    add("--test-size", type=int, metavar="N", help=held_out)
+    renamed = "read the file's column THEIRS as the column OURS above"
     add("--rename", action="append", default=[], metavar="THEIRS=OURS", help=renamed)
 
 
-def _sizes(train: int, test: int) -> dict[str, int]:
-    """How many rows each split has; a split of 0 rows is not made."""
-    sizes = {"train": train, "test": test}
-    for split, size in sizes.items():
-        if size < 0:
-            raise ConfigError(f"--{split}-size {size}: how many rows, 0 for none")
-    if not any(sizes.values()):
-        raise ConfigError("--train-size 0 --test-size 0 makes nothing: ask for some rows")
-    return {split: size for split, size in sizes.items() if size}
-
-
 def describe(name: str) -> str:
-    """What stands above the flags in the help of a task."""
+    """The help of a task above its flags."""
     from burnish.data.tasks import TASKS, load
     from burnish.data.tasks.task import FileTask
 
@@ -159,7 +148,7 @@ def overview() -> str:
         [
             "usage: burnish data make TASK --out FOLDER […]",
             "",
-            "Writes FOLDER/train.parquet and FOLDER/test.parquet, with rows as `burnish ppo` reads them.",
+            "Writes FOLDER/train.parquet and FOLDER/test.parquet with the rows that `burnish ppo` reads.",
             "",
             "tasks:",
             *(f"  {name:<{width}}{summary}" for name, summary in TASKS.items()),
@@ -181,16 +170,16 @@ def script(name: str) -> int:
 
 
 def script_words(name: str, argv: list[str]) -> list[str]:
-    """The command line of `burnish data make` behind that of a script."""
+    """The command line of a script as that of `burnish data make`."""
     from burnish.data.tasks import load
     from burnish.data.tasks.task import FileTask
 
     flags = argparse.ArgumentParser(
-        description=f"Thin over `burnish data make {name}`, whose other flags it takes too.",
+        description=f"The same as `burnish data make {name}`, whose other flags it takes too.",
         epilog=f"example: python3 {sys.argv[0]} --local_dir ~/data/{name}",
         allow_abbrev=False,
     )
-    flags.add_argument("--local_dir", default=f"~/data/{name}", help=f"where the files go [~/data/{name}]")
+    flags.add_argument("--local_dir", default=f"~/data/{name}", help=f"folder for the files [~/data/{name}]")
     if isinstance(load(name), FileTask):
         flags.add_argument("--local_dataset_path", help="a folder with train.* and test.*, instead of the hub")
     typed, rest = flags.parse_known_args(argv)
@@ -199,7 +188,7 @@ def script_words(name: str, argv: list[str]) -> list[str]:
 
 
 def _targets(typed: argparse.Namespace, splits: list[str]) -> dict[str, Path]:
-    """The file of each split; DataError, before any work, where it could not be written."""
+    """The file of each split; DataError, before any work, if it cannot be written."""
     folder = Path(typed.out).expanduser()
     nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not nearest.is_dir():
@@ -209,5 +198,5 @@ def _targets(typed: argparse.Namespace, splits: list[str]) -> dict[str, Path]:
     targets = {split: folder / f"{split}.parquet" for split in splits}
     there = [str(path) for path in targets.values() if path.exists()]
     if there and not typed.overwrite:
-        raise DataError(f"already there: {' and '.join(there)}; add --overwrite to replace, or choose another --out")
+        raise DataError(f"already exists: {' and '.join(there)}; add --overwrite to replace, or choose another --out")
     return targets

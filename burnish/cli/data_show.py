@@ -1,30 +1,26 @@
-"""`burnish data show FILE`: rows as a person reads them, or as the chat template renders them.
+"""`burnish data show FILE`: the flags; `data/select.py` chooses the rows, `data/show.py` formats them."""
 
-`data/show.py` chooses the rows and formats them.
-"""
-
-from burnish.cli.arguments import Parser
+from burnish.entry.arguments import FlagParser
 from burnish.errors import ConfigError
 
 PROMPT = "prompt"
 
 
-def parser() -> Parser:
-    made = Parser(
+def parser() -> FlagParser:
+    made = FlagParser(
         "data show",
-        "Rows as a person reads them; with a tokenizer, the exact text that its chat template makes of them.",
+        "Print rows in readable form; with a tokenizer, as the exact text that its chat template renders.",
         "data show train.parquet --rows 0:3 --tokenizer Qwen/Qwen2.5-0.5B-Instruct",
     )
     made.add_argument("file", metavar="FILE", help="parquet, json or jsonl (also .gz)")
     choice = made.add_mutually_exclusive_group()
-    choice.add_argument("--rows", metavar="ROWS", help="5, or 0:3 (without row 3), or 0,7,9; the first is 0")
-    choice.add_argument("--random", type=int, metavar="K", help="K rows drawn with --seed")
-    made.add_argument("--seed", type=int, default=0, help="of --random (0)")
-    made.add_argument(
-        "--where", action="append", default=[], metavar="COLUMN=VALUE", help="only such rows; may be repeated"
-    )
+    choice.add_argument("--rows", metavar="ROWS", help="5, or 0:3 (rows 0 to 2), or 0,7,9; counted from 0")
+    choice.add_argument("--random", type=int, metavar="K", help="K random rows, chosen with --seed")
+    made.add_argument("--seed", type=int, default=0, help="seed of --random [0]")
+    where = "only rows with this value; may be repeated"
+    made.add_argument("--where", action="append", default=[], metavar="COLUMN=VALUE", help=where)
     made.add_argument("--tokenizer", metavar="FOLDER_OR_ID", help="render the messages with its chat template")
-    made.add_argument("--prompt-key", default=PROMPT, metavar="COLUMN", help="the column with the prompts (prompt)")
+    made.add_argument("--prompt-key", default=PROMPT, metavar="COLUMN", help="column with the prompts [prompt]")
     return made
 
 
@@ -40,7 +36,7 @@ def main(argv: list[str]) -> int:
     from burnish.data.files import describe
     from burnish.data.row import find_prompt_key
     from burnish.data.show import Condition, Selection, parse_rows, print_blocks, row_blocks
-    from burnish.tracking.literal import one_line
+    from burnish.literal import one_line
 
     spans = parse_rows(options.rows) if options.rows is not None else []
     conditions = [Condition.parse(text) for text in options.where]

@@ -1,91 +1,81 @@
-"""`burnish <command> …`: the table of commands, and nothing that a command needs.
+"""`burnish <command> …`: the table of commands and nothing that a command needs.
 
-Consumes the command line; hands the rest of it to the command's own `main(argv)`, imported when it is called. What
+Consumes the command line; passes the rest of it to the command's own `main(argv)`, imported when it is called. What
 users type after `ppo`, `sft`, `rm`, `generate` and `eval` is Hydra's grammar, read by `burnish/config`; the other
-commands have flags (`cli/arguments.py`).
+commands have flags (`entry/arguments.py`).
 """
 
-import difflib
 import importlib
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from burnish import __version__
-from burnish.cli.errors import DEBUG, guard
+from burnish.config.nearest import nearest
+from burnish.entry.guard import DEBUG, guard
+from burnish.entry.keys import HELP, KEY_COMMANDS
 from burnish.errors import ConfigError, NotAvailable
-
-HELP = ("-h", "--help")
-PLAN = "--plan              print the derived batch sizes and the memory they take, and stop"
-COUNT = "--plan              print how many examples, tokens and steps there are, and stop"
 
 
 @dataclass(frozen=True)
-class Command:
-    """What `burnish --help` says of a command, and where it is. No `target`: the command is not available yet."""
+class CliCommand:
+    """One line of `burnish --help`. Without `module` and `parts` the command is not available yet."""
 
     summary: str
-    target: str | None = None  # module:function, called with the rest of the command line
-    keys: str | None = None  # module:class of its configuration, where it has one
-    example: tuple[str, ...] = ()  # keys of a command that shows how it is used
-    flag: str = ""  # a flag of its own, as its help says it
+    module: str | None = None  # whose `main` takes the rest of the command line
+    parts: Mapping[str, "CliCommand"] = field(default_factory=dict)  # `burnish data make`
+    examples: tuple[str, ...] = ()  # of a command with parts
+    more: str = "Every command has --help."
 
-    def load(self) -> Callable[[list[str]], int | None]:
-        assert self.target is not None
-        module, _, function = self.target.partition(":")
-        run: Callable[[list[str]], int | None] = getattr(importlib.import_module(module), function)
-        return run
+    def load(self) -> Any:
+        return importlib.import_module(str(self.module)).main
 
 
+DATA = CliCommand(
+    "make, check and show datasets",
+    parts={
+        "make": CliCommand("make rows from a known dataset, your files, or a seed", "burnish.cli.data_make"),
+        "check": CliCommand("report what is in a file and what is wrong with it", "burnish.cli.data_check"),
+        "show": CliCommand("print rows in readable form", "burnish.cli.data_show"),
+    },
+    examples=(
+        "burnish data make gsm8k --out data/gsm8k",
+        "burnish data check data/gsm8k/train.parquet data/gsm8k/test.parquet",
+        "burnish data show data/gsm8k/test.parquet",
+    ),
+    more="`burnish data make --help` lists the tasks; every command has --help.",
+)
+RETRIEVER = CliCommand(
+    "index and search passages, and serve them to the search agent",
+    parts={
+        "index": CliCommand("build the index of a corpus of passages", "burnish.cli.retriever_index"),
+        "query": CliCommand("search an index and print the passages with scores", "burnish.cli.retriever_query"),
+        "serve": CliCommand("run the retrieval server for the search agent", "burnish.search.serve_command"),
+    },
+    examples=(
+        "burnish retriever index --corpus corpus.jsonl --output wiki-index",
+        'burnish retriever query --index wiki-index "who wrote hamlet"',
+        "burnish retriever serve --index wiki-index --port 8000",
+    ),
+)
+TRAINER_MODULES = {
+    "ppo": "main_ppo", "sft": "sft_trainer", "rm": "rm_trainer", "generate": "main_generation", "eval": "main_eval",
+}  # fmt: skip
 COMMANDS = {
-    "quickstart": Command("a small model learns by RL, here, in minutes", "burnish.cli.quickstart:main"),
-    "ppo": Command(
-        "RL training, every algorithm",
-        "burnish.trainer.main_ppo:main",
-        "burnish.config.ppo:PPOConfig",
-        (
-            "algorithm.adv_estimator=grpo",
-            "data.train_files=train.parquet",
-            "data.val_files=test.parquet",
-            "actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B-Instruct",
-        ),
-        PLAN,
-    ),
-    "sft": Command(
-        "supervised fine-tuning",
-        "burnish.trainer.sft_trainer:main",
-        "burnish.config.sft:SFTConfig",
-        ("data.train_files=train.parquet", "model.path=Qwen/Qwen2.5-0.5B-Instruct"),
-        COUNT,
-    ),
-    "rm": Command(
-        "reward-model training on chosen and rejected answers",
-        "burnish.trainer.rm_trainer:main",
-        "burnish.config.rm:RMConfig",
-        ("data.train_files=pairs.parquet", "data.val_files=test.parquet", "model.path=Qwen/Qwen2.5-0.5B-Instruct"),
-        COUNT,
-    ),
-    "generate": Command(
-        "responses to the prompts of a file",
-        "burnish.trainer.main_generation:main",
-        "burnish.config.generation:GenerationConfig",
-        ("data.path=test.parquet", "data.output_path=out.parquet", "model.path=Qwen/Qwen2.5-0.5B-Instruct"),
-    ),
-    "eval": Command(
-        "scores of a file of responses, per data source",
-        "burnish.trainer.main_eval:main",
-        "burnish.config.evaluation:EvalConfig",
-        ("data.path=out.parquet",),
-        "--fail-under X      exit with 1 where the mean score of a data source is below X",
-    ),
-    "export": Command("checkpoint to Hugging Face folder", "burnish.cli.export:main"),
-    "chat": Command("talk to a model or checkpoint in the terminal", "burnish.cli.chat:main"),
-    "serve": Command("a model or checkpoint behind an OpenAI-compatible endpoint", "burnish.cli.serve:main"),
-    "data": Command("make, check and show datasets", "burnish.cli.data:main"),
-    "status": Command("what a run is doing and waits for, or did", "burnish.cli.status:main"),
-    "replay": Command("an update that was NaN or infinite, run again", "burnish.cli.replay:main"),
-    "retriever": Command("index and search passages, and serve them to the search agent", "burnish.cli.retriever:main"),
-    "dashboard": Command("runs and trajectories in a browser"),
+    "quickstart": CliCommand("train a small model by RL on this machine, in minutes", "burnish.cli.quickstart"),
+    **{
+        name: CliCommand(KEY_COMMANDS[name].summary, f"burnish.trainer.{module}")
+        for name, module in TRAINER_MODULES.items()
+    },
+    "export": CliCommand("write a checkpoint as a Hugging Face folder", "burnish.export.command"),
+    "chat": CliCommand("chat with a model or checkpoint in the terminal", "burnish.cli.chat"),
+    "serve": CliCommand("serve a model or checkpoint behind an OpenAI-compatible endpoint", "burnish.cli.serve"),
+    "data": DATA,
+    "status": CliCommand("show what a run is doing, what it waits for, or how it ended", "burnish.cli.status"),
+    "replay": CliCommand("re-run a NaN/Inf update that a run dumped", "burnish.cli.replay"),
+    "retriever": RETRIEVER,
+    "dashboard": CliCommand("browse runs and trajectories"),
 }
 
 
@@ -95,46 +85,40 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def dispatch(argv: list[str]) -> int | None:
-    # `burnish --debug ppo …` is `burnish ppo … --debug`.
-    leading = argv[:1] == [DEBUG]
-    name, rest = (argv[leading], argv[leading + 1 :]) if len(argv) > leading else ("--help", [])
-    rest = [*rest, DEBUG] if leading else rest
-    if name in (*HELP, "help"):
-        print(overview())
-        return 0
-    if name == "--version":
+    if argv[:1] == [DEBUG]:  # `burnish --debug ppo …` is `burnish ppo … --debug`
+        argv = [*argv[1:], DEBUG] if argv[1:] else []
+    if argv == ["--version"]:
         print(f"burnish {__version__}")
         return 0
-    command = find(name)
-    if command.target is None:
-        raise NotAvailable(f"burnish {name} ({command.summary})", f"There are: {', '.join(available())}")
-    if command.keys and any(word in HELP for word in rest):
-        from burnish.cli.help import explain
-
-        words = [word for word in rest if not word.startswith("-")]
-        print(explain(name, command.summary, command.keys, words, command.example, command.flag))
+    typed, commands, chosen = ["burnish"], COMMANDS, None
+    while commands:
+        name, argv = (argv[0], argv[1:]) if argv else (HELP[0], [])
+        if name in (*HELP, "help"):
+            print(overview() if chosen is None else overview_of(" ".join(typed), chosen))
+            return 0
+        typed.append(name)
+        if name not in commands:
+            near = nearest(name, commands)
+            hint = f"Did you mean `{' '.join([*typed[:-1], near])}`? " if near else ""
+            raise ConfigError(f"unknown command: {' '.join(typed)}. {hint}Available: {', '.join(available(commands))}")
+        chosen = commands[name]
+        commands = dict(chosen.parts)
+    assert chosen is not None
+    if chosen.module is None:
+        raise NotAvailable(f"{' '.join(typed)} ({chosen.summary})", f"Available: {', '.join(available())}")
+    if (keys := KEY_COMMANDS.get(typed[1])) and keys.answers_help(argv):
         return 0
-    return command.load()(rest)
+    code: int | None = chosen.load()(argv)
+    return code
 
 
-def find(name: str) -> Command:
-    """The command of that name; ConfigError with the nearest one if there is none."""
-    if name in COMMANDS:
-        return COMMANDS[name]
-    near = difflib.get_close_matches(name, COMMANDS, n=1)
-    hint = f"Did you mean `burnish {near[0]}`? " if near else ""
-    raise ConfigError(f"no such command: {name}. {hint}`burnish --help` lists them")
-
-
-def available() -> list[str]:
-    return [name for name, command in COMMANDS.items() if command.target]
+def available(commands: Mapping[str, CliCommand] = COMMANDS) -> list[str]:
+    return [name for name, command in commands.items() if command.module or command.parts]
 
 
 def overview() -> str:
     """The text of `burnish --help`."""
-    width = max(map(len, COMMANDS)) + 2
-    now = [f"  {name:<{width}}{c.summary}" for name, c in COMMANDS.items() if c.target]
-    later = [f"  {name:<{width}}{c.summary}" for name, c in COMMANDS.items() if not c.target]
+    later = [name for name in COMMANDS if name not in available()]
     return "\n".join(
         [
             "burnish: reinforcement learning for language models",
@@ -142,15 +126,26 @@ def overview() -> str:
             "usage: burnish <command> [key=value …]",
             "",
             "commands:",
-            *now,
+            *lines(COMMANDS, available()),
             "",
             "not available yet:",
-            *later,
+            *lines(COMMANDS, later),
             "",
-            "`burnish ppo --help` lists its keys, `burnish ppo --help rollout` those of a part.",
-            "`--debug` shows a traceback with an error; `--version` the version.",
+            "`burnish ppo --help` lists its keys, `burnish ppo --help rollout` those of one section.",
+            "`--debug` shows a traceback with an error; `--version` prints the version.",
         ]
     )
+
+
+def overview_of(name: str, group: CliCommand) -> str:
+    """The text of `burnish data --help`."""
+    usage = [f"usage: {name} <command> …", "", "commands:", *lines(group.parts, group.parts), "", "examples:"]
+    return "\n".join([*usage, *(f"  {line}" for line in group.examples), "", group.more])
+
+
+def lines(commands: Mapping[str, CliCommand], names: Any) -> list[str]:
+    width = max(map(len, commands)) + 2
+    return [f"  {name:<{width}}{commands[name].summary}" for name in names]
 
 
 if __name__ == "__main__":

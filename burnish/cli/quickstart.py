@@ -1,13 +1,12 @@
-"""`burnish quickstart`: an embedded small model learns by RL, here, in minutes, and shows it.
+"""`burnish quickstart`: a small model that comes with burnish learns by RL, on a CPU, in minutes.
 
-The model (`burnish/models/nano`, made by `make nano`) was taught by supervised fine-tuning to work sums out digit by
-digit, and then to blurt a number out instead. It can do it, and mostly does not. The run below gives it questions and a
-reward for the right number, nothing else: GRPO finds that working it out pays. Accuracy is exact match, sampled at
-temperature 1, on questions that neither fine-tuning nor RL trained on.
+The model (`burnish/models/nano`, made by `make nano`) was fine-tuned to work sums out digit by digit, and then to guess
+a number instead. It can do sums, but mostly does not. The run gives it questions and a reward for the right number,
+nothing else: GRPO finds that working it out pays. Accuracy is exact match, sampled at temperature 1, on questions that
+neither fine-tuning nor RL trained on.
 
 `--task search` and `--task calculator` do the same with a model that can search and call a tool (quickstart_agents.py).
-
-Everything it does is an ordinary `burnish ppo` run; the command is printed.
+It is an ordinary `burnish ppo` run; the command is printed.
 """
 
 import argparse
@@ -21,7 +20,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from burnish.cli.arguments import Parser
+from burnish.entry.arguments import FlagParser
 
 NANO = Path(__file__).parents[1] / "models" / "nano"
 HELD_OUT = 256
@@ -32,9 +31,9 @@ ACCURACY = "val-core/burnish/arithmetic/acc/mean@1"
 INTRODUCTION = """
 A model of 0.25 million parameters, which comes with burnish, answers
 three-digit sums and differences. Supervised fine-tuning taught it to work them
-out digit by digit, and then to blurt a number out instead. Now it learns by RL:
+out digit by digit, and then to guess a number instead. Now it learns by RL:
 16 questions a step, 8 answers to each, a reward of 1 for the right number, and
-nothing else. The same as this command:
+nothing else. It runs this command:
 """
 TASKS = {
     "arithmetic": "burnish.cli.quickstart:ARITHMETIC",
@@ -45,31 +44,28 @@ TASKS = {
 
 @dataclass(frozen=True)
 class Share:
-    """A share of the held-out questions, besides those answered rightly."""
+    """The share of held-out answers with some property, reported next to accuracy."""
 
-    of: str  # in words
+    name: str
     holds: Callable[[str], bool]  # whether a response counts
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """What one task of the quickstart is made of.
-
-    `beside` runs what the run needs beside it for as long as it is open, and hands on further keys.
-    """
+    """One task of the quickstart. `service` is open while the run trains, and yields further keys."""
 
     introduction: str
     title: str  # of the plot
     accuracy: str  # the metric
     write_data: Callable[[int, Path, int], None]  # seed, folder, number of held-out questions
     job: Callable[[int, Path, int], list[str]]  # seed, folder, steps: the keys of the run
-    beside: Callable[[Path], AbstractContextManager[list[str]]] = lambda folder: nullcontext([])
+    service: Callable[[Path], AbstractContextManager[list[str]]] = lambda folder: nullcontext([])
     shares: tuple[Share, ...] = ()
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one seed came to."""
+    """Accuracy of one seed before and after."""
 
     seed: int
     before: float
@@ -101,7 +97,7 @@ def learn(seed: int, folder: Path, lesson: Lesson, options: argparse.Namespace) 
 
     start = perf_counter()
     lesson.write_data(seed, folder, HELD_OUT)
-    with lesson.beside(folder) as further:
+    with lesson.service(folder) as further:
         overrides = [*lesson.job(seed, folder, options.steps), *further]
         print(f"{as_typed(overrides)}\n", flush=True)
         train(overrides)
@@ -111,7 +107,8 @@ def learn(seed: int, folder: Path, lesson: Lesson, options: argparse.Namespace) 
     first, last = validation(folder, 0), validation(folder, options.steps)
     show_samples(first, last, options.steps)
     for share in lesson.shares:
-        print(f"{share.of}: {portion(share, first):.2f} before, {portion(share, last):.2f} after")
+        before_after = [sum(share.holds(row["response"]) for row in rows) / len(rows) for rows in (first, last)]
+        print(f"{share.name}: {before_after[0]:.2f} before, {before_after[1]:.2f} after")
     picture = plot_curve(folder, folder / "reward.png", title=lesson.title, before=before, after=after)
     print(f"reward plot: {picture}")
     print(f"trained model: {folder / f'global_step_{options.steps}'} (a Hugging Face folder)")
@@ -141,7 +138,7 @@ def write_data(seed: int, folder: Path, held_out: int) -> None:
 
 
 def job(seed: int, folder: Path, steps: int) -> list[str]:
-    """The keys of the arithmetic run, as anyone could type them."""
+    """The keys of the arithmetic run."""
     lengths = ["data.max_prompt_length=32", "data.max_response_length=64"]
     return [*common_keys(seed, folder, steps, NANO, "2e-5"), *lengths]
 
@@ -178,7 +175,7 @@ def find_lesson(task: str) -> Lesson:
 
 
 def as_typed(overrides: list[str]) -> str:
-    """The command as it can be pasted into a shell, one key on a line."""
+    """The command for a shell, one key per line."""
     return " \\\n    ".join(["burnish ppo", *map(shlex.quote, overrides)])
 
 
@@ -192,14 +189,13 @@ def show_samples(before: list[dict[str, Any]], after: list[dict[str, Any]], step
     for heading in ("question", "right answer", "before", f"after step {steps}"):
         table.add_column(heading)
     for row, later in list(zip(before, after, strict=True))[:SHOWN]:
-        cells = (_question(row["prompt"]), _right(row["ground_truth"]), _answer(row), _answer(later))
-        table.add_row(*map(escape, cells))
+        # The question without what the chat template writes around it.
+        prompt = row["prompt"].removesuffix("<|start|>assistant\n").rpartition("<|start|>")[2]
+        question = prompt.removesuffix("<|end|>\n").removeprefix("user\n").strip()
+        truth = row["ground_truth"]
+        right = ", ".join(truth["target"]) if isinstance(truth, dict) else str(truth)
+        table.add_row(*map(escape, (question, right, _answer(row), _answer(later))))
     Console().print(table)
-
-
-def portion(share: Share, rows: list[dict[str, Any]]) -> float:
-    """The share of the rows that it holds for."""
-    return sum(share.holds(row["response"]) for row in rows) / len(rows)
 
 
 def validation(folder: Path, step: int) -> list[dict[str, Any]]:
@@ -208,32 +204,16 @@ def validation(folder: Path, step: int) -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines]
 
 
-def _question(prompt: str) -> str:
-    """The prompt without what the chat template writes around the question."""
-    text = prompt.removesuffix("<|start|>assistant\n").rpartition("<|start|>")[2].removesuffix("<|end|>\n")
-    return text.removeprefix("user\n").strip()
-
-
-def _right(ground_truth: Any) -> str:
-    return ", ".join(ground_truth["target"]) if isinstance(ground_truth, dict) else str(ground_truth)
-
-
 def _answer(row: dict[str, Any]) -> str:
     verdict = "right" if row["score"] == 1 else "wrong"
     return f"{row['response'].removesuffix('<|end|>')}\n→ {verdict}"
 
 
-def parser() -> Parser:
-    found = Parser("quickstart", "A small model learns by RL.", "quickstart --task search --seeds 1 2 3")
-    found.add_argument(
-        "--task",
-        choices=TASKS,
-        default="arithmetic",
-        help="what it learns: arithmetic, search or calculator [arithmetic]",
-    )
-    found.add_argument("--seeds", type=int, nargs="+", default=[1], metavar="SEED", help="one run for each seed [1]")
-    found.add_argument("--steps", type=int, default=STEPS, help=f"training steps [{STEPS}]")
-    found.add_argument(
-        "--output", help=f"folder of the run [{OUTPUT}]; other tasks have theirs beside it, {OUTPUT}-search"
-    )
+def parser() -> FlagParser:
+    found = FlagParser("quickstart", "Train a small model by RL.", "quickstart --task search --seeds 1 2 3")
+    add = found.add_argument
+    add("--task", choices=TASKS, default="arithmetic", help="what the model learns [arithmetic]")
+    add("--seeds", type=int, nargs="+", default=[1], metavar="SEED", help="one run for each seed [1]")
+    add("--steps", type=int, default=STEPS, help=f"training steps [{STEPS}]")
+    add("--output", help=f"run folder [{OUTPUT}; for another task {OUTPUT}-TASK]")
     return found

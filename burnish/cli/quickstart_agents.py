@@ -1,12 +1,12 @@
-"""`burnish quickstart --task search` and `--task calculator`: an embedded model learns to search, and to call a tool.
+"""`burnish quickstart --task search` and `--task calculator`: a small model learns to search and to call a tool.
 
-The model (`burnish/models/nano_agent`, made by examples/nano/make_nano_agent.py) was taught by supervised fine-tuning
-to look names up and to have products calculated, and then to guess, or to write searches and calls that are none. GRPO
-rewards right answers alone, and they cannot be guessed.
+The model (`burnish/models/nano_agent`, made by examples/nano/make_nano_agent.py) was fine-tuned to look names up and to
+call a calculator, and then to guess, or to write malformed searches and calls. GRPO rewards right answers only, which
+cannot be guessed.
 
-The facts of the search task are made for the run, of names that the model has never seen; the questions that accuracy
-is measured on are about people of whom no training question is asked. `serving` starts the retrieval server as a
-process of its own, hands on the key with its address, and ends the process whatever happens.
+The facts of the search task are made for the run, with names that the model has never seen; accuracy is measured on
+people that no training question is about. `serving` starts the retrieval server as a separate process, yields the key
+with its address, and always ends the process.
 """
 
 import json
@@ -35,22 +35,22 @@ PAUSE_S = 0.05
 SEARCH_INTRODUCTION = """
 A model of 0.4 million parameters, which comes with burnish, answers questions
 about invented people. The facts are made for this run, so nobody can know them:
-they are in the documents of a retrieval server, a process of its own.
+they are in the documents of a retrieval server, a separate process.
 Supervised fine-tuning taught the model to search, and then to guess. Now it
 learns by RL: 16 questions a step, 8 answers to each, a reward of 1 for the
-right name, and nothing else. The same as this command, while the server runs:
+right name, and nothing else. It runs this command while the server runs:
 """
 CALCULATOR_INTRODUCTION = """
 A model of 0.4 million parameters, which comes with burnish, multiplies numbers
 of three digits, which is too much for it without the calculator that it may
 call. Supervised fine-tuning taught it to call, and then to guess. Now it learns
 by RL: 16 questions a step, 8 answers to each, a reward of 1 for the right
-number, and nothing else. The same as this command:
+number, and nothing else. It runs this command:
 """
 
 
 def write_facts(seed: int, folder: Path, held_out: int) -> None:
-    """The corpus and the question files of a world."""
+    """The corpus and the question files of the search task."""
     from burnish.data.files import write_parquet
     from burnish.data.tasks import facts
 
@@ -60,7 +60,7 @@ def write_facts(seed: int, folder: Path, held_out: int) -> None:
 
 
 def search_job(seed: int, folder: Path, steps: int) -> list[str]:
-    """The keys of the search run but the server's address."""
+    """The keys of the search run except the server's address."""
     return [
         *common_keys(seed, folder, steps, NANO_AGENT, LR),
         "data.max_prompt_length=32",
@@ -82,7 +82,7 @@ def write_products(seed: int, folder: Path, held_out: int) -> None:
 
 
 def calculator_job(seed: int, folder: Path, steps: int) -> list[str]:
-    """The keys of the calculator run. The rows themselves ask for the agent and its tool."""
+    """The keys of the calculator run. Its rows name the agent and its tool."""
     return [
         *common_keys(seed, folder, steps, NANO_AGENT, LR),
         "data.max_prompt_length=40",
@@ -97,7 +97,7 @@ def corpus(folder: Path) -> Path:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[list[str]]:
-    """The retrieval server over the folder's corpus, as long as this is open; hands on the key with its address."""
+    """The retrieval server over the folder's corpus while this is open; yields the key with its address."""
     from burnish.trainer.setup import terminated_as_interrupted
 
     index, log = folder / "data" / "index", folder / "data" / "retriever.log"
@@ -112,20 +112,16 @@ def serving(folder: Path) -> Iterator[list[str]]:
         server = subprocess.Popen([*retriever, *serve], stdout=output, stderr=subprocess.STDOUT)
         try:
             url = wait_for(server, log)
-            print(f"retrieval server: process {server.pid} at {url}, as by `{as_served(serve, url)}`\n")
+            port = str(urlsplit(url).port)
+            command = shlex.join(["burnish", "retriever", *(port if word == "0" else word for word in serve)])
+            print(f"retrieval server: process {server.pid} at {url}, the same as `{command}`\n")
             yield [f"retriever.url={url}"]
         finally:
             end(server)
 
 
-def as_served(serve: list[str], url: str) -> str:
-    """The command that serves it again, at the same address."""
-    port = str(urlsplit(url).port)
-    return shlex.join(["burnish", "retriever", *(port if word == "0" else word for word in serve)])
-
-
 def wait_for(server: "subprocess.Popen[bytes]", log: Path, seconds: float = START_S) -> str:
-    """The address of the server, which it prints, once it answers there."""
+    """The address that the server prints, once it answers there."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and server.poll() is None:
         printed = re.search(r"http://\S+/retrieve", log.read_text(encoding="utf-8"))
@@ -133,7 +129,7 @@ def wait_for(server: "subprocess.Popen[bytes]", log: Path, seconds: float = STAR
             return printed[0]
         time.sleep(PAUSE_S)
     state = f"did not answer within {seconds:.0f} s" if server.poll() is None else f"ended with {server.returncode}"
-    raise BurnishError(f"the retrieval server {state}; it said: {log.read_text(encoding='utf-8').strip()[-500:]}")
+    raise BurnishError(f"the retrieval server {state}; its output: {log.read_text(encoding='utf-8').strip()[-500:]}")
 
 
 def is_healthy(url: str) -> bool:
@@ -145,7 +141,7 @@ def is_healthy(url: str) -> bool:
 
 
 def end(server: "subprocess.Popen[bytes]") -> None:
-    """Ask the process to end, and make it."""
+    """Terminate the process, then kill it."""
     server.terminate()
     try:
         server.wait(STOP_S)
@@ -154,14 +150,7 @@ def end(server: "subprocess.Popen[bytes]") -> None:
         server.wait()
 
 
-def _has_searched(response: str) -> bool:
-    return "</search>\n\n<information>" in response
-
-
-def _has_called(response: str) -> bool:
-    return re.search(r"<\|start\|>tool\n-?[0-9.]+<\|end\|>", response) is not None
-
-
+CALLED = re.compile(r"<\|start\|>tool\n-?[0-9.]+<\|end\|>")
 SEARCH = Lesson(
     SEARCH_INTRODUCTION,
     "GRPO on questions that have to be looked up",
@@ -169,7 +158,7 @@ SEARCH = Lesson(
     write_facts,
     search_job,
     serving,
-    (Share("answers with a valid search", _has_searched),),
+    (Share("answers with a valid search", lambda text: "</search>\n\n<information>" in text),),
 )
 CALCULATOR = Lesson(
     CALCULATOR_INTRODUCTION,
@@ -177,5 +166,5 @@ CALCULATOR = Lesson(
     "val-core/multiply/acc/mean@1",
     write_products,
     calculator_job,
-    shares=(Share("answers with a valid call", _has_called),),
+    shares=(Share("answers with a valid call", lambda text: CALLED.search(text) is not None),),
 )

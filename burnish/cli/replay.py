@@ -1,18 +1,18 @@
-"""`burnish replay DUMP [key=value …]`: the arguments, and what is printed. The work is `burnish/trainer/replay.py`."""
+"""`burnish replay DUMP [key=value …]`: the flags; the work is `burnish/trainer/replay.py`."""
 
-from burnish.cli.arguments import Parser
+from burnish.entry.arguments import FlagParser
 
 SUMMARY = """\
-Run an update again that was NaN or infinite and that its run dumped: forward and backward once, on the same rows, with
-the same weights. Prints what the run saw, what comes out now, and where it is not finite. Keys of the run can be set
-otherwise; those that name code are taken from here alone, never from the dump. The exit code is 0 where loss and
-gradient are finite, 1 where they are not."""
+Re-run a NaN/Inf update that a run dumped: one forward and backward pass on the same rows with the same weights. Prints
+the numbers of the run, those of this replay, and where they are not finite. Keys of the run can be changed; keys that
+name code are read from this command line only, never from the dump. Exit code 0 if loss and gradient are finite, 1 if
+not."""
 
 
-def parser() -> Parser:
-    p = Parser("replay", SUMMARY, "replay outputs/burnish/run/bad_steps/step_3_actor_0 trainer.device=cpu")
+def parser() -> FlagParser:
+    p = FlagParser("replay", SUMMARY, "replay outputs/burnish/run/bad_steps/step_3_actor_0 trainer.device=cpu")
     p.add_argument("dump", help="a folder bad_steps/step_N_ROLE_NUMBER of a run")
-    p.add_argument("keys", nargs="*", metavar="key=value", help="keys of the run to be set otherwise")
+    p.add_argument("keys", nargs="*", metavar="key=value", help="keys of the run to change")
     return p
 
 

@@ -1,12 +1,9 @@
-"""`burnish retriever index`: a corpus of passages to the folder that `query` and `serve` open.
-
-The flags are here; what builds is `burnish/search/index.py`, imported when the flags are right.
-"""
+"""`burnish retriever index`: builds the folder that `query` and `serve` open. The work is `burnish/search/index.py`."""
 
 import time
 from pathlib import Path
 
-from burnish.cli.arguments import Parser, positive
+from burnish.entry.arguments import FlagParser, positive
 from burnish.errors import ConfigError
 from burnish.tracking.progress import Progress
 
@@ -45,7 +42,7 @@ def main(argv: list[str]) -> int:
 
 
 class Phases:
-    """One progress bar after the other: a new one whenever something else is being done."""
+    """A progress bar for each phase, one after the other."""
 
     def __init__(self) -> None:
         self._bar: Progress | None = None
@@ -64,38 +61,24 @@ class Phases:
             self._bar = None
 
 
-def parser() -> Parser:
-    flags = Parser(
+def parser() -> FlagParser:
+    flags = FlagParser(
         "retriever index",
-        'An index of a corpus: JSON lines (.jsonl, .jsonl.gz) such as {"id": "0", "contents": "\\"Title\\"\\ntext"}.\n'
-        "The same command goes on after an interruption. What the encoder wants is read from its folder.",
+        'Index a corpus: JSON lines (.jsonl, .jsonl.gz) such as {"id": "0", "contents": "\\"Title\\"\\ntext"}.\n'
+        "Run again after an interruption, it resumes. Settings of the encoder are read from its folder.",
         "retriever index --corpus corpus.jsonl --output wiki-index",
     )
     add = flags.add_argument
-    add("--corpus", required=True, metavar="FILE", help="the passages")
-    add("--output", required=True, metavar="DIR", help="where the index goes: a new or empty folder")
+    add("--corpus", required=True, metavar="FILE", help="file of passages")
+    add("--output", required=True, metavar="DIR", help="new or empty folder for the index")
     add("--kind", choices=KINDS, help="bm25: words; dense: vectors; both [both with --encoder, else bm25]")
-    add(
-        "--encoder",
-        metavar="FOLDER",
-        help="a Hugging Face encoder (all-MiniLM-L6-v2, e5, bge …) that makes the vectors",
-    )
-    add(
-        "--pooling", choices=("mean", "cls", "last"), help="tokens to one vector [as the encoder's folder or name says]"
-    )
-    add("--query-prefix", metavar="TEXT", help='put before queries, such as "query: " [likewise]')
-    add("--passage-prefix", metavar="TEXT", help='put before passages, such as "passage: " [likewise]')
-    add("--similarity", choices=("cosine", "dot"), help="of vectors [cosine; dot for Contriever]")
-    add(
-        "--max-length",
-        type=positive,
-        metavar="N",
-        help="tokens of a passage that are read [the encoder's, at most 512]",
-    )
-    add(
-        "--faiss",
-        choices=("flat", "hnsw", "ivf"),
-        help="flat: exact; hnsw: a graph, fast; ivf: cells, quicker to build than hnsw [flat]",
-    )
-    add("--device", metavar="NAME", help="where passages are embedded: cpu or cuda [cpu]")
+    add("--encoder", metavar="FOLDER", help="Hugging Face encoder of the passages: all-MiniLM-L6-v2, e5, bge …")
+    add("--pooling", choices=("mean", "cls", "last"), help="how token vectors are pooled [from the encoder's folder]")
+    add("--query-prefix", metavar="TEXT", help='prefix of queries, such as "query: " [from the encoder\'s folder]')
+    add("--passage-prefix", metavar="TEXT", help='prefix of passages, such as "passage: " [from the encoder\'s folder]')
+    add("--similarity", choices=("cosine", "dot"), help="similarity of vectors [cosine; dot for Contriever]")
+    add("--max-length", type=positive, metavar="N", help="tokens read of a passage [the encoder's, at most 512]")
+    faiss = "flat: exact; hnsw: a graph, fast; ivf: cells, quicker to build than hnsw [flat]"
+    add("--faiss", choices=("flat", "hnsw", "ivf"), help=faiss)
+    add("--device", metavar="NAME", help="device that embeds the passages: cpu or cuda [cpu]")
     return flags

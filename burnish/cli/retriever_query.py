@@ -1,10 +1,10 @@
-"""`burnish retriever query`: what an index finds, for a person or (`--json`) a program."""
+"""`burnish retriever query`: searches an index and prints the passages, as text or (`--json`) JSON."""
 
 import json
 from pathlib import Path
 
-from burnish.cli.arguments import Parser, positive
-from burnish.tracking.literal import literal
+from burnish.entry.arguments import FlagParser, positive
+from burnish.literal import literal
 
 SHOWN = 300  # characters of a passage
 
@@ -22,10 +22,11 @@ def main(argv: list[str]) -> int:
     )
     for query, hits in zip(flags.query, retriever.search(flags.query, flags.topk), strict=True):
         if flags.json:
-            found = [
-                {"document": {"id": h.document.id, "contents": h.document.contents}, "score": h.score} for h in hits
+            shown = [
+                {"document": {"id": hit.document.id, "contents": hit.document.contents}, "score": hit.score}
+                for hit in hits
             ]
-            print(json.dumps({"query": query, "hits": found}, ensure_ascii=False))
+            print(json.dumps({"query": query, "hits": shown}, ensure_ascii=False))
             continue
         print(literal(f"{query} ({retriever.name}, {len(retriever)} passages)"))
         for rank, hit in enumerate(hits, 1):
@@ -38,19 +39,19 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def parser() -> Parser:
-    flags = Parser(
+def parser() -> FlagParser:
+    flags = FlagParser(
         "retriever query",
-        "What an index finds, the best first.",
+        "Search an index and print the passages, best first.",
         'retriever query --index wiki-index "who wrote hamlet" --topk 3',
     )
     add = flags.add_argument
-    add("query", nargs="+", metavar="QUERY", help="one query, or more")
-    add("--index", required=True, metavar="DIR", help="a folder made by `burnish retriever index`")
+    add("query", nargs="+", metavar="QUERY", help="one or more queries")
+    add("--index", required=True, metavar="DIR", help="folder made by `burnish retriever index`")
     add("--topk", type=positive, default=3, metavar="N", help="passages per query [3]")
-    add("--mode", metavar="NAME", help="bm25, dense or hybrid [what the index has; hybrid where it has both]")
-    add("--rerank", metavar="FOLDER", help="a cross-encoder that puts the passages in order")
-    add("--corpus", metavar="FILE", help="check that the index is of this corpus")
-    add("--device", default="cpu", metavar="NAME", help="where encoders run: cpu or cuda [cpu]")
-    add("--json", action="store_true", help="one JSON object per query, whole passages")
+    add("--mode", metavar="NAME", help="bm25, dense or hybrid [what the index has; hybrid if it has both]")
+    add("--rerank", metavar="FOLDER", help="cross-encoder that re-ranks the passages")
+    add("--corpus", metavar="FILE", help="check that the index was built from this corpus")
+    add("--device", default="cpu", metavar="NAME", help="device of the encoders: cpu or cuda [cpu]")
+    add("--json", action="store_true", help="print one JSON object per query, with whole passages")
     return flags

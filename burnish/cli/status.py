@@ -1,17 +1,17 @@
-"""`burnish status RUN`: the arguments, and what is printed. The reading is `burnish/tracking/run_status.py`."""
+"""`burnish status RUN`: the flags; the work is `burnish/tracking/run_status.py`."""
 
-from burnish.cli.arguments import Parser
+from burnish.entry.arguments import FlagParser
 
 SUMMARY = """\
-What a run is doing: whether it is alive, its step, and what each of its processes waits for, the longest first, with
-owner and limit; its last events, and the newest file with the stacks of all threads. Read from the run folder alone, so
-it works from any machine that sees the folder, and for runs that have ended."""
+What a run is doing: whether it is alive, its step, what each of its processes is waiting for (longest first, with owner
+and limit), its last events, and the newest file with the stacks of all threads. Reads the run folder only, so it works
+from any machine that sees the folder, and for runs that have ended."""
 
 
-def parser() -> Parser:
-    p = Parser("status", SUMMARY, "status outputs/burnish/run")
+def parser() -> FlagParser:
+    p = FlagParser("status", SUMMARY, "status outputs/burnish/run")
     p.add_argument("run", metavar="RUN", help="the run folder (trainer.default_local_dir)")
-    p.add_argument("--json", action="store_true", help="print it as JSON, for programs")
+    p.add_argument("--json", action="store_true", help="print JSON, for programs")
     return p
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from burnish.config.fsdp import NOT_TRAINED, FSDPConfig
-from burnish.config.key import key, section
+from burnish.config.key import Keys, key, section
 from burnish.config.optim import OptimConfig
 
 STRATEGIES = ("fsdp", "fsdp2", "megatron")
@@ -15,9 +15,8 @@ KL_KINDS = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
 PARTS = ["model", "optimizer", "extra"]
 ALL_PARTS = [*PARTS, "hf_model"]
 ACTOR = "workers/actor_rollout_ref.py"
-CONTENTS = "workers/model_folder.py"
 LOSS_FILES = "algorithms/losses"
-MEMORY_HINT = "entropy is always computed in pieces, which the backward pass computes again"
+MEMORY_HINT = "entropy is always computed in chunks and recomputed in the backward pass"
 
 LOSSES = (  # the built-in ones, as algorithms/losses lists them
     "vanilla", "gspo", "geo_mean", "cispo", "sapo", "dppo_tv", "dppo_kl", "clip_cov", "kl_cov", "dro", "gpg",
@@ -48,14 +47,14 @@ def strategy() -> Any:
         choices=STRATEGIES,
         later={"megatron": MEGATRON},
         instead="Leave the strategy out",
-        inert="several processes share a model by FSDP2, and one holds it whole",
+        inert="several processes shard a model with FSDP2; one process holds all of it",
     )
 
 
 def ulysses(reader: str = ACTOR) -> Any:
     """The key that actor and critic share: how many processes work on the same sequences."""
     return key(
-        1, "processes that share each sequence, a slice of its tokens each; divides the pool and the model's heads",
+        1, "processes that split each sequence between them; must divide the pool and the attention heads",
         reader=reader, low=1,
     )  # fmt: skip
 
@@ -67,7 +66,7 @@ class PolicyLossConfig:
     # Which names there are is the table's to say (algorithms/losses): a user can add one.
     loss_mode: str = key("vanilla", "policy loss, or an import path package.module:function", reader=ACTOR)
     clip_cov_ratio: float = key(
-        0.0002, "clip_cov: share of tokens that leave the loss", reader=f"{LOSS_FILES}/clip_cov.py", above=0, high=1
+        0.0002, "clip_cov: share of tokens left out of the loss", reader=f"{LOSS_FILES}/clip_cov.py", above=0, high=1
     )
     clip_cov_lb: float = key(1.0, "clip_cov: lower covariance bound", reader=f"{LOSS_FILES}/clip_cov.py")
     clip_cov_ub: float = key(5.0, "clip_cov: upper covariance bound", reader=f"{LOSS_FILES}/clip_cov.py")
@@ -81,29 +80,29 @@ class PolicyLossConfig:
 
 
 @dataclass
-class CheckpointConfig:
+class CheckpointConfig(Keys, reader="workers/model_folder.py"):
     """Parts of a model's checkpoint, and when they are written. The Hugging Face folder is always there."""
 
     save_contents: list[str] = key(
-        PARTS, "parts written: model, optimizer, extra; hf_model alone: only what transformers reads", reader=CONTENTS
+        PARTS, "parts written: model, optimizer, extra; hf_model alone: only what transformers reads"
     )
-    load_contents: list[str] = key(None, "parts read on resume; null: those of save_contents", reader=CONTENTS)
-    async_save: bool = key(False, "write the files while training goes on", reader="trainer/ppo.py")
+    load_contents: list[str] = key(None, "parts read on resume; null: those of save_contents")
+    async_save: bool = key(False, "write the files while training continues", reader="trainer/ppo.py")
 
 
 @dataclass
-class ActorConfig:
+class ActorConfig(Keys, reader=ACTOR):
     """How the policy is updated from one batch of experience."""
 
     strategy: str = strategy()
-    ppo_mini_batch_size: int = key(256, "prompts per optimiser step, over all devices", reader=ACTOR, low=1)
+    ppo_mini_batch_size: int = key(256, "prompts per optimiser step, over all devices", low=1)
     ppo_micro_batch_size_per_gpu: int | None = key(
-        None, "sequences per forward and backward pass; null: planned from memory", reader=ACTOR, low=1
+        None, "sequences per forward and backward pass; null: planned from memory", low=1
     )
-    use_dynamic_bsz: bool = key(False, "cut micro-batches by tokens instead of sequences", reader=ACTOR)
-    ppo_max_token_len_per_gpu: int = key(16384, "tokens per micro-batch with use_dynamic_bsz", reader=ACTOR, low=1)
-    ppo_epochs: int = key(1, "passes over each batch", reader=ACTOR, low=1)
-    shuffle: bool = key(False, "shuffle the groups of a batch before cutting mini-batches", reader=ACTOR)
+    use_dynamic_bsz: bool = key(False, "split micro-batches by tokens instead of sequences")
+    ppo_max_token_len_per_gpu: int = key(16384, "tokens per micro-batch with use_dynamic_bsz", low=1)
+    ppo_epochs: int = key(1, "passes over each batch", low=1)
+    shuffle: bool = key(False, "shuffle the groups of a batch before splitting it into mini-batches")
     clip_ratio: float = key(0.2, "PPO clip range of the probability ratio", reader="config/rules/loss.py", above=0)
     clip_ratio_low: float = key(
         None, "clip range below 1; null: clip_ratio", reader="algorithms/losses/vanilla.py", above=0, high=1
@@ -139,16 +138,16 @@ class ActorConfig:
         refused=FULL_KL,
     )
     policy_loss: PolicyLossConfig = section(PolicyLossConfig)
-    grad_clip: float = key(1.0, "largest gradient norm; a larger gradient is scaled down", reader=ACTOR, above=0)
+    grad_clip: float = key(1.0, "largest gradient norm; a larger gradient is scaled down", above=0)
     ulysses_sequence_parallel_size: int = ulysses()
-    entropy_from_logits_with_chunking: bool = key(False, "compute entropy in pieces", inert=MEMORY_HINT)
+    entropy_from_logits_with_chunking: bool = key(False, "compute entropy in chunks", inert=MEMORY_HINT)
     entropy_checkpointing: bool = key(False, "recompute entropy in the backward pass", inert=MEMORY_HINT)
     use_torch_compile: bool = key(
         False, "compile the model", inert="this version runs the model as it is, without compiling"
     )
     state_masking: bool = key(
         True,
-        "leave out of the loss what the policy did not write itself: retrieved text, tool responses, other turns",
+        "exclude from the loss what the policy did not write: retrieved text, tool responses, other turns",
         reader="trainer/experience.py",
     )
     checkpoint: CheckpointConfig = section(CheckpointConfig)
@@ -159,13 +158,13 @@ class ActorConfig:
 
 
 @dataclass
-class RefConfig:
+class RefConfig(Keys, reader=ACTOR):
     """How the reference policy's log-probs are computed."""
 
     log_prob_micro_batch_size_per_gpu: int | None = key(
-        None, "sequences per forward pass; null: planned from memory", reader=ACTOR, low=1
+        None, "sequences per forward pass; null: planned from memory", low=1
     )
-    log_prob_use_dynamic_bsz: bool = key(None, "cut by tokens; null: as the actor", reader=ACTOR)
-    log_prob_max_token_len_per_gpu: int = key(None, "tokens per micro-batch; null: as the actor", reader=ACTOR, low=1)
+    log_prob_use_dynamic_bsz: bool = key(None, "split micro-batches by tokens; null: as the actor")
+    log_prob_max_token_len_per_gpu: int = key(None, "tokens per micro-batch; null: as the actor", low=1)
     fsdp_config: FSDPConfig = section(FSDPConfig, readers={"param_offload": ACTOR} | NOT_TRAINED)
     megatron: dict[str, Any] = key({}, "Megatron-core's own keys", later=MEGATRON)

@@ -3,15 +3,11 @@
 from dataclasses import dataclass
 
 from burnish.config.actor import FULL_KL, KL_KINDS
-from burnish.config.key import key, section
+from burnish.config.key import Keys, key, section
 
-CREDIT = "trainer/credit.py"
 KL = "algorithms/kl.py"
 FILTER = "trainer/filter.py"
-OVERLONG = "algorithms/overlong.py"
-RESAMPLE = "algorithms/resample.py"
 CORRECTION = "trainer/correction.py"
-BOUNDS = "config/bounds.py"
 WEIGHT_LEVELS = ("token", "sequence")
 ESTIMATORS = (  # the built-in ones, as algorithms/advantages lists them
     "gae", "grpo", "grpo_vectorized", "grpo_passk", "gdpo", "rloo", "rloo_vectorized", "reinforce_plus_plus",
@@ -30,32 +26,28 @@ USED_BY = {  # keys that only some of the built-in estimators read
 
 
 @dataclass
-class KLControlConfig:
+class KLControlConfig(Keys, reader=KL):
     """The coefficient of the KL penalty in the reward."""
 
-    type: str = key(
-        "fixed", "a fixed coefficient, or one that follows target_kl", reader=KL, choices=("fixed", "adaptive")
-    )
-    kl_coef: float = key(0.001, "coefficient, or the first one", reader=KL, low=0)
-    target_kl: float = key(0.1, "KL that the adaptive coefficient aims at", reader=KL, above=0)
-    horizon: int = key(10000, "sequences over which it adapts", reader=KL, low=1)
+    type: str = key("fixed", "a fixed coefficient, or one that follows target_kl", choices=("fixed", "adaptive"))
+    kl_coef: float = key(0.001, "coefficient; with type=adaptive its initial value", low=0)
+    target_kl: float = key(0.1, "KL that the adaptive coefficient aims at", above=0)
+    horizon: int = key(10000, "number of sequences over which the coefficient adapts", low=1)
 
 
 @dataclass
-class FilterGroupsConfig:
+class FilterGroupsConfig(Keys, reader="trainer/experience.py"):
     """Dynamic sampling (DAPO): refill the batch until its groups have something to tell apart."""
 
-    enable: bool = key(
-        False, "drop groups whose samples are all alike, and draw others", reader="trainer/experience.py"
+    enable: bool = key(False, "drop groups whose samples all have the same score, and draw others")
+    metric: str = key(
+        "acc", "what must differ within a group: the score, or a value of the reward function", reader=FILTER
     )
-    metric: str = key("acc", "what must differ in a group: score, or a figure of the reward function", reader=FILTER)
-    max_num_gen_batches: int = key(
-        0, "generation rounds per step at most; 0: no limit", reader="trainer/experience.py", low=0
-    )
+    max_num_gen_batches: int = key(0, "most generation rounds per step; 0: no limit", low=0)
 
 
 @dataclass
-class RolloutCorrectionConfig:
+class RolloutCorrectionConfig(Keys, reader="config/bounds.py"):
     """Weights and masks for the gap between the policy that sampled and the one that is trained."""
 
     mode: str = key(
@@ -75,18 +67,18 @@ class RolloutCorrectionConfig:
         choices=WEIGHT_LEVELS,
     )
     # Text, not numbers: Python, too, reads "3_2" as 32.
-    rollout_is_threshold: str = key("2.0", "cap of a weight; as 0.5_2.0: weights outside become 0", reader=BOUNDS)
+    rollout_is_threshold: str = key("2.0", "cap of a weight; as 0.5_2.0: weights outside become 0")
     rollout_is_batch_normalize: bool = key(
-        False, "weights with mean 1 over the batch", reader="algorithms/correction/__init__.py"
+        False, "scale the weights to mean 1 over the batch", reader="algorithms/correction/__init__.py"
     )
     rollout_rs: str | list[str] | None = key(
-        None, "rejection masks, as a list or joined by commas: token_k1, seq_mean_k3, seq_max_k2…", reader=BOUNDS
+        None, "rejection masks, as a list or joined by commas: token_k1, seq_mean_k3, seq_max_k2…"
     )
     rollout_rs_threshold: str | list[str] | None = key(
-        None, "bounds of the masks: upper, or for k1 as 0.5_2.0; one for all, or one for each", reader=BOUNDS
+        None, "bounds of the masks: upper, or for k1 as 0.5_2.0; one for all, or one for each"
     )
     bypass_mode: bool = key(
-        False, "take the rollout's log-probs as the old ones and save a pass", reader="trainer/ppo.py"
+        False, "use the rollout's log-probs as the old log-probs, which saves a forward pass", reader="trainer/ppo.py"
     )
     loss_type: str | None = key(
         None,
@@ -97,48 +89,46 @@ class RolloutCorrectionConfig:
 
 
 @dataclass
-class PFPPOConfig:
+class PFPPOConfig(Keys, reader="algorithms/resample.py"):
     """PF-PPO: draw the batch that is trained on from the one that was sampled, by its scores."""
 
-    enable: bool = key(False, "resample before the update", reader="trainer/ppo.py")
-    reweight_method: str = key(
-        "pow", "weight of a sample by its score", reader=RESAMPLE, choices=("pow", "max_min", "max_random")
-    )
-    weight_pow: float = key(2.0, "exponent of pow", reader=RESAMPLE, above=0)
+    enable: bool = key(False, "PF-PPO: resample the batch by score before the update", reader="trainer/ppo.py")
+    reweight_method: str = key("pow", "weight of a sample by its score", choices=("pow", "max_min", "max_random"))
+    weight_pow: float = key(2.0, "exponent of pow", above=0)
 
 
 @dataclass
-class OverlongBufferConfig:
+class OverlongBufferConfig(Keys, reader="algorithms/overlong.py"):
     """Soft overlong punishment (DAPO): a penalty that grows over the last tokens before the limit."""
 
     enable: bool = key(False, "penalise responses near the limit", reader="trainer/experience.py")
-    len: int = key(0, "tokens over which the penalty grows", reader=OVERLONG, low=0)
-    penalty_factor: float = key(1.0, "penalty at the limit", reader=OVERLONG, low=0)
+    len: int = key(0, "tokens over which the penalty grows", low=0)
+    penalty_factor: float = key(1.0, "penalty at the limit", low=0)
 
 
 @dataclass
-class StateMaskingConfig:
+class StateMaskingConfig(Keys, reader="agents/loops/search.py"):
     """The tags around retrieved text."""
 
-    start_state_marker: str = key("<information>", "tag that opens retrieved text", reader="agents/loops/search.py")
-    end_state_marker: str = key("</information>", "tag that closes it", reader="agents/loops/search.py")
+    start_state_marker: str = key("<information>", "tag that opens retrieved text")
+    end_state_marker: str = key("</information>", "tag that closes it")
 
 
 @dataclass
-class AlgorithmConfig:
+class AlgorithmConfig(Keys, reader="trainer/credit.py"):
     """From scores to advantages."""
 
     # Which names there are is the table's to say (algorithms/advantages): a user can add one.
-    adv_estimator: str = key("gae", "advantage estimator, or an import path package.module:function", reader=CREDIT)
+    adv_estimator: str = key("gae", "advantage estimator, or an import path package.module:function")
     gamma: float = key(1.0, "discount per token", reader="algorithms/advantages/gae.py", low=0, high=1)
     lam: float = key(
         1.0, "lambda of generalised advantage estimation", reader="algorithms/advantages/gae.py", low=0, high=1
     )
     norm_adv_by_std_in_grpo: bool = key(
-        True, "divide by the group's spread; false is Dr.GRPO", reader="algorithms/advantages/grpo.py"
+        True, "divide by the standard deviation of the group; false: Dr.GRPO", reader="algorithms/advantages/grpo.py"
     )
     gdpo_reward_keys: list[str] | None = key(
-        None, "gdpo: figures of the reward function that are normalised one by one; null: the score", reader=CREDIT
+        None, "gdpo: values of the reward function that are normalised separately; null: the score"
     )
     gdpo_reward_weights: list[float] | None = key(
         None, "gdpo: a weight for each of them; null: 1", reader="algorithms/advantages/gdpo.py"
@@ -149,8 +139,8 @@ class AlgorithmConfig:
     reward_dpo_coef: float = key(
         1.0, "prime: weight of the implicit process reward", reader="algorithms/advantages/prime.py", low=0
     )
-    use_kl_in_reward: bool = key(False, "subtract a KL penalty from the reward", reader=CREDIT)
-    kl_penalty: str = key("kl", "estimate of the KL in the reward", reader=CREDIT, choices=KL_KINDS, refused=FULL_KL)
+    use_kl_in_reward: bool = key(False, "subtract a KL penalty from the reward")
+    kl_penalty: str = key("kl", "estimate of the KL in the reward", choices=KL_KINDS, refused=FULL_KL)
     kl_ctrl: KLControlConfig = section(KLControlConfig)
     filter_groups: FilterGroupsConfig = section(FilterGroupsConfig)
     rollout_correction: RolloutCorrectionConfig = section(RolloutCorrectionConfig)

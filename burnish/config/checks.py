@@ -13,7 +13,7 @@ from burnish.config.supervised import SupervisedConfig
 from burnish.errors import ConfigError, DataError
 
 
-class FileFacts(Protocol):
+class ColumnFacts(Protocol):
     """Row count and columns of a data file."""
 
     @property
@@ -36,7 +36,7 @@ class HeadFacts(Protocol):
     def heads(self) -> int: ...
 
 
-def check_files(config: PPOConfig | SupervisedConfig, describe: Callable[[str], FileFacts]) -> int:
+def check_files(config: PPOConfig | SupervisedConfig, describe: Callable[[str], ColumnFacts]) -> int:
     """The files exist, have rows and the columns that are read; returns the number of training rows used.
 
     `describe` raises DataError for a file that is missing or unreadable.
@@ -48,7 +48,9 @@ def check_files(config: PPOConfig | SupervisedConfig, describe: Callable[[str], 
     return total if data.train_max_samples < 0 else min(total, data.train_max_samples)
 
 
-def _check_file(config: PPOConfig | SupervisedConfig, key: str, file: str, describe: Callable[[str], FileFacts]) -> int:
+def _check_file(
+    config: PPOConfig | SupervisedConfig, key: str, file: str, describe: Callable[[str], ColumnFacts]
+) -> int:
     try:
         facts = describe(file)
     except DataError as error:
@@ -63,7 +65,7 @@ def _check_file(config: PPOConfig | SupervisedConfig, key: str, file: str, descr
     return facts.rows
 
 
-def _check_column(file: str, facts: FileFacts, column: str, key: str) -> None:
+def _check_column(file: str, facts: ColumnFacts, column: str, key: str) -> None:
     """A dotted name is a field inside a column."""
     if column not in facts.columns and column.partition(".")[0] not in facts.columns:
         raise DataError(

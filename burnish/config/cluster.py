@@ -2,24 +2,18 @@
 
 from dataclasses import dataclass
 
-from burnish.config.key import key
-
-RAY = "controller/ray/group.py"
+from burnish.config.key import Keys, key
 
 
 @dataclass
-class RayInitConfig:
+class RayInitConfig(Keys, reader="controller/ray/group.py"):
     """How Ray is started or found."""
 
     num_cpus: int | None = key(
-        None, "CPUs of a Ray that the run starts; null: as many as the processes need", reader=RAY, low=1
+        None, "CPUs of the Ray cluster that the run starts; null: as many as the processes need", low=1
     )
-    timeline_json_file: str | None = key(
-        None, "file for Ray's timeline, written when the run ends", reader=RAY, path=True
-    )
-    address: str | None = key(
-        None, "a running cluster to join: host:port of its head, or auto; null: start a Ray here", reader=RAY
-    )
+    timeline_json_file: str | None = key(None, "file for Ray's timeline, written when the run ends", path=True)
+    address: str | None = key(None, "running Ray cluster to join: host:port of its head, or auto; null: start one here")
 
 
 @dataclass

@@ -35,7 +35,7 @@ class Flags:
 
 
 @dataclass
-class Command:
+class CommandLine:
     """A command line, ready for Hydra."""
 
     flags: Flags
@@ -47,18 +47,22 @@ class Command:
     notices: list[str] = field(default_factory=list)
 
 
-class _Parser(argparse.ArgumentParser):
+class _FlagParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}. Keys are set as section.key=value; --help lists them")
 
 
-def parse_command(argv: list[str], builtin: str) -> Command:
+def parse_command(argv: list[str], builtin: str) -> CommandLine:
     """Split a command line into flags, recipe and overrides; `builtin` is the name of the recipe with the defaults."""
-    options, overrides = _parser().parse_known_args(argv)
+    parser = _FlagParser(add_help=False, allow_abbrev=False)
+    for names in (["--plan"], ["--debug"], ["--multirun", "-m"], ["--resolve"], ["--run", "-r"]):
+        parser.add_argument(*names, action="store_true")  # --resolve and --run are what happens anyway
+    for names in (["--cfg", "-c"], ["--config-name", "-cn"], ["--config-path", "-cp"], ["--config-dir", "-cd"]):
+        parser.add_argument(*names)
+    options, overrides = parser.parse_known_args(argv)
     if options.cfg not in (None, "job"):
         raise ConfigError(f"--cfg {options.cfg}: --cfg job prints the whole configuration; the other forms are Hydra's")
-    flags = Flags(options.plan, options.debug, options.cfg == "job")
-    command = Command(flags, builtin)
+    command = CommandLine(Flags(options.plan, options.debug, options.cfg == "job"), builtin)
     folder = _choose_recipe(command, options.config_path, options.config_name, builtin)
     if options.config_dir:
         command.options += ["--config-dir", str(Path(options.config_dir).expanduser())]
@@ -69,7 +73,7 @@ def parse_command(argv: list[str], builtin: str) -> Command:
     return command
 
 
-def keep_text(command: Command, is_text: Callable[[str], bool]) -> None:
+def keep_text(command: CommandLine, is_text: Callable[[str], bool]) -> None:
     """Quote 1_2.0 under keys that hold text and no numbers: Hydra leaves underscores out, and would read 12.0."""
     for i, override in enumerate(command.overrides):
         key = override.lstrip("+").partition("=")[0].strip()
@@ -79,21 +83,7 @@ def keep_text(command: Command, is_text: Callable[[str], bool]) -> None:
             )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--plan", action="store_true")
-    parser.add_argument("--debug", action="store_true")
-    parser.add_argument("--cfg", "-c")
-    parser.add_argument("--resolve", action="store_true")  # --cfg job is always resolved
-    parser.add_argument("--run", "-r", action="store_true")  # the default
-    parser.add_argument("--multirun", "-m", action="store_true")
-    parser.add_argument("--config-name", "-cn")
-    parser.add_argument("--config-path", "-cp")
-    parser.add_argument("--config-dir", "-cd")
-    return parser
-
-
-def _choose_recipe(command: Command, path: str | None, name: str | None, builtin: str) -> Path | None:
+def _choose_recipe(command: CommandLine, path: str | None, name: str | None, builtin: str) -> Path | None:
     """Set the recipe's name and folder; the folder is the working directory where only a name was given."""
     if name == "ppo_megatron_trainer":
         raise NotAvailable("training with Megatron-core (asked for by --config-name=ppo_megatron_trainer)")
@@ -101,43 +91,36 @@ def _choose_recipe(command: Command, path: str | None, name: str | None, builtin
         return None
     if name is not None and "/" in name and path is None:
         path, _, name = name.rpartition("/")
-    folders = _find_folders(path)
+    wanted = Path(path or ".").expanduser()
+    places = [Path.cwd() / wanted] + ([Path(burnish.__file__).parents[1] / wanted] if path else [])  # of a checkout
+    folders = list(dict.fromkeys(place.resolve() for place in places if place.is_dir()))
+    if not folders:
+        raise ConfigError(f"--config-path={path}: no such folder in {HERE} ({Path.cwd()})")
     folder, name = folders[0], name.removesuffix(".yaml") if name else builtin
     if name != builtin:
         folder = _folder_with(name, folders)
-        _refuse_resolved(folder / f"{name}.yaml")
     command.config_name = name
     command.options += ["--config-path", str(folder)]
     return folder
 
 
-def _refuse_resolved(recipe: Path) -> None:
-    """What `to_yaml` wrote sets every key, also those that follow from others: an override would collide with them."""
-    with recipe.open(encoding="utf-8", errors="replace") as lines:
-        if lines.readline().rstrip("\n") != RESOLVED:
-            return
-    beside = recipe.with_name("recipe.yaml").is_file()
-    remedy = "use --config-name=recipe, the keys that the run was given" if beside else "keep the keys that you set"
-    raise ConfigError(f"{recipe}: a resolved configuration, with every key filled in, is not a recipe; {remedy}")
-
-
-def _find_folders(path: str | None) -> list[Path]:
-    """Where recipes are looked for: from the working directory, then beside the package (a source checkout)."""
-    if path is None:
-        return [Path.cwd()]
-    wanted = Path(path).expanduser()
-    places = [Path.cwd() / wanted, Path(burnish.__file__).parents[1] / wanted]
-    found = list(dict.fromkeys(place.resolve() for place in places if place.is_dir()))
-    if not found:
-        raise ConfigError(f"--config-path={path}: no such folder in {HERE} ({Path.cwd()})")
-    return found
-
-
 def _folder_with(name: str, folders: list[Path]) -> Path:
-    """The first folder that has the recipe; a name that was typed and is in none of them is a mistake."""
-    for folder in [*folders, Path.cwd()]:
-        if (folder / f"{name}.yaml").is_file():
-            return folder
+    """The first folder that has the recipe; a name that was typed and is in none of them is a mistake. So is what
+    `to_yaml` wrote: it sets every key, also those that follow from others, and an override would collide with them."""
+    for recipe in (folder / f"{name}.yaml" for folder in [*folders, Path.cwd()]):
+        if recipe.is_file():
+            with recipe.open(encoding="utf-8", errors="replace") as lines:
+                if lines.readline().rstrip("\n") != RESOLVED:
+                    return recipe.parent
+            has_recipe = recipe.with_name("recipe.yaml").is_file()
+            raise ConfigError(
+                f"{recipe}: a resolved configuration, with every key filled in, is not a recipe; "
+                + (
+                    "use --config-name=recipe, the keys that the run was given"
+                    if has_recipe
+                    else "keep the keys that you set"
+                )
+            )
     there = sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
     near = nearest(name, there)
     raise ConfigError(
@@ -147,7 +130,7 @@ def _folder_with(name: str, folders: list[Path]) -> Path:
     )
 
 
-def _add_override(command: Command, text: str, folder: Path | None) -> None:
+def _add_override(command: CommandLine, text: str, folder: Path | None) -> None:
     """One `key=value`, `+key=value`, `++key=value` or `~key`."""
     if text.startswith("-"):
         raise ConfigError(f"unknown option {text!r}; keys are set as section.key=value, --help lists them")
@@ -165,9 +148,6 @@ def _add_override(command: Command, text: str, folder: Path | None) -> None:
                 f"{text!r} is not an option or a key with a value; keys are set as section.key=value, --help lists them"
             )
         command.typed.add(key)
-        command.overrides.append("++" + _expand_home(text.lstrip("+")))
-
-
-def _expand_home(text: str) -> str:
-    """`~/` at the start of a value or list item: neither the shell nor Hydra's grammar takes it there."""
-    return re.sub(r"(?<=[=\[,])~(?=/)", lambda _: str(Path.home()), text)
+        # `~/` at the start of a value or list item: neither the shell nor Hydra's grammar takes it there.
+        expanded = re.sub(r"(?<=[=\[,])~(?=/)", lambda _: str(Path.home()), text.lstrip("+"))
+        command.overrides.append("++" + expanded)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from burnish.config.command import Command
+from burnish.config.command import CommandLine
 from burnish.errors import ConfigError
 
 BUILTIN = ("ppo_trainer", "sft_trainer", "rm_trainer", "generation", "evaluation")
@@ -26,7 +26,7 @@ QUIET = (
 )
 
 
-def compose_jobs(command: Command) -> list[dict[str, Any]]:
+def compose_jobs(command: CommandLine) -> list[dict[str, Any]]:
     """The keys set for every job of a command, as nested mappings; Hydra's own complaints become ConfigErrors."""
     from hydra import main
     from hydra.core.config_store import ConfigStore
@@ -53,7 +53,7 @@ def compose_jobs(command: Command) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def _as_hydra_wants_it(command: Command) -> Iterator[None]:
+def _as_hydra_wants_it(command: CommandLine) -> Iterator[None]:
     """Hydra reads `sys.argv` and an environment variable, warns of missing search paths, and wants a sweep folder."""
     argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     with tempfile.TemporaryDirectory() as sweep, warnings.catch_warnings(record=True) as caught:
@@ -71,7 +71,7 @@ def _as_hydra_wants_it(command: Command) -> Iterator[None]:
     command.notices += list(dict.fromkeys(said))
 
 
-def _take_back(given: dict[str, Any], command: Command) -> None:
+def _take_back(given: dict[str, Any], command: CommandLine) -> None:
     """Carry out `~key`: what the recipe set is taken back, and the default holds again."""
     for name in command.removed:
         *parents, last = name.split(".")

@@ -3,69 +3,63 @@
 from dataclasses import dataclass
 from typing import Any
 
-from burnish.config.key import key, section
+from burnish.config.key import Keys, key, section
 
 TRUNCATION = ("error", "left", "right", "middle")
 ON_FULL = ("drop_oldest", "drop_new")
 
 
 @dataclass
-class CurriculumConfig:
+class CurriculumConfig(Keys, reader="data/order.py"):
     """Rows sorted into stages by a column; each stage is trained on before the next."""
 
-    stages: list[Any] | None = key(None, "values of the column, in the order to train on", reader="data/order.py")
+    stages: list[Any] | None = key(None, "values of the column, in the order to train on")
     # Last, because from here on `key` in this class is the field and no longer the function.
-    key: str | None = key(None, "column that says which stage a row belongs to", reader="data/order.py")
+    key: str | None = key(None, "column that says which stage a row belongs to")
 
 
 @dataclass
-class CustomClassConfig:
+class CustomClassConfig(Keys, reader="data/dataset.py"):
     """A user's own dataset class."""
 
-    path: str | None = key(None, "Python file or module with the class", reader="data/dataset.py", path=True)
-    name: str | None = key(None, "name of the class in it", reader="data/dataset.py")
+    path: str | None = key(None, "Python file or module with the class", path=True)
+    name: str | None = key(None, "name of the class in it")
 
 
 @dataclass
-class SamplerConfig:
+class SamplerConfig(Keys, reader="data/order.py"):
     """A user's own order of rows."""
 
-    class_path: str | None = key(None, "Python file or module with the class", reader="data/order.py", path=True)
-    class_name: str | None = key(None, "name of the class", reader="data/order.py")
+    class_path: str | None = key(None, "Python file or module with the class", path=True)
+    class_name: str | None = key(None, "name of the class")
 
 
 @dataclass
-class AugmentConfig:
+class AugmentConfig(Keys, reader="data/augment.py"):
     """Prompts that reward functions and agent loops add while training."""
 
     enable: bool = key(False, "train on the `new_prompts` they return", reader="trainer/augment.py")
-    buffer_size: int = key(1024, "prompts that wait to be drawn, at most", reader="data/augment.py", low=1)
-    share: float = key(
-        0.5, "share of a batch's prompts that comes from the buffer, at most", reader="data/augment.py", above=0, high=1
-    )
-    on_full: str = key(
-        "drop_oldest", "what gives way where the buffer is full", reader="data/augment.py", choices=ON_FULL
-    )
+    buffer_size: int = key(1024, "most prompts that wait in the buffer", low=1)
+    share: float = key(0.5, "largest share of a batch's prompts that comes from the buffer", above=0, high=1)
+    on_full: str = key("drop_oldest", "which prompt is dropped when the buffer is full", choices=ON_FULL)
 
 
 @dataclass
-class DataConfig:
+class DataConfig(Keys, reader="data/dataset.py"):
     """Rows, their order, and the limits on their length."""
 
-    train_files: list[str] = key(
-        None, "training rows: parquet, json or jsonl; one or a list", reader="data/dataset.py", path=True
-    )
-    val_files: list[str] = key(None, "validation rows; null: no validation", reader="data/dataset.py", path=True)
+    train_files: list[str] = key(None, "training rows: parquet, json or jsonl; one or a list", path=True)
+    val_files: list[str] = key(None, "validation rows; null: no validation", path=True)
     dataset_weights: list[float] | None = key(
         None, "share of each training file in the prompts drawn; null: as they come", reader="data/order.py"
     )
     curriculum: CurriculumConfig = section(CurriculumConfig)
-    prompt_key: str = key("prompt", "column with the prompt (a string or chat messages)", reader="data/dataset.py")
+    prompt_key: str = key("prompt", "column with the prompt (a string or chat messages)")
     reward_fn_key: str = key(
         "data_source", "column that picks the scorer of a row", reader="rewards/managers/__init__.py"
     )
-    max_prompt_length: int = key(512, "prompt tokens at most", reader="config/data.py", low=1)
-    max_response_length: int = key(512, "response tokens at most", reader="config/rules/sampling.py", low=1)
+    max_prompt_length: int = key(512, "longest prompt, in tokens", reader="config/data.py", low=1)
+    max_response_length: int = key(512, "longest response, in tokens", reader="config/rules/sampling.py", low=1)
     train_batch_size: int = key(1024, "prompts per training step", reader="trainer/experience.py", low=1)
     gen_batch_size: int = key(
         None, "prompts drawn per generation round; null: train_batch_size", reader="config/rules/batch.py", low=1
@@ -73,23 +67,19 @@ class DataConfig:
     val_batch_size: int | None = key(
         None, "validation prompts generated at a time; null: all", reader="trainer/validate.py", low=1
     )
-    train_max_samples: int = key(-1, "training rows used; -1: all", reader="data/dataset.py", low=-1)
-    val_max_samples: int = key(-1, "validation rows used; -1: all", reader="data/dataset.py", low=-1)
+    train_max_samples: int = key(-1, "training rows used; -1: all", low=-1)
+    val_max_samples: int = key(-1, "validation rows used; -1: all", low=-1)
     shuffle: bool = key(True, "draw training rows in random order", reader="data/order.py")
     validation_shuffle: bool = key(False, "validate in random order", reader="trainer/validate.py")
     seed: int = key(1, "seed of the order of rows", reader="data/order.py", low=0)
-    filter_overlong_prompts: bool = key(
-        False, "leave out rows whose prompt is over the limit", reader="data/dataset.py"
-    )
+    filter_overlong_prompts: bool = key(False, "leave out rows whose prompt is over the limit")
     filter_overlong_prompts_workers: int | None = key(
         None, "processes that filter", inert="prompts are measured in this process"
     )
     dataloader_num_workers: int | None = key(
         None, "processes that load rows", inert="rows are held in memory; there is nothing to load"
     )
-    truncation: str = key(
-        "error", "what to do with a prompt over the limit", reader="data/dataset.py", choices=TRUNCATION
-    )
+    truncation: str = key("error", "what to do with a prompt over the limit", choices=TRUNCATION)
     image_key: str = key("images", "column with images", reader="data/row.py", later="images in prompts")
     video_key: str = key("videos", "column with videos", reader="data/row.py", later="videos in prompts")
     custom_cls: CustomClassConfig = section(CustomClassConfig)
@@ -98,9 +88,7 @@ class DataConfig:
     return_raw_chat: bool = key(
         False, "keep the chat messages in the batch", inert="the messages are always kept, as `raw_prompt`"
     )
-    apply_chat_template_kwargs: dict[str, Any] = key(
-        {}, "arguments handed to the tokenizer's chat template", reader="data/dataset.py"
-    )
+    apply_chat_template_kwargs: dict[str, Any] = key({}, "arguments handed to the tokenizer's chat template")
     max_start_length: int | None = key(
         None,
         "prompt tokens at most, where max_prompt_length + max_response_length is the context that the prompt, all "
@@ -110,7 +98,7 @@ class DataConfig:
     )
     max_obs_length: int | None = key(
         None,
-        "tokens of what one search brings, its tags included; null: all of it",
+        "longest result of one search, in tokens, including its tags; null: no limit",
         reader="agents/loops/search.py",
         low=1,
     )

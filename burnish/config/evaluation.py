@@ -2,28 +2,26 @@
 
 from dataclasses import dataclass
 
-from burnish.config.key import key, section
+from burnish.config.key import Keys, key, section
 from burnish.config.reward import CustomRewardFunctionConfig, RewardConfig, RuleConfig
 
 EVALUATION = "trainer/evaluation.py"
 
 
 @dataclass
-class EvalDataConfig:
+class EvalDataConfig(Keys, reader=EVALUATION):
     """The file of responses, and which column is which."""
 
-    path: str = key(None, "rows with responses: parquet, json or jsonl (also gzipped)", reader=EVALUATION, path=True)
-    prompt_key: str = key("prompt", "column with the prompt", reader=EVALUATION)
-    response_key: str = key("responses", "column with the responses: a list of texts, or one", reader=EVALUATION)
-    data_source_key: str = key("data_source", "column that chooses the scorer", reader=EVALUATION)
-    reward_model_key: str = key(
-        "reward_model", "column with the ground truth: in an object as `ground_truth`, or bare", reader=EVALUATION
-    )
+    path: str = key(None, "rows with responses: parquet, json or jsonl (also gzipped)", path=True)
+    prompt_key: str = key("prompt", "column with the prompt")
+    response_key: str = key("responses", "column with the responses: a list of texts, or one")
+    data_source_key: str = key("data_source", "column that chooses the scorer")
+    reward_model_key: str = key("reward_model", "column with the ground truth: in an object as `ground_truth`, or bare")
     output_path: str | None = key(
-        None, "JSON file for the figures; null: <path without its ending>.eval.json", reader=EVALUATION, path=True
+        None, "JSON file for the metrics; null: <path without its extension>.eval.json", path=True
     )
     scored_path: str | None = key(
-        None, "parquet file for the rows with the score of each response; null: none", reader=EVALUATION, path=True
+        None, "parquet file for the rows with the score of each response; null: none", path=True
     )
 
 

@@ -12,19 +12,12 @@ from burnish.config.generation import GenerationConfig
 from burnish.config.needs import Needs
 from burnish.config.ppo import REWARD_MODEL, PPOConfig
 from burnish.config.rm import RMConfig
-from burnish.config.rules import batch, evaluation, generation, loss, rows, run, sampling
+from burnish.config.rules import batch, loss, models, rows, run, sampling
 from burnish.config.rules.agents import agents, default_loop
-from burnish.config.rules.checkpoint import checkpoint
 from burnish.config.rules.cluster import cluster
-from burnish.config.rules.correction import correction
-from burnish.config.rules.critic import critic
+from burnish.config.rules.correction import correction, run_ahead
 from burnish.config.rules.given import Given
-from burnish.config.rules.lora import lora
-from burnish.config.rules.offload import offload
-from burnish.config.rules.process_reward import process_reward
-from burnish.config.rules.run_ahead import run_ahead
-from burnish.config.rules.scoring import scoring
-from burnish.config.rules.unread import unread
+from burnish.config.rules.scoring import rewards, scoring
 from burnish.config.sft import SFTConfig
 from burnish.config.supervised import SupervisedConfig
 from burnish.errors import ConfigError
@@ -65,26 +58,25 @@ def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[
     sampling.sampling(config, given)
     batch.mini_batches(config, given)
     batch.micro_batches(config, given)
-    critic(config, given)
-    process_reward(config, given)
+    models.critic(config, given)
+    models.process_reward(config, given)
     cluster(config, given)
     for name, model in config.models.items():
-        lora(model, name, given, trains=name != REWARD_MODEL)
+        models.lora(model, name, given, trains=name != REWARD_MODEL)
     loss.kl_terms(config, given)
-    unread(config, given)
-    offload(config, given)
+    models.offload(config, given)
     loss.clip_range(config, given)
     run_ahead(config, given)
     correction(config, given)
     loss.estimator_keys(config, given)
     loss.loss_keys(config, given)
-    rows.rewards(config, given)
+    rewards(config, given)
     scoring(config, given)
     run.optimiser(config.actor_rollout_ref.actor.optim, "actor_rollout_ref.actor.optim")
     run.optimiser(config.critic.optim, "critic.optim")
     run.trainer(config.trainer, bool(config.data.val_files), given)
     run.kept_checkpoints(config.trainer)
-    checkpoint(config, given)
+    run.checkpoint(config, given)
     if config.trainer.val_only and not config.data.val_files:
         raise ConfigError("trainer.val_only=true needs data.val_files")
     return given.notices
@@ -124,7 +116,7 @@ def finalise_rm(config: RMConfig, explicit: frozenset[str]) -> list[str]:
 def _supervised(config: SupervisedConfig, given: Given) -> None:
     run.require(config, SUPERVISED_EXAMPLES)
     run.expand_paths(config)
-    lora(config.model, "model", given)
+    models.lora(config.model, "model", given)
     config.data.val_files = config.data.val_files or []
     run.optimiser(config.optim, "optim")
     run.trainer(config.trainer, bool(config.data.val_files), given)
@@ -135,12 +127,11 @@ def finalise_generation(config: GenerationConfig, explicit: frozenset[str]) -> l
     given = Given(explicit)
     run.require(config, GENERATION_EXAMPLES)
     run.expand_paths(config)
-    generation.files(config, given)
+    rows.output_of_generation(config)
     check_engine(config.rollout, config.model, "rollout", given)
-    lora(config.model, "model", given, trains=False)
+    models.lora(config.model, "model", given, trains=False)
     default_loop(config.rollout, "rollout", given, do_search=config.do_search)
-    generation.lengths(config, given)
-    generation.sampling(config, given)
+    sampling.generation(config, given)
     return given.notices
 
 
@@ -149,6 +140,6 @@ def finalise_eval(config: EvalConfig, explicit: frozenset[str]) -> list[str]:
     given = Given(explicit)
     run.require(config, EVAL_EXAMPLES)
     run.expand_paths(config)
-    evaluation.files(config, given)
+    rows.outputs_of_evaluation(config)
     scoring(config, given)
     return given.notices

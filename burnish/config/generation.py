@@ -4,31 +4,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from burnish.config.data import TRUNCATION
-from burnish.config.key import key, section
+from burnish.config.key import Keys, key, section
 from burnish.config.model import DTYPE_SPELLINGS, DTYPES, ModelConfig
-from burnish.config.rollout import BaseRolloutConfig, engine_key
-from burnish.config.search import RetrieverConfig
+from burnish.config.rollout import BaseRolloutConfig, RetrieverConfig, engine_key
 from burnish.config.trainer import RAY
 
 READER = "trainer/generation.py"
 
 
 @dataclass
-class GenerationDataConfig:
+class GenerationDataConfig(Keys, reader=READER):
     """The prompts, and where the responses go."""
 
-    path: str = key(None, "rows with prompts: parquet, json or jsonl", reader=READER, path=True)
-    prompt_key: str = key("prompt", "column with the prompt", reader=READER)
-    n_samples: int = key(1, "responses per prompt", reader=READER, low=1)
-    output_path: str = key(None, "parquet file for the rows with their responses", reader=READER, path=True)
-    batch_size: int = key(128, "prompts answered, and saved, at a time", reader=READER, low=1)
-    overwrite: bool = key(False, "replace an output file, or an unfinished one of another command", reader=READER)
-    truncation: str = key(
-        "error", "what to do with a prompt over rollout.prompt_length", reader=READER, choices=TRUNCATION
-    )
-    apply_chat_template_kwargs: dict[str, Any] = key({}, "arguments for the chat template", reader=READER)
+    path: str = key(None, "rows with prompts: parquet, json or jsonl", path=True)
+    prompt_key: str = key("prompt", "column with the prompt")
+    n_samples: int = key(1, "responses per prompt", low=1)
+    output_path: str = key(None, "parquet file for the rows with their responses", path=True)
+    batch_size: int = key(128, "prompts answered and saved at a time", low=1)
+    overwrite: bool = key(False, "replace an existing output file, or an unfinished one of another command")
+    truncation: str = key("error", "what to do with a prompt over rollout.prompt_length", choices=TRUNCATION)
+    apply_chat_template_kwargs: dict[str, Any] = key({}, "arguments for the chat template")
     max_obs_length: int | None = key(
-        None, "tokens of what one search brings, its tags included; null: all of it", reader=READER, low=1
+        None, "longest result of one search, in tokens, including its tags; null: no limit", low=1
     )
 
 
@@ -48,34 +45,30 @@ class GenerationModelConfig(ModelConfig):
 
 
 @dataclass
-class GenerationRolloutConfig(BaseRolloutConfig):
+class GenerationRolloutConfig(BaseRolloutConfig, reader=READER):
     """Engine, sampling and agent loop."""
 
     name: str = engine_key(reader="rollout/__init__.py")
-    prompt_length: int = key(512, "prompt tokens at most", reader=READER, low=1)
-    response_length: int = key(512, "response tokens at most", reader=READER, low=1)
+    prompt_length: int = key(512, "longest prompt, in tokens", low=1)
+    response_length: int = key(512, "longest response, in tokens", low=1)
     dtype: str = key(
-        "auto",
-        "type of the weights that generate; auto: model.dtype",
-        reader=READER,
-        choices=DTYPES,
-        spellings=DTYPE_SPELLINGS,
+        "auto", "type of the rollout engine's weights; auto: model.dtype", choices=DTYPES, spellings=DTYPE_SPELLINGS
     )
     free_cache_engine: bool = key(
-        True, "give the KV pool back while training", inert="nothing is trained in burnish generate"
+        True, "free the KV pool while training", inert="nothing is trained in burnish generate"
     )
 
 
 @dataclass
-class GenerationTrainerConfig:
+class GenerationTrainerConfig(Keys, reader=READER):
     """Where generation runs."""
 
     nnodes: int = key(1, "machines", low=1, later=RAY)
     n_gpus_per_node: int | str = key(
         "auto", "processes per machine; auto: one", now=(1,), low=1, choices=("auto",), later=RAY
     )
-    device: str = key("auto", "device; auto: a GPU where there is one", reader=READER, choices=("auto", "cuda", "cpu"))
-    seed: int = key(1, "seed of sampling", reader=READER, low=0)
+    device: str = key("auto", "device; auto: a GPU where there is one", choices=("auto", "cuda", "cpu"))
+    seed: int = key(1, "seed of sampling", low=0)
 
 
 @dataclass

@@ -26,19 +26,21 @@ class Key:
     """What is known about one key besides its type and default."""
 
     doc: str
-    reader: str = ""
-    choices: tuple[Any, ...] | str = ()
-    import_path: bool = False
-    refused: Mapping[str, str] = field(default_factory=dict)
-    low: float | None = None
-    above: float | None = None
-    high: float | None = None
+    reader: str = ""  # the file in `burnish/` that reads it, which a test checks; none: `later` or `inert`
+    choices: tuple[Any, ...] | str = ()  # the values allowed, or the table that has them, as package.module:name
+    import_path: bool = False  # also a user's own, as package.module:name
+    refused: Mapping[str, str] = field(default_factory=dict)  # values known from elsewhere: why they are no choice here
+    low: float | None = None  # bounds of a number: at least,
+    above: float | None = None  # more than,
+    high: float | None = None  # at most
+    # A capability that this version lacks: every value but the default and those in `now` is refused with it; or of
+    # some values, each with its own words. `instead` is what to use in its place.
     later: str | Mapping[Any, str] | None = None
     now: tuple[Any, ...] = ()
     instead: str = ""
-    inert: str | None = None
-    spellings: Mapping[str, str] = field(default_factory=dict)
-    path: bool = False
+    inert: str | None = None  # why it has no effect in this version; setting it is accepted and reported once
+    spellings: Mapping[str, str] = field(default_factory=dict)  # other ways to write a value: {"bf16": "bfloat16"}
+    path: bool = False  # a file or folder: a leading `~` is expanded
 
     @property
     def options(self) -> tuple[Any, ...]:
@@ -64,80 +66,37 @@ class Section:
     """What `section` leaves in the metadata: words that hold for every key below it."""
 
     later: str | None = None
-    inert: str | None = None
     readers: Mapping[str, str] = field(default_factory=dict)
 
 
-def key(
-    default: Any,
-    doc: str,
-    *,
-    reader: str = "",
-    choices: tuple[Any, ...] | str = (),
-    import_path: bool = False,
-    refused: Mapping[str, str] | None = None,
-    low: float | None = None,
-    above: float | None = None,
-    high: float | None = None,
-    later: str | Mapping[Any, str] | None = None,
-    now: tuple[Any, ...] = (),
-    instead: str = "",
-    inert: str | None = None,
-    spellings: Mapping[str, str] | None = None,
-    path: bool = False,
-) -> Any:
-    """A dataclass field for one key.
+class Keys:
+    """Base of configuration classes: `class DataConfig(Keys, reader=…)` names the file that reads the keys which name
+    none, but for those that nothing reads."""
 
-    reader       the file that reads the key, relative to `burnish/`; a test checks that it does. A key that nothing
-                 reads has none: it is `later` or `inert`
-    choices      the values allowed, or the table that has them, as package.module:name; with `import_path`, also a
-                 user's own as `package.module:name`
-    refused      values that users know from elsewhere, each with the reason why it is no choice here
-    low, above, high   bounds of a number: at least, more than, at most
-    later        names a capability that this version lacks. As a string: every value but the default (and those in
-                 `now`) is refused with it. As a mapping: the values named in it are refused, each with its own words
-    instead      what to use in its place, said with the refusal
-    inert        why the key has no effect in this version; setting it is accepted and said once
-    spellings    other ways to write a value, e.g. {"bf16": "bfloat16"}
-    path         a file or folder: a leading `~` is expanded
-    """
-    about = Key(
-        doc=doc,
-        reader=reader,
-        choices=choices,
-        import_path=import_path,
-        refused=refused or {},
-        low=low,
-        above=above,
-        high=high,
-        later=later,
-        now=now,
-        instead=instead,
-        inert=inert,
-        spellings=spellings or {},
-        path=path,
-    )
+    def __init_subclass__(cls, reader: str = "") -> None:
+        for name in cls.__annotations__:
+            about = cls.__dict__[name].metadata[METADATA]
+            if isinstance(about, Key) and not (about.reader or about.inert or isinstance(about.later, str)):
+                cls.__dict__[name].metadata = {METADATA: dataclasses.replace(about, reader=reader)}
+
+
+def key(default: Any, doc: str, **about: Any) -> Any:
+    """A dataclass field for one key; `about` is what `Key` has."""
+    metadata = {METADATA: Key(doc, **about)}
     if isinstance(default, list | dict):
-        return field(default_factory=lambda: copy.deepcopy(default), metadata={METADATA: about})
-    return field(default=default, metadata={METADATA: about})
+        return field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
-def section(
-    cls: type,
-    *,
-    later: str | None = None,
-    inert: str | None = None,
-    readers: Mapping[str, str] | None = None,
-    **defaults: Any,
-) -> Any:
+def section(cls: type, *, readers: Mapping[str, str] | None = None, later: str | None = None, **defaults: Any) -> Any:
     """A dataclass field for a nested configuration class.
 
-    later, inert   hold for every key below it
-    readers        who reads some of its keys here, for a class that is used in several places; "*" stands for the rest
-    defaults       replace some of its defaults here
+    readers    who reads some of its keys here, for a class that is used in several places; "*" stands for the rest
+    later      holds for every key below it
+    defaults   replace some of its defaults here
     """
-    about = Section(later, inert, readers or {})
-    return field(default_factory=lambda: cls(**defaults), metadata={METADATA: about})
+    metadata = {METADATA: Section(later, readers or {})}
+    return field(default_factory=lambda: cls(**defaults), metadata=metadata)
 
 
 def keys_of(root: Any) -> dict[str, KnownKey]:
@@ -154,19 +113,12 @@ def _walk(node: Any, prefix: str, around: Section) -> Iterator[KnownKey]:
     hints = typing.get_type_hints(type(node))
     for item in fields(node):
         about, value, name = item.metadata[METADATA], getattr(node, item.name), prefix + item.name
+        later = about.later or around.later
         if is_dataclass(value):
-            inside = Section(about.later or around.later, about.inert or around.inert, about.readers)
-            yield from _walk(value, name + ".", inside)
+            yield from _walk(value, name + ".", Section(later, about.readers))
         else:
-            yield KnownKey(name, hints[item.name], value, _placed(item.name, about, around))
-
-
-def _placed(name: str, about: Key, around: Section) -> Key:
-    """What the section around a key adds to it."""
-    reader = around.readers.get(name) or (about.reader and around.readers.get("*")) or about.reader
-    return dataclasses.replace(
-        about, reader=reader, later=about.later or around.later, inert=about.inert or around.inert
-    )
+            reader = around.readers.get(item.name) or (about.reader and around.readers.get("*")) or about.reader
+            yield KnownKey(name, hints[item.name], value, dataclasses.replace(about, reader=reader, later=later))
 
 
 def read(config: Any, name: str) -> Any:

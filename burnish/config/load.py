@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from burnish.config.aliases import ALIASES, RM_ALIASES, SFT_ALIASES, Rewrite
 from burnish.config.build import build, complaint
-from burnish.config.command import Command, Flags, keep_text, parse_command
+from burnish.config.command import Flags, keep_text, parse_command
 from burnish.config.evaluation import EvalConfig
 from burnish.config.explain import to_yaml
 from burnish.config.generation import GenerationConfig
@@ -97,8 +97,14 @@ def run(
     jobs = load(argv, schema)
     for loaded in jobs:
         loaded.notices += finish(loaded.config, loaded.explicit)
-    if schema.output:
-        _check_outputs(jobs, schema.output)
+    taken = set()
+    for output in (read(job.config, schema.output) for job in jobs if schema.output):
+        if (place := os.path.realpath(output)) in taken:  # the last one would win
+            raise ConfigError(
+                f"--multirun: several jobs have the same {schema.output}={output}; sweep it too, or name it by what is "
+                "swept"
+            )
+        taken.add(place)
     code = 0
     for loaded in jobs:
         if loaded.flags.print_config:
@@ -126,9 +132,17 @@ def load_rm(argv: list[str]) -> Loaded[RMConfig]:
 
 def load(argv: list[str], schema: Schema[Config]) -> list[Loaded[Config]]:
     """All jobs of a command line; several with --multirun."""
-    command = parse_command(argv, schema.builtin)
-    _check_removed(command, schema)
-    keep_text(command, lambda name: _is_text(name, schema))
+    command, known = parse_command(argv, schema.builtin), keys_of(schema.root)
+    for name in command.removed:
+        is_there = any(name == other or name.startswith(other + ".") or other.startswith(name + ".") for other in known)
+        if not is_there and name not in schema.aliases:
+            raise ConfigError(complaint(name, known))
+
+    def holds_text(name: str) -> bool:
+        target = schema.aliases.get(name, name)
+        return isinstance(target, str) and target in known and is_text(known[target])
+
+    keep_text(command, holds_text)
     from burnish.config.compose import compose_jobs
 
     jobs = []
@@ -137,33 +151,6 @@ def load(argv: list[str], schema: Schema[Config]) -> list[Loaded[Config]]:
         notices = list(dict.fromkeys(command.notices + built.notices))
         jobs.append(Loaded(built.config, built.given, notices, command.flags))
     return jobs if schema.output else _with_own_folders(jobs)
-
-
-def _is_text(name: str, schema: Schema[Any]) -> bool:
-    """Whether a key, or the one that it is another spelling of, holds text and no numbers."""
-    target = schema.aliases.get(name, name)
-    known = keys_of(schema.root).get(target) if isinstance(target, str) else None
-    return known is not None and is_text(known)
-
-
-def _check_removed(command: Command, schema: Schema[Any]) -> None:
-    known = keys_of(schema.root)
-    for name in command.removed:
-        is_there = any(name == other or name.startswith(other + ".") or other.startswith(name + ".") for other in known)
-        if not is_there and name not in schema.aliases:
-            raise ConfigError(complaint(name, known))
-
-
-def _check_outputs(jobs: list[Loaded[Any]], key: str) -> None:
-    """Jobs of a sweep that would write the same file are refused: the last one would win."""
-    taken = set()
-    for output in (read(job.config, key) for job in jobs):
-        place = os.path.realpath(output)
-        if place in taken:
-            raise ConfigError(
-                f"--multirun: several jobs have the same {key}={output}; sweep it too, or name it by what is swept"
-            )
-        taken.add(place)
 
 
 def _with_own_folders(jobs: list[Loaded[Config]]) -> list[Loaded[Config]]:
@@ -189,28 +176,23 @@ def _with_own_folders(jobs: list[Loaded[Config]]) -> list[Loaded[Config]]:
 
 
 def _labels(given: list[dict[str, Any]]) -> list[str]:
-    """What tells the jobs apart, as parts of file names: `lr_1e-06-seed_3`.
+    """What tells the jobs apart, as parts of file names: `lr_1e-06-seed_3`. A key is called by the end of its name that
+    no other has: `lr`, or `actor.optim.lr` next to `critic.optim.lr`.
 
     There is no `=` in them: Hydra's grammar would ask for quotes in each key that names such a folder.
     """
     names = sorted({name for keys in given for name in keys if name not in PLACE})
     swept = [name for name in names if any(keys.get(name) != given[0].get(name) for keys in given)]
-    short = {name: _short(name, swept) for name in swept}
-    return [
-        "-".join(f"{short[name]}_{_in_file_name(keys[name])}" for name in swept if name in keys)[:LABEL]
-        for keys in given
-    ]
+    short = {}
+    for name in swept:
+        parts = name.split(".")
+        ends = (".".join(parts[-count:]) for count in range(1, len(parts)))
+        short[name] = next((e for e in ends if sum(f".{other}".endswith(f".{e}") for other in swept) == 1), name)
 
+    def part(name: str, value: Any) -> str:
+        return f"{short[name]}_" + re.sub(r"[^\w.+-]+", "_", show(value)).strip("_")
 
-def _in_file_name(value: Any) -> str:
-    return re.sub(r"[^\w.+-]+", "_", show(value)).strip("_")
-
-
-def _short(name: str, others: list[str]) -> str:
-    """The end of a key's name that no other has: `lr`, or `actor.optim.lr` beside `critic.optim.lr`."""
-    parts = name.split(".")
-    ends = (".".join(parts[-count:]) for count in range(1, len(parts)))
-    return next((end for end in ends if sum(f".{other}".endswith(f".{end}") for other in others) == 1), name)
+    return ["-".join(part(name, keys[name]) for name in swept if name in keys)[:LABEL] for keys in given]
 
 
 def _only(jobs: list[Loaded[Config]]) -> Loaded[Config]:

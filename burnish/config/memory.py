@@ -47,14 +47,14 @@ from burnish.config.passes import (
     FLOAT32,
     REFERENCE_PASS,
     ModelSizes,
-    Pass,
+    PlannedPass,
     activations,
     logits,
     longest,
     passes_of,
     sizes_of,
 )
-from burnish.config.placement import ALONE, Split, fsdp_of, pool_of, split_of
+from burnish.config.placement import ALONE, ModelSplit, fsdp_of, pool_of, split_of
 from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, PROCESS_REWARD_MODEL, REWARD_MODEL, PPOConfig
 
 NOTHING = Needs()
@@ -63,11 +63,11 @@ OF = {CRITIC_MODEL: "the critic", PROCESS_REWARD_MODEL: "the process reward mode
 
 
 @dataclass(frozen=True)
-class Turn:
+class MemoryPhase:
     """Bytes that are there for a while. `brought` is what lies in host memory at other times."""
 
     name: str
-    source: Pass | None = None
+    source: PlannedPass | None = None
     brought: int = 0
     gathered: int = 0
     gradients: int = 0
@@ -82,7 +82,7 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Holding:
+class ModelMemory:
     """Bytes of one model in one process: its weights; masters and moments of what is trained of it; the gradients."""
 
     weights: int
@@ -92,7 +92,9 @@ class Holding:
     gradients: int  # and those of one pass beside them
 
     @classmethod
-    def of(cls, model: ModelConfig, facts: ModelSizes, *, trains: bool = True, split: Split = ALONE) -> "Holding":
+    def of(
+        cls, model: ModelConfig, facts: ModelSizes, *, trains: bool = True, split: ModelSplit = ALONE
+    ) -> "ModelMemory":
         width, adapter = BYTES[model.dtype], adapter_parameters(model, facts)
         count = (adapter or facts.parameters) if trains else 0
         if split.is_sharded:  # slices of what is trained are float32, and the masters themselves
@@ -114,11 +116,11 @@ class Holding:
         return self.masters + self.moments
 
 
-NO_MODEL = Holding(0, 0, 0, 0, 0)
+NO_MODEL = ModelMemory(0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
-class Away:
+class OffloadedMemory:
     """Bytes that lie in host memory between uses: weights and update state by model, and the reference."""
 
     weights: Mapping[str, int] = field(default_factory=dict)
@@ -126,7 +128,7 @@ class Away:
     reference: int = 0
 
     @classmethod
-    def of(cls, config: PPOConfig, held: Mapping[str, Holding], reference: int) -> "Away":
+    def of(cls, config: PPOConfig, held: Mapping[str, ModelMemory], reference: int) -> "OffloadedMemory":
         """As the keys say; `reference` is what the reference takes."""
         ref = config.actor_rollout_ref.ref.fsdp_config
         weights = [key for key in held if fsdp_of(config, key).param_offload or fsdp_of(config, key).offload_policy]
@@ -155,7 +157,7 @@ class Memory:
     reward_model: int
     kv_cache: int
     keeps_kv: bool  # also while it trains
-    turns: tuple[Turn, ...]
+    turns: tuple[MemoryPhase, ...]
     replica: int = 0  # the rollout engine's own weights
 
     @property
@@ -191,7 +193,7 @@ class Memory:
         return max(turn.total for turn in self.turns if not turn.kv_cache)
 
     @property
-    def largest(self) -> Turn:
+    def largest(self) -> MemoryPhase:
         """The turn that the peak is in."""
         return max(self.turns, key=lambda turn: turn.total)
 
@@ -220,14 +222,17 @@ def estimate_memory(
     here = models_on(config, pool or pool_of(config, ACTOR_MODEL).name)
     split = {key: split_of(config, key) for key in here}
     held = {
-        key: Holding.of(config.models[key], sizes[key], trains=key != REWARD_MODEL, split=split[key]) for key in here
+        key: ModelMemory.of(config.models[key], sizes[key], trains=key != REWARD_MODEL, split=split[key])
+        for key in here
     }
-    frozen = {key: Holding.of(config.models[key], sizes[key], trains=False, split=split[key]).weights for key in here}
+    frozen = {
+        key: ModelMemory.of(config.models[key], sizes[key], trains=False, split=split[key]).weights for key in here
+    }
     actor = held.get(ACTOR_MODEL, NO_MODEL)
     start = 0 if config.process_reward.model.has_lora else frozen.get(PROCESS_REWARD_MODEL, 0)
     has_reference = config.reads_reference and not policy.model.has_lora
     reference = frozen.get(ACTOR_MODEL, 0) if has_reference else 0
-    away = Away.of(config, held, reference) if on_gpu else Away()
+    away = OffloadedMemory.of(config, held, reference) if on_gpu else OffloadedMemory()
     engine, load = (
         engine_spec(policy.rollout.name),
         rollout_load(config, sizes[ACTOR_MODEL], needs, memory_bytes, on_gpu),
@@ -248,7 +253,7 @@ def estimate_memory(
         reward_model=there.get(REWARD_MODEL, 0),
         kv_cache=kv,
         keeps_kv=keeps_kv,
-        turns=(*turns, *(() if keeps_kv or not kv else (Turn("keys and values", kv_cache=kv),))),
+        turns=(*turns, *(() if keeps_kv or not kv else (MemoryPhase("keys and values", kv_cache=kv),))),
         replica=load.weights if ACTOR_MODEL in here and not shares and not engine.own_weights else 0,
     )
 
@@ -318,11 +323,11 @@ def gib(count: float) -> str:
 def _passes(
     config: PPOConfig,
     sizes: Mapping[str, ModelSizes],
-    held: Mapping[str, Holding],
-    away: Away,
+    held: Mapping[str, ModelMemory],
+    away: OffloadedMemory,
     micro_batch: int | None,
     on_gpu: bool,
-) -> Iterator[Turn]:
+) -> Iterator[MemoryPhase]:
     """What each kind of pass adds."""
     for one in passes_of(config):
         if one.is_used and one.model in held:
@@ -331,7 +336,7 @@ def _passes(
             fsdp = config.actor_rollout_ref.ref.fsdp_config if is_reference else fsdp_of(config, one.model)
             at_host = on_gpu and fsdp.offload_policy  # FSDP2 brings what it gathers, and takes gradients back
             gives_log_probs = one.model in (ACTOR_MODEL, PROCESS_REWARD_MODEL)  # others give one number per token
-            yield Turn(
+            yield MemoryPhase(
                 _pass_name(one),
                 one,
                 brought=0 if at_host else away.reference if is_reference else away.weights.get(one.model, 0),
@@ -355,7 +360,7 @@ def _gathered(model: ModelConfig, facts: ModelSizes, fsdp: FSDPConfig, *, trains
     return (outside + layers * layer) * width + gradients
 
 
-def _pass_name(one: Pass) -> str:
+def _pass_name(one: PlannedPass) -> str:
     if one.size.startswith(REFERENCE_PASS):
         return "one pass of the reference"
     if one.trains:
@@ -363,9 +368,11 @@ def _pass_name(one: Pass) -> str:
     return f"one pass of {OF.get(one.model, 'the policy')}"
 
 
-def _updates(config: PPOConfig, held: Mapping[str, Holding], away: Away, on_gpu: bool) -> Iterator[Turn]:
+def _updates(
+    config: PPOConfig, held: Mapping[str, ModelMemory], away: OffloadedMemory, on_gpu: bool
+) -> Iterator[MemoryPhase]:
     """What the optimiser's step of each trained model adds; FSDP2's own offload makes it in host memory."""
     for key, holding in held.items():
         if holding.summed and not (on_gpu and fsdp_of(config, key).offload_policy):
             name = "the optimiser's step" + (f" of {OF[key]}" if key in OF else "")
-            yield Turn(name, brought=away.of_model(key), gradients=holding.summed)
+            yield MemoryPhase(name, brought=away.of_model(key), gradients=holding.summed)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from burnish.config.key import key
+from burnish.config.key import Keys, key
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DTYPE_SPELLINGS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16", "float": "float32"}
@@ -11,51 +11,46 @@ ADAPTER = "models/lora.py"
 
 
 @dataclass
-class ModelConfig:
+class ModelConfig(Keys, reader="models/loading.py"):
     """One model: where it lies and how to load it."""
 
-    path: str = key(
-        None, "model folder, a global_step_N of ours, a hub id, or hdfs://…", reader="models/loading.py", path=True
-    )
-    tokenizer_path: str | None = key(None, "tokenizer; null: the model's", reader="models/loading.py", path=True)
-    trust_remote_code: bool = key(False, "run Python code that comes with the model", reader="models/loading.py")
-    external_lib: str | None = key(None, "module imported before the model is loaded", reader="models/loading.py")
-    override_config: dict[str, Any] = key({}, "values that replace those of config.json", reader="models/loading.py")
+    path: str = key(None, "model folder, a global_step_N folder of a run, a hub id, or hdfs://…", path=True)
+    tokenizer_path: str | None = key(None, "tokenizer; null: the model's", path=True)
+    trust_remote_code: bool = key(False, "run Python code that comes with the model")
+    external_lib: str | None = key(None, "module imported before the model is loaded")
+    override_config: dict[str, Any] = key({}, "values that replace those of config.json")
     dtype: str = key(
         "auto",
-        "type of the weights; auto: bfloat16 on a GPU, float32 on a CPU. Masters are float32 in any case",
-        reader="models/loading.py",
+        "type of the weights; auto: bfloat16 on a GPU, float32 on a CPU. Master weights are always float32",
         choices=DTYPES,
         spellings=DTYPE_SPELLINGS,
     )
     attn_implementation: str = key(
         "auto",
-        "attention of transformers; auto: its own choice",
-        reader="models/loading.py",
+        "attention implementation of transformers; auto: let transformers choose",
         choices=("auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"),
     )
     use_remove_padding: bool = key(
-        True, "run sequences end to end, without padding, where the model takes it", reader="models/backbones.py"
+        True, "pack sequences without padding, where the model supports it", reader="models/backbones.py"
     )
     enable_gradient_checkpointing: bool | str = key(
         "auto",
-        "recompute activations in the backward pass; auto: where they do not fit the memory",
-        reader="models/loading.py",
+        "recompute activations in the backward pass; auto: if they do not fit into memory",
         choices=("auto", True, False),
     )
     enable_activation_offload: bool = key(
         False, "keep activations in host memory until the backward pass needs them", reader="engine/offload.py"
     )
     lora_rank: int = key(0, "rank of LoRA adapters; 0: train all weights", reader=ADAPTER, low=0)
-    lora_alpha: float = key(16, "scale of LoRA adapters: their product counts alpha / rank times", reader=ADAPTER)
+    lora_alpha: float = key(16, "scale of LoRA adapters: their output is multiplied by alpha / rank", reader=ADAPTER)
     target_modules: list[str] = key(["all-linear"], "linear layers that get an adapter, by name", reader=ADAPTER)
     exclude_modules: list[str] | None = key(None, "modules that get no adapter", reader=ADAPTER)
     lora_adapter_path: str | None = key(
-        None, "trained adapter to go on from, with its own rank", reader="models/adapters.py", path=True
+        None, "trained adapter to continue from; its own rank is used", reader="models/adapters.py", path=True
     )
     use_fused_kernels: bool | str = key(
         "auto",
-        "fused passes and output layer; auto: for the models that there are some for",
+        "fused kernels for the model and its output layer; auto: for supported models",
         reader="models/backbones.py",
         choices=("auto", True, False),
     )

@@ -69,7 +69,7 @@ class ModelSizes(Protocol):
 
 
 @dataclass(frozen=True)
-class Pass:
+class PlannedPass:
     """One kind of pass. `size` is the key of its number of sequences; `budget` its tokens, where it is cut by those."""
 
     model: str
@@ -90,17 +90,19 @@ class Pass:
         return math.ceil(whole / split_of(config, self.model).ulysses)
 
 
-def passes_of(config: PPOConfig) -> list[Pass]:
+def passes_of(config: PPOConfig) -> list[PlannedPass]:
     """All kinds of passes, also those that this run has none of."""
     policy, critic, process, judge = config.actor_rollout_ref, config.critic, config.process_reward, config.reward_model
     actor, rollout, ref, n = policy.actor, policy.rollout, policy.ref, policy.rollout.n
     every = config.data.train_batch_size * n
 
-    def one(model: str, prefix: str, by_tokens: bool, tokens: int, prompts: int | None, used: bool = True) -> Pass:
+    def one(
+        model: str, prefix: str, by_tokens: bool, tokens: int, prompts: int | None, used: bool = True
+    ) -> PlannedPass:
         """`prompts` of an optimiser step; None where nothing is trained."""
         size, budget = f"{prefix}micro_batch_size_per_gpu", tokens if by_tokens else None
         own = math.ceil((every if prompts is None else prompts * n) / split_of(config, model).data)
-        return Pass(model, size, budget, own, prompts is not None, used)
+        return PlannedPass(model, size, budget, own, prompts is not None, used)
 
     log_prob, ref_log_prob = rollout.log_prob_max_token_len_per_gpu, ref.log_prob_max_token_len_per_gpu
     return [

@@ -47,7 +47,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Split:
+class ModelSplit:
     """How processes share a model: `shards` hold one copy together, `ulysses` work on the same sequences."""
 
     processes: int = 1
@@ -65,7 +65,7 @@ class Split:
         return max(1, self.processes // self.ulysses)
 
 
-ALONE = Split()
+ALONE = ModelSplit()
 
 
 def pools_of(config: PPOConfig) -> list[Pool]:
@@ -93,12 +93,12 @@ def pool_of(config: PPOConfig, model: str) -> Pool:
     return pools[0]
 
 
-def split_of(config: PPOConfig, model: str) -> Split:
+def split_of(config: PPOConfig, model: str) -> ModelSplit:
     """How the pool of a model shares it."""
     processes = pool_of(config, model).processes
     if processes == 1:
         return ALONE
-    return Split(processes, shards_of(fsdp_of(config, model).fsdp_size, processes), ulysses_of(config, model))
+    return ModelSplit(processes, shards_of(fsdp_of(config, model).fsdp_size, processes), ulysses_of(config, model))
 
 
 def shards_of(fsdp_size: int, processes: int) -> int:

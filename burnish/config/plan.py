@@ -16,8 +16,8 @@ from burnish.config.engines import engine_spec
 from burnish.config.key import read, write
 from burnish.config.memory import (
     NOTHING,
-    Holding,
     Memory,
+    ModelMemory,
     adapter_parameters,
     estimate_memory,
     gib,
@@ -153,7 +153,7 @@ def plan_activations(model: ModelConfig, facts: ModelSizes, tokens: int, memory_
         return []
     room, on_gpu = memory_bytes or host_memory(), memory_bytes is not None
     model.enable_gradient_checkpointing = False
-    held, kept = Holding.of(model, facts), activations(model, facts, tokens, trains=True, on_gpu=on_gpu)
+    held, kept = ModelMemory.of(model, facts), activations(model, facts, tokens, trains=True, on_gpu=on_gpu)
     needed = held.weights + held.state + held.gradients + kept
     needed += logits(model, facts, tokens, trains=True, on_gpu=on_gpu)
     return [_decide([model], kept, needed, room, on_gpu)]

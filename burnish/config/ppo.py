@@ -6,14 +6,12 @@ from typing import Any
 from burnish.config.actor import ACTOR, ActorConfig, RefConfig
 from burnish.config.algorithm import AlgorithmConfig
 from burnish.config.cluster import ProfilerConfig, RayInitConfig
-from burnish.config.critic import CriticConfig
+from burnish.config.critic import CriticConfig, ProcessRewardConfig
 from burnish.config.data import DataConfig
 from burnish.config.key import key, read, section
 from burnish.config.model import ModelConfig
-from burnish.config.process_reward import ProcessRewardConfig
 from burnish.config.reward import CustomRewardFunctionConfig, RewardConfig, RewardManagerConfig, RewardModelConfig
-from burnish.config.rollout import RolloutConfig
-from burnish.config.search import RetrieverConfig
+from burnish.config.rollout import RetrieverConfig, RolloutConfig
 from burnish.config.trainer import TrainerConfig
 
 PROFILING = "profiling"

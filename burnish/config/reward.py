@@ -5,14 +5,13 @@ from typing import Any
 
 from burnish.config.actor import strategy
 from burnish.config.fsdp import NOT_TRAINED, FSDPConfig
-from burnish.config.key import key, section
+from burnish.config.key import Keys, key, section
 from burnish.config.model import ModelConfig
 
 SCORING = "rewards/scoring.py"
 MANAGERS = "rewards/managers/__init__.py"
 REWARD_MODEL, CONVERSATIONS = "workers/reward_model.py", "workers/conversations.py"
 MIXING = "trainer/reward_model.py"
-SANDBOX = "sandbox/__init__.py"
 SANDBOX_BACKENDS = LOCAL, FUSION = ("local", "sandbox_fusion")
 
 
@@ -27,51 +26,45 @@ class RewardModelPathConfig(ModelConfig):
 
 
 @dataclass
-class SandboxConfig:
+class SandboxConfig(Keys, reader="sandbox/__init__.py"):
     """Where model-written code runs, and what it may use."""
 
     backend: str = key(
-        None, "here, or on a SandboxFusion server; null: there where url is set", reader=SANDBOX,
+        None, "run programs here or on a SandboxFusion server; null: on the server if url is set",
         choices=SANDBOX_BACKENDS,
     )  # fmt: skip
-    url: str | None = key(None, "where the server takes programs, as http://host:8080/run_code", reader=SANDBOX)
-    max_concurrent: int = key(64, "programs at a time", reader=SCORING, low=1)
-    memory_limit_mb: int = key(1024, "memory of one program, with everything it starts", reader=SANDBOX, low=64)
-    timeout: float = key(10.0, "seconds of one program", reader=SANDBOX, above=0)
-    allow_unsafe: bool = key(
-        False, "where this machine permits no isolation: run programs without it, under limits alone", reader=SANDBOX
-    )
+    url: str | None = key(None, "address of the server, e.g. http://host:8080/run_code")
+    max_concurrent: int = key(64, "programs that run at the same time", reader=SCORING, low=1)
+    memory_limit_mb: int = key(1024, "memory limit of one program and everything it starts", low=64)
+    timeout: float = key(10.0, "time limit of one program, in seconds", above=0)
+    allow_unsafe: bool = key(False, "if this machine permits no isolation, run programs without it, with limits only")
 
 
 @dataclass
-class RuleConfig:
+class RuleConfig(Keys, reader=SCORING):
     """What the built-in scorers can be told."""
 
     sandbox: SandboxConfig = section(SandboxConfig)
-    structure_format_score: float = key(0.0, "search answers: score of a well-formed wrong one", reader=SCORING)
-    final_format_score: float = key(0.0, "search answers: score of an ill-formed wrong one", reader=SCORING)
+    structure_format_score: float = key(0.0, "search agent: score of a wrong answer in the right format")
+    final_format_score: float = key(0.0, "search agent: score of a wrong answer in a wrong format")
     retrieval_score: float = key(
-        0.0, "search answers: added to a well-formed wrong one that found the right text", reader=SCORING
+        0.0, "search agent: bonus for a wrong answer in the right format whose search found the right text"
     )
 
 
 @dataclass
-class RewardModelConfig(RuleConfig):
+class RewardModelConfig(RuleConfig, reader=REWARD_MODEL):
     """The reward manager, the rules, and the reward model beside them where there is one."""
 
     enable: bool = key(False, "score rows of style model or both with a model", reader="trainer/setup.py")
     model: RewardModelPathConfig = section(
         RewardModelPathConfig, readers={"path": REWARD_MODEL, "tokenizer_path": CONVERSATIONS}
     )
-    micro_batch_size_per_gpu: int | None = key(
-        None, "conversations scored at a time; null: planned from memory", reader=REWARD_MODEL, low=1
-    )
-    use_dynamic_bsz: bool = key(None, "cut micro-batches by tokens; null: as the actor", reader=REWARD_MODEL)
-    forward_max_token_len_per_gpu: int = key(
-        None, "tokens per micro-batch; null: the actor's", reader=REWARD_MODEL, low=1
-    )
+    micro_batch_size_per_gpu: int | None = key(None, "conversations per forward pass; null: planned from memory", low=1)
+    use_dynamic_bsz: bool = key(None, "split micro-batches by tokens; null: as the actor")
+    forward_max_token_len_per_gpu: int = key(None, "tokens per micro-batch; null: the actor's", low=1)
     max_length: int | None = key(
-        None, "tokens of a scored conversation; a longer one loses its start. null: the model's context",
+        None, "longest conversation that is scored, in tokens; a longer one loses its start. null: the model's context",
         reader=CONVERSATIONS, low=1,
     )  # fmt: skip
     reward_manager: str = key(
@@ -86,54 +79,52 @@ class RewardModelConfig(RuleConfig):
     model_weight: float = key(1.0, "weight of the model in rows of style both", reader=MIXING)
     launch_reward_fn_async: bool = key(
         False,
-        "score while other work goes on",
-        inert="rules score each trajectory as soon as it is finished, and a reward model reads the batch when all are",
+        "score while other work continues",
+        inert="rules score each trajectory as soon as it is finished; a reward model scores the whole batch",
     )
 
 
 @dataclass
-class CustomRewardFunctionConfig:
+class CustomRewardFunctionConfig(Keys, reader=SCORING):
     """A user's own compute_score."""
 
-    path: str | None = key(None, "Python file or module with the function", reader=SCORING, path=True)
-    name: str = key("compute_score", "name of the function", reader=SCORING)
-    reward_kwargs: dict[str, Any] = key({}, "further arguments for the function", reader=SCORING)
+    path: str | None = key(None, "Python file or module with the function", path=True)
+    name: str = key("compute_score", "name of the function")
+    reward_kwargs: dict[str, Any] = key({}, "further arguments for the function")
 
 
 @dataclass
-class RewardConfig:
+class RewardConfig(Keys, reader=SCORING):
     """What scoring may cost and how it may fail."""
 
-    timeout: float = key(None, "seconds for one score; null: 30, with the prime manager 300", reader=SCORING, above=0)
-    retries: int = key(1, "further tries after a failure", reader=SCORING, low=0)
+    timeout: float = key(None, "seconds for one score; null: 30, with the prime manager 300", above=0)
+    retries: int = key(1, "further tries after a failure", low=0)
     on_error: str = key(
         "drop",
-        "a sample that cannot be scored is dropped or gets 0",
+        "what happens to a sample that cannot be scored: it is dropped or gets 0",
         reader="trainer/score.py",
         choices=("drop", "zero"),
     )
     max_failure_ratio: float = key(
         0.05, "share of failed samples in a step that stops the run", reader="trainer/score.py", low=0, high=1
     )
-    num_workers: int = key(
-        None, "processes that score; null: 2, with the prime manager up to 64", reader=SCORING, low=1
-    )
+    num_workers: int = key(None, "processes that score; null: 2, with the prime manager up to 64", low=1)
 
 
 @dataclass
-class RewardManagerModuleConfig:
+class RewardManagerModuleConfig(Keys, reader=MANAGERS):
     """A user's own reward manager."""
 
-    path: str | None = key(None, "Python file or module with the class", reader=MANAGERS, path=True)
-    name: str | None = key(None, "name of the class; null: reward_manager.name", reader=MANAGERS)
+    path: str | None = key(None, "Python file or module with the class", path=True)
+    name: str | None = key(None, "name of the class; null: reward_manager.name")
 
 
 @dataclass
-class RewardManagerConfig:
+class RewardManagerConfig(Keys, reader=MANAGERS):
     """Another way to choose the reward manager."""
 
     source: str = key(
-        "register", "by its name here, or from a file or module", reader=MANAGERS, choices=("register", "importlib")
+        "register", "a built-in manager by name, or a class from a file or module", choices=("register", "importlib")
     )
-    name: str | None = key(None, "name of the manager; null: reward_model.reward_manager", reader=MANAGERS)
+    name: str | None = key(None, "name of the manager; null: reward_model.reward_manager")
     module: RewardManagerModuleConfig = section(RewardManagerModuleConfig)

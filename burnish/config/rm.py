@@ -13,25 +13,24 @@ from burnish.config.supervised import (
     SupervisedTrainerConfig,
 )
 
-PAIRS = "data/preference.py"
 RM = "trainer/rm.py"
 
 
 @dataclass
-class RMDataConfig(SupervisedDataConfig):
+class RMDataConfig(SupervisedDataConfig, reader="data/preference.py"):
     """Two answers to a prompt, of which one was preferred; or two whole conversations."""
 
     # From the left, so that the answers stay: they are what is compared. `reward_model.max_length` cuts so too.
-    truncation: str = key("left", "what to do with a longer one", reader=DATA, choices=TRUNCATION)
+    truncation: str = key("left", "what to do with a longer conversation", reader=DATA, choices=TRUNCATION)
     train_batch_size: int = key(256, "pairs per optimiser step", reader=LOOP, low=1)
     micro_batch_size_per_gpu: int | None = key(
         None, "pairs per forward and backward pass; null: 16384 tokens at max_length", reader=RM, low=1
     )
-    prompt_key: str = key("prompt", "column with the prompt, text or messages, that text answers", reader=PAIRS)
-    chosen_key: str = key("chosen", "column with the better answer: text or messages", reader=PAIRS)
-    rejected_key: str = key("rejected", "column with the worse one", reader=PAIRS)
+    prompt_key: str = key("prompt", "column with the prompt (text or messages), for answers that are text")
+    chosen_key: str = key("chosen", "column with the better answer: text or messages")
+    rejected_key: str = key("rejected", "column with the worse answer: text or messages")
     margin_key: str | None = key(
-        None, "column with a number: by how much the reward of the better one is to be higher", reader=PAIRS
+        None, "column with a number: the margin by which the better answer's reward should be higher"
     )
 
 

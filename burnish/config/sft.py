@@ -5,19 +5,20 @@ from dataclasses import dataclass
 from burnish.config.key import key, section
 from burnish.config.supervised import RUN_READERS, SupervisedConfig, SupervisedDataConfig, SupervisedTrainerConfig
 
-SFT_DATA = "data/sft.py"
 SFT = "trainer/sft.py"
 
 
 @dataclass
-class SFTDataConfig(SupervisedDataConfig):
+class SFTDataConfig(SupervisedDataConfig, reader="data/sft.py"):
     """Conversations, or prompts with their responses."""
 
-    messages_key: str = key("messages", "column with the conversation", reader=SFT_DATA)
-    prompt_key: str | None = key(None, "column with the prompt, instead of a conversation", reader=SFT_DATA)
-    response_key: str | None = key(None, "column with the response, beside prompt_key", reader=SFT_DATA)
+    messages_key: str = key("messages", "column with the conversation")
+    prompt_key: str | None = key(None, "column with the prompt, instead of a conversation")
+    response_key: str | None = key(None, "column with the response, with prompt_key")
     packing: bool = key(
-        True, "fill a pass with micro_batch_size_per_gpu × max_length tokens, instead of so many examples", reader=SFT
+        True,
+        "pack examples up to micro_batch_size_per_gpu × max_length tokens per pass, instead of a fixed number",
+        reader=SFT,
     )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from burnish.config.key import key, section
+from burnish.config.key import Keys, key, section
 
 PPO = "trainer/ppo.py"
 SETUP = "trainer/setup.py"
@@ -18,10 +18,10 @@ PLACEMENT = "config/placement.py"
 class AsyncRolloutConfig:
     """Generation that runs ahead of training."""
 
-    enable: bool = key(False, "generate while training", reader="config/rules/run_ahead.py")
+    enable: bool = key(False, "generate while training", reader="config/rules/correction.py")
     staleness: int = key(
         0,
-        "training steps that a token may lag behind the weights it trains; 0: generation and training alternate",
+        "most training steps that a token may lag behind the weights it trains; 0: generation and training alternate",
         reader="config/ppo.py",
         low=0,
         high=16,
@@ -29,11 +29,11 @@ class AsyncRolloutConfig:
 
 
 @dataclass
-class RunConfig:
+class RunConfig(Keys, reader=PPO):
     """What every trainer has: length, place, seed, checkpoints and trackers."""
 
-    total_epochs: int = key(1, "passes over the training rows", reader=PPO, low=1)
-    total_training_steps: int | None = key(None, "steps in all; null: from total_epochs", reader=PPO, low=1)
+    total_epochs: int = key(1, "passes over the training rows", low=1)
+    total_training_steps: int | None = key(None, "total training steps; null: from total_epochs", low=1)
     project_name: str = key("burnish", "name of the project", reader=TRACKER)
     experiment_name: str = key("run", "name of the run within the project", reader=TRACKER)
     logger: list[str] = key(["console"], "where metrics go: console, tensorboard, wandb, mlflow", reader=TRACKER)
@@ -43,35 +43,32 @@ class RunConfig:
     )
     device: str = key("auto", "device; auto: a GPU where there is one", reader=SETUP, choices=("auto", "cuda", "cpu"))
     seed: int = key(1, "seed of sampling and of new weights", reader=SETUP, low=0)
-    deterministic: bool = key(False, "only deterministic kernels: the same run bit for bit", reader=SETUP)
-    save_freq: int | None = key(
-        None, "steps between checkpoints; null: only after the last step; -1: never", reader=PPO, low=-1
+    deterministic: bool = key(
+        False, "use deterministic kernels only, so that a run can be repeated bit for bit", reader=SETUP
     )
-    test_freq: int | None = key(
-        None, "steps between validations; null: only after the last step; -1: never", reader=PPO, low=-1
-    )
+    save_freq: int | None = key(None, "steps between checkpoints; null: only after the last step; -1: never", low=-1)
+    test_freq: int | None = key(None, "steps between validations; null: only after the last step; -1: never", low=-1)
     resume_mode: str = key(
         "auto",
-        "go on from the newest checkpoint, from none, or from resume_from_path",
-        reader=PPO,
+        "resume from the newest checkpoint (auto), from none (disable), or from resume_from_path",
         choices=("auto", "disable", "resume_path"),
     )
-    resume_from_path: str | None = key(None, "checkpoint folder of resume_mode=resume_path", reader=PPO, path=True)
+    resume_from_path: str | None = key(None, "checkpoint folder of resume_mode=resume_path", path=True)
     default_local_dir: str = key(
         None, "run folder; null: outputs/<project_name>/<experiment_name>", reader="tracking/run_folder.py", path=True
     )
-    checkpoint_timeout: float = key(
-        1800, "seconds that the files of a checkpoint may take to be written or read", reader=PPO, above=0
-    )
+    checkpoint_timeout: float = key(1800, "time limit for writing or reading a checkpoint, in seconds", above=0)
     default_hdfs_dir: str | None = key(None, "copy of the run folder", later="copies of checkpoints on HDFS")
-    max_bad_steps: int = key(3, "updates in a row that may be NaN or infinite before the run stops", reader=PPO, low=1)
+    max_bad_steps: int = key(3, "consecutive NaN or infinite updates before the run stops", low=1)
 
 
 @dataclass
-class TrainerConfig(RunConfig):
+class TrainerConfig(RunConfig, reader=SETUP):
     """The RL trainer."""
 
-    nnodes: int = key(1, "machines; more than one: those of ray_init.address", reader=PLACEMENT, low=1)
+    nnodes: int = key(
+        1, "number of machines; more than one: a Ray cluster at ray_init.address", reader=PLACEMENT, low=1
+    )
     n_gpus_per_node: int | str = key(
         "auto",
         "processes per machine, one for each GPU; auto: one, with executor=ray all GPUs of this machine",
@@ -80,21 +77,24 @@ class TrainerConfig(RunConfig):
         choices=("auto",),
     )
     executor: str = key(
-        "auto", "one process here, or Ray; auto: Ray for several processes", reader=SETUP,
+        "auto", "one process here, or Ray; auto: Ray for several processes",
         choices=("auto", "local", "ray"),
     )  # fmt: skip
-    worker_timeout: float = key(1800, "Ray: seconds that one call of the workers may take", reader=SETUP, above=0)
+    worker_timeout: float = key(1800, "Ray: time limit for one call of the workers, in seconds", above=0)
     max_restarts: int = key(
-        2, "Ray: times in a row that a run whose workers died goes on without a new checkpoint", reader=SETUP, low=0
+        2, "restarts in a row, without a new checkpoint in between, of a run that hangs or whose workers died", low=0
     )
     async_rollout: AsyncRolloutConfig = section(AsyncRolloutConfig)
     rollout_dump_freq: int = key(1, "steps between dumps of rollouts; -1: never", reader=PPO, low=-1)
     val_before_train: bool = key(True, "validate before the first step", reader=PPO)
     val_only: bool = key(False, "validate and stop", reader=PPO)
     critic_warmup: int = key(0, "steps that update the critic alone", reader=PPO, low=0)
-    max_actor_ckpt_to_keep: int | None = key(None, "checkpoints kept; null: all", reader=PPO, low=1)
+    max_actor_ckpt_to_keep: int | None = key(None, "number of checkpoints to keep; null: all", reader=PPO, low=1)
     max_critic_ckpt_to_keep: int | None = key(
-        None, "the same; a checkpoint holds both", reader="config/rules/run.py", low=1
+        None,
+        "another name for max_actor_ckpt_to_keep: a checkpoint holds actor and critic",
+        reader="config/rules/run.py",
+        low=1,
     )
     rollout_data_dir: str | None = key(
         None,
@@ -108,8 +108,8 @@ class TrainerConfig(RunConfig):
         reader="tracking/run_folder.py",
         path=True,
     )
-    log_val_generations: int = key(0, "validation samples shown per validation", reader=SETUP, low=0)
-    balance_batch: bool = key(True, "deal rows to processes by their cost, not by their number", reader=WORKER)
+    log_val_generations: int = key(0, "validation samples shown per validation", low=0)
+    balance_batch: bool = key(True, "balance rows over processes by their tokens, not by their number", reader=WORKER)
     profile_steps: list[int] | None = key(None, "steps to profile", later="profiling")
     resource_pools: dict[str, Any] | None = key(
         None,
@@ -120,6 +120,4 @@ class TrainerConfig(RunConfig):
     esi_redundant_time: float = key(
         0, "seconds kept back before a machine expires", inert="checkpoints are written by save_freq alone"
     )
-    ray_wait_register_center_timeout: int = key(
-        300, "Ray: seconds until all processes must have started", reader=SETUP, low=1
-    )
+    ray_wait_register_center_timeout: int = key(300, "Ray: time limit for all processes to start, in seconds", low=1)

@@ -31,17 +31,39 @@ class _Mismatch(Exception):
 
 def convert(known: KnownKey, raw: Any) -> Any:
     """The value of a key as its dataclass holds it."""
+    about, kinds = known.about, _members(known.type)
     if raw is None:
-        return _null(known)
+        if known.default is None or type(None) in typing.get_args(known.type):
+            return None
+        for kind in kinds:
+            if (typing.get_origin(kind) or kind) in (list, dict):
+                return (typing.get_origin(kind) or kind)()
+        raise ConfigError(f"{known.name}=null: must be {allowed(known)}; leave it out for {show(known.default)}")
     if isinstance(raw, str | bool):
-        raw = known.about.spellings.get(show(raw), raw)
+        raw = about.spellings.get(show(raw), raw)
     try:
         value = _cast(known.type, raw)
     except _Mismatch:
         raise ConfigError(f"{known.name}={show(raw)}: must be {allowed(known)}") from None
-    _check_choice(known, value)
-    _check_range(known, value)
+    # Choices bind strings; a number or truth value that is allowed with them has been checked by its type.
+    if about.options and isinstance(value, str) and value not in about.options:
+        if about.import_path and IMPORT_PATH.match(value):
+            return value
+        if value in about.refused:
+            raise ConfigError(f"{known.name}={value} is not supported: {about.refused[value]}")
+        raise ConfigError(f"{known.name}={value}: must be {allowed(known)}")
+    if isinstance(value, int | float) and not isinstance(value, bool) and not _fits(about, value):
+        raise ConfigError(f"{known.name}={show(value)}: must be {allowed(known)}")
     return value
+
+
+def _fits(about: Key, value: float) -> bool:
+    return (
+        value == value  # not NaN
+        and (about.low is None or value >= about.low)
+        and (about.above is None or value > about.above)
+        and (about.high is None or value <= about.high)
+    )
 
 
 def show(value: Any) -> str:
@@ -70,18 +92,9 @@ def allowed(known: KnownKey) -> str:
         options += [NAMES[kind] for kind in _members(known.type) if kind in (int, float)]
         options += ["your own as package.module:name"] if about.import_path else []
         return "one of " + ", ".join(options)
-    kinds = " or ".join(_name(kind) for kind in _members(known.type))
-    return f"{kinds}{_range(about)}"
-
-
-def _null(known: KnownKey) -> Any:
-    kinds = _members(known.type)
-    if known.default is None or type(None) in typing.get_args(known.type):
-        return None
-    for kind in kinds:
-        if (typing.get_origin(kind) or kind) in (list, dict):
-            return (typing.get_origin(kind) or kind)()
-    raise ConfigError(f"{known.name}=null: must be {allowed(known)}; leave it out for {show(known.default)}")
+    bounds = (("at least", about.low), ("more than", about.above), ("at most", about.high))
+    words = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
+    return " or ".join(_name(kind) for kind in _members(known.type)) + (f" of {words}" if words else "")
 
 
 def _members(hint: Any) -> list[Any]:
@@ -100,96 +113,40 @@ def _name(kind: Any) -> str:
     return NAMES[typing.get_origin(kind) or kind]
 
 
-def _range(about: Key) -> str:
-    words = []
-    if about.low is not None:
-        words.append(f"at least {about.low:g}")
-    if about.above is not None:
-        words.append(f"more than {about.above:g}")
-    if about.high is not None:
-        words.append(f"at most {about.high:g}")
-    return " of " + " and ".join(words) if words else ""
-
-
 def _cast(hint: Any, raw: Any) -> Any:
-    members = _members(hint)
-    if len(members) > 1:
-        for kind in members:
-            try:
-                return _cast(kind, raw)
-            except _Mismatch:
-                continue
-        raise _Mismatch
-    (kind,) = members
+    for kind in (members := _members(hint)):
+        try:
+            return _cast_one(kind, raw)
+        except _Mismatch:
+            if kind is members[-1]:
+                raise
+    raise AssertionError("a key has a type")
+
+
+def _cast_one(kind: Any, raw: Any) -> Any:
+    """`raw` as `kind`, or _Mismatch."""
     if kind is Any:
         return raw
-    if typing.get_origin(kind) is list:
+    origin = typing.get_origin(kind) or kind
+    if origin is list:
         (item,) = typing.get_args(kind)
         return [_cast(item, value) for value in (raw if isinstance(raw, list | tuple) else [raw])]
-    return _CASTS[typing.get_origin(kind) or kind](raw)
-
-
-def _to_bool(raw: Any) -> bool:
-    raw = raw.lower() if isinstance(raw, str) else raw
-    if isinstance(raw, bool):
-        return raw
-    if isinstance(raw, str | int) and raw in TRUTH:
-        return TRUTH[raw]
+    if origin is bool:
+        raw = raw.lower() if isinstance(raw, str) else raw
+        if isinstance(raw, str | int) and raw in TRUTH:
+            return TRUTH[raw]
+    elif origin is dict:
+        if isinstance(raw, dict):
+            return raw
+    elif isinstance(raw, int | float | str) and not isinstance(raw, bool):
+        if origin is str:
+            return str(raw)
+        try:
+            number = float(raw)
+        except ValueError:
+            raise _Mismatch from None
+        if origin is float:
+            return number
+        if number.is_integer():
+            return raw if isinstance(raw, int) else int(number)
     raise _Mismatch
-
-
-def _to_int(raw: Any) -> int:
-    number = _to_float(raw)
-    if not number.is_integer():
-        raise _Mismatch
-    return raw if isinstance(raw, int) else int(number)
-
-
-def _to_float(raw: Any) -> float:
-    if isinstance(raw, bool) or not isinstance(raw, int | float | str):
-        raise _Mismatch
-    try:
-        return float(raw)
-    except ValueError:
-        raise _Mismatch from None
-
-
-def _to_str(raw: Any) -> str:
-    if isinstance(raw, bool) or not isinstance(raw, int | float | str):
-        raise _Mismatch
-    return str(raw)
-
-
-def _to_dict(raw: Any) -> dict[str, Any]:
-    if not isinstance(raw, dict):
-        raise _Mismatch
-    return raw
-
-
-_CASTS = {bool: _to_bool, int: _to_int, float: _to_float, str: _to_str, dict: _to_dict}
-
-
-def _check_choice(known: KnownKey, value: Any) -> None:
-    """Choices bind strings; a number or truth value beside them has been checked by its type."""
-    about = known.about
-    if not about.options or not isinstance(value, str) or value in about.options:
-        return
-    if about.import_path and IMPORT_PATH.match(value):
-        return
-    if value in about.refused:
-        raise ConfigError(f"{known.name}={value} is not supported: {about.refused[value]}")
-    raise ConfigError(f"{known.name}={value}: must be {allowed(known)}")
-
-
-def _check_range(known: KnownKey, value: Any) -> None:
-    about = known.about
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return
-    fits = (
-        value == value  # not NaN
-        and (about.low is None or value >= about.low)
-        and (about.above is None or value > about.above)
-        and (about.high is None or value <= about.high)
-    )
-    if not fits:
-        raise ConfigError(f"{known.name}={show(value)}: must be {allowed(known)}")

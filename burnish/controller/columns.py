@@ -1,4 +1,4 @@
-"""A value as bytes and, beside them, the memory of its tensors: what crosses from one process to another.
+"""A value as bytes and, separately, the memory of its tensors: what crosses from one process to another.
 
 `pack` pickles a value (a DataProto, a tuple of arguments, whatever has a pickle) in which tensors are numbers only; the
 tensors themselves stay outside, as flat numpy views of their memory. So each of them can be put into shared memory
@@ -50,7 +50,7 @@ def unpack(
 ) -> Any:
     """The value again; its tensors use `memory`, the `flat` arrays in the order of `PackedColumns.tensors`.
 
-    `tell` hears which tensor was made of the array with which number.
+    `tell` is called with the number of each array and the tensor made of it.
     """
     made: dict[int, torch.Tensor] = {}
 
@@ -87,7 +87,7 @@ class Memo:
         self._made: dict[int, tuple[Any, int, Any]] = {}
 
     def __call__(self, tensor: torch.Tensor) -> Any:
-        if tensor.is_inference():  # has no version that would tell of changes
+        if tensor.is_inference():  # has no version that would show changes
             return self._make(tensor)
         key = id(tensor)
         seen = self._made.get(key)

@@ -1,4 +1,4 @@
-"""How a worker's error crosses to the controller, and which of several workers' errors tells most.
+"""How a worker's error crosses to the controller, and which of several workers' errors is the cause.
 
 A deliberate error (BurnishError) arrives as itself, with its message; any other one is the cause of a WorkerError
 (worker.py's `failed`). When one worker fails, those that compute with it fail too, or wait for it: `Weight` says whose
@@ -20,7 +20,7 @@ _BROKEN = ("connection closed by peer", "connection reset by peer", "broken pipe
 
 
 class Weight(IntEnum):
-    """The lower, the more an error tells of the reason."""
+    """The lower, the nearer an error is to the cause."""
 
     DIED = 0  # a process is gone: the worker's own, or one that it had called
     TYPED = 1

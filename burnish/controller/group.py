@@ -99,7 +99,7 @@ class WorkerGroup(ABC):
         """End the processes of the workers, and so of all groups that share them. A second time does nothing."""
 
     def __getattr__(self, name: str) -> Any:
-        # Only reached for names that are not bound; by way of vars, because a copy in the making has no attributes yet.
+        # Only reached for names that are not bound; by way of vars, because a copy being made has no attributes yet.
         there = ", ".join(sorted(vars(self).get("methods", ()))) or "none"
         worker = getattr(vars(self).get("worker_class"), "__name__", "the worker")
         raise AttributeError(f"{name!r} is not a registered method of {worker}; registered are: {there}")

@@ -1,4 +1,4 @@
-"""Host: what runs in a worker process. It holds the workers of all roles of its place and computes for them.
+"""WorkerHost: what runs in a worker process. It holds the workers of all roles of its place and computes for them.
 
 The executor (ray/) makes it an actor and says how arguments are fetched from shared memory. Jobs of the controller
 run one after another, in the order they were given out, on the thread `compute`; calls of peers run on the event loop,
@@ -11,9 +11,8 @@ import pickle
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -26,17 +25,17 @@ from burnish.controller.columns import flat, pack, unpack
 from burnish.controller.failures import Carried, carry, restore
 from burnish.controller.group import ClassWithInitArgs, check_direct
 from burnish.controller.process import Address, Surroundings, Warnings, share_cores, stack_of, stacks, tail
-from burnish.controller.telling import NO_CALL, Whereabouts
 from burnish.controller.worker import Worker, WorkerPlace, call_worker, call_worker_async, device_of
+from burnish.controller.worker_status import NO_CALL, WorkerStatus
 from burnish.errors import BurnishError, WorkerError
 from burnish.tracking.watchdog import Watchdog
 
 
-class Reply(NamedTuple):
-    """What a Host sends back: the packed result or the failure, and what it logged."""
+class WorkerReply(NamedTuple):
+    """What a WorkerHost sends back: the packed result or the failure, and what it logged."""
 
     skeleton: bytes = b""
-    memory: Sequence[Any] = ()  # of its tensors: arrays, or what `Host.keep` gave for them
+    memory: Sequence[Any] = ()  # of its tensors: arrays, or what `WorkerHost.keep` gave for them
     failure: Carried | None = None
     records: Sequence[dict[str, Any]] = ()
 
@@ -50,7 +49,7 @@ class Reply(NamedTuple):
             raise WorkerError(f"the result of {what} cannot be read here: {type(error).__name__}: {error}") from error
 
 
-class Direct(NamedTuple):
+class DirectCall(NamedTuple):
     """A call of a peer that runs: what, since when, and the coroutine that it is."""
 
     what: str
@@ -58,7 +57,7 @@ class Direct(NamedTuple):
     call: Coroutine[Any, Any, Any]
 
 
-class Host:
+class WorkerHost:
     """One worker process; see the module's docstring. An executor's subclass says how it is reached."""
 
     pickler: ClassVar[type[pickle.Pickler]] = pickle.Pickler
@@ -66,9 +65,9 @@ class Host:
     def __init__(self, surroundings: Surroundings, address: Address):
         self._surroundings, self._address = surroundings, address
         self._workers: dict[str, Worker] = {}
-        self._compute = ThreadPoolExecutor(1, "compute", initializer=self._begin)
+        self._compute = ThreadPoolExecutor(1, "compute")
         self._thread: threading.Thread | None = None  # that of `compute`, once it runs
-        self._direct: dict[int, Direct] = {}
+        self._direct: dict[int, DirectCall] = {}
         self._turns, self._turn = asyncio.Condition(), 0
         self._doing = ""
         self._warnings = Warnings()
@@ -88,7 +87,7 @@ class Host:
         """Where this process is."""
         return self._address
 
-    async def run(self, number: int, what: str, job: str, parts: list[Any], answers: bool) -> Reply:
+    async def run(self, number: int, what: str, job: str, parts: list[Any], answers: bool) -> WorkerReply:
         """Run a job (below) when it is the turn of this number.
 
         parts    the job's packed arguments, some by reference
@@ -103,27 +102,23 @@ class Host:
                 self._turns.notify_all()
         return await asyncio.wrap_future(running)
 
-    async def direct(self, role: str, method: str, skeleton: bytes, memory: list[np.ndarray]) -> Reply:
+    async def direct(self, role: str, method: str, skeleton: bytes, memory: list[np.ndarray]) -> WorkerReply:
         """Call a worker's method for a peer."""
         try:
             worker = self._workers[role]
             check_direct(type(worker), method)
             what = f"{type(worker).__name__}.{method}"
             args, kwargs = self._unpacked(what, [skeleton, *memory])
-            with self._noted(what, call_worker_async(worker, method, args, kwargs)) as call:
+            call = call_worker_async(worker, method, args, kwargs)
+            self._direct[id(call)] = DirectCall(what, time.monotonic(), call)
+            try:
                 return self._packed(what, await call)
+            finally:
+                del self._direct[id(call)]
         except BurnishError as error:
             return _failing(error)
 
-    @contextmanager
-    def _noted(self, what: str, call: Coroutine[Any, Any, Any]) -> Iterator[Coroutine[Any, Any, Any]]:
-        self._direct[id(call)] = Direct(what, time.monotonic(), call)
-        try:
-            yield call
-        finally:
-            del self._direct[id(call)]
-
-    async def whereabouts(self) -> Whereabouts:
+    async def status(self) -> WorkerStatus:
         """What the thread `compute` is doing, and which calls of peers run. The stacks of all threads go to the log."""
         lines = tail(self._address) or ""  # before the log ends with stacks
         calls, now = sorted(self._direct.values(), key=lambda call: call.since), time.monotonic()
@@ -131,13 +126,10 @@ class Host:
             stack = stacks(self._thread or threading.current_thread())
         else:  # it waits for another task or another thread
             stack = stack_of(calls[0].call) + stacks(None)
-        return Whereabouts(self._doing or NO_CALL, stack, lines, tuple((one.what, now - one.since) for one in calls))
+        return WorkerStatus(self._doing or NO_CALL, stack, lines, tuple((one.what, now - one.since) for one in calls))
 
-    def _begin(self) -> None:
-        self._thread = threading.current_thread()
-
-    def _answer(self, what: str, job: str, parts: list[Any], answers: bool) -> Reply:
-        self._doing = what
+    def _answer(self, what: str, job: str, parts: list[Any], answers: bool) -> WorkerReply:
+        self._thread, self._doing = threading.current_thread(), what
         try:
             result = getattr(self, job)(*self._unpacked(what, parts))
             answer = self._packed(what, result if answers else None)
@@ -159,14 +151,14 @@ class Host:
                 f"the arguments of {what} cannot be read in the worker process: {type(error).__name__}: {error}"
             ) from error
 
-    def _packed(self, what: str, result: Any) -> Reply:
+    def _packed(self, what: str, result: Any) -> WorkerReply:
         try:
             skeleton, tensors = pack(result, self.pickler)
         except Exception as error:
             raise WorkerError(
                 f"the result of {what}, a {type(result).__name__}, cannot be sent: {type(error).__name__}: {error}"
             ) from error
-        return Reply(skeleton, [flat(tensor) for tensor in tensors])
+        return WorkerReply(skeleton, [flat(tensor) for tensor in tensors])
 
     # --- jobs: on the thread `compute` ---
 
@@ -202,6 +194,6 @@ class Host:
         return call_worker(self._workers[role], method, args, kwargs)
 
 
-def _failing(error: BurnishError) -> Reply:
+def _failing(error: BurnishError) -> WorkerReply:
     traceback.print_exception(error)  # into the log: a deliberate error crosses without its traceback
-    return Reply(failure=carry(error))
+    return WorkerReply(failure=carry(error))

@@ -49,7 +49,7 @@ class LocalWorkerGroup(WorkerGroup):
         return [LocalPeer(self.worker)]
 
     def shutdown(self) -> None:
-        """The worker lives in this process, which goes on."""
+        """The worker lives in this process, which continues."""
 
 
 class LocalMethod(BoundMethod):

@@ -1,7 +1,7 @@
 """What the process of a worker does for itself: its folder and path, its log file, its threads, its network interface.
 
 A Ray worker process starts in Ray's own surroundings. `enter` makes it one of the run: as if the controller had started
-it. `stacks` and `tail` are what is told about a process that hangs or died.
+it. `stacks` and `tail` describe a process that hangs or died.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ from typing import Any
 
 import torch
 
-LOG_LINES, LINE_LENGTH = 20, 400
+from burnish.child.process import log_tail
+
 STACK_FRAMES = 12
 PACKAGE = str(Path(__file__).parents[1])
 # Where a thread is that waits for something to do: in the loop of asyncio, or in a pool of threads.
@@ -129,8 +130,12 @@ def stacks(thread: threading.Thread | None) -> str:
         frame = frames.get(thread.ident or 0)
         return _shown(frame) if frame is not None else ""
     names = {one.ident: one.name for one in threading.enumerate() if one is not threading.current_thread()}
-    busy = {names[ident]: frame for ident, frame in frames.items() if ident in names and _is_busy(frame)}
-    return "".join(f"thread {name}:\n{_shown(frame)}" for name, frame in busy.items())
+    found = ""
+    for ident, frame in frames.items():
+        files = [one.f_code.co_filename for one, _ in traceback.walk_stack(frame)]
+        if ident in names and not files[0].endswith(IDLE) and any(file.startswith(PACKAGE) for file in files):
+            found += f"thread {names[ident]}:\n{_shown(frame)}"
+    return found
 
 
 def stack_of(awaited: Coroutine[Any, Any, Any]) -> str:
@@ -148,24 +153,13 @@ def _shown(frame: FrameType) -> str:
     return "".join(traceback.format_stack(frame, STACK_FRAMES))
 
 
-def _is_busy(frame: FrameType) -> bool:
-    files = [one.f_code.co_filename for one, _ in traceback.walk_stack(frame)]
-    return not files[0].endswith(IDLE) and any(file.startswith(PACKAGE) for file in files)
-
-
 def tail(address: Address) -> str | None:
     """The last lines of a process's log; None where it cannot be read from here."""
-    try:
-        with open(address.log, "rb") as file:
-            file.seek(max(address.log_from, file.seek(0, os.SEEK_END) - LOG_LINES * LINE_LENGTH))
-            lines = file.read().decode(errors="replace").splitlines()[-LOG_LINES:]
-    except OSError:
-        return None
-    return "\n".join(line if len(line) <= LINE_LENGTH else line[:LINE_LENGTH] + "…" for line in lines)
+    return log_tail(Path(address.log), address.log_from)
 
 
 def kill_soon(processes: Sequence[Address]) -> None:
-    """See that processes of this machine that were told to end are gone, so that others can have their devices."""
+    """Make sure that processes of this machine that were asked to end are gone, so that others can have their GPUs."""
     left = _wait_for(processes, 1.0)
     for process in left:  # one that is stopped, or stuck, hears nothing else
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -175,13 +169,11 @@ def kill_soon(processes: Sequence[Address]) -> None:
 
 def _wait_for(processes: Sequence[Address], seconds: float) -> list[Address]:
     end = time.monotonic() + seconds
-    while (left := [process for process in processes if _runs(process)]) and time.monotonic() < end:
+    while True:
+        left = [one for one in processes if one.started > 0 and start_time(one.pid) == one.started]
+        if not left or time.monotonic() >= end:
+            return left
         time.sleep(0.02)
-    return left
-
-
-def _runs(process: Address) -> bool:
-    return process.started > 0 and start_time(process.pid) == process.started
 
 
 def start_time(pid: int) -> int | None:

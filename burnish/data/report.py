@@ -21,7 +21,7 @@ from rich.text import Text
 
 from burnish.data.column_types import Columns
 from burnish.data.row import NO_SOURCE
-from burnish.tracking.literal import one_line
+from burnish.literal import one_line
 
 BINS = 8
 SHOWN, ROWS = 5, 3  # of a finding: texts (or values, or pairs of rows), and rows for each

@@ -27,7 +27,7 @@ from burnish.data.report import PER_RESPONSE
 from burnish.data.row import find_prompt_key
 from burnish.data.sft import tools_of
 from burnish.errors import ConfigError, DataError, UserError
-from burnish.tracking.literal import literal, one_line
+from burnish.literal import literal, one_line
 
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/=]{64,})")
 _IMAGES = {b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG", b"GIF8": "GIF"}

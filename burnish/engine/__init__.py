@@ -7,13 +7,13 @@ forward.py    `Forward`: log-probs, entropy, values and scores of packed sequenc
 optim.py      optimiser, learning-rate schedule, gradient clipping
 trainable.py  `Trainable`: a module with its optimiser: infer, forward_backward, optim_step, save, load
 mesh.py       `Mesh`: the processes that hold one model together, and whose rows are whose; None for one process
-sharding.py   a module whose weights are spread over a mesh by FSDP2, and how they are brought together again
+sharding.py   a module whose weights are spread over a mesh by FSDP2, and how they are gathered again
 offload.py    activations, optimiser state and weights that wait in host memory
 state.py      the files a `Trainable` leaves and how they are checked on the way back
 shards.py     tensors in one file, or in several of which each holds some rows; reads any rows of them
 hf_files.py   the Hugging Face folder or the adapter among these files
-dump.py       an update that was NaN or infinite, written for `burnish replay`
-diagnosis.py  where such a figure comes from: weights, gradients, modules, tokens
+dump.py       a NaN/Inf update, written for `burnish replay`
+diagnosis.py  where such a value comes from: weights, gradients, modules, tokens
 seeding.py    the seed, and deterministic algorithms where they are asked for
 flops.py      work per token and the peaks that MFU is measured against
 """

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 FOLDER, UPDATE, TENSORS, REST, MODEL = "bad_steps", "update.json", "batch.safetensors", "batch.json", "model"
 FORMAT = 1
-KEPT = 3  # dumps of a run: each holds a model, and the first ones tell the most
+KEPT = 3  # dumps of a run: each holds a model, and the first ones show the most
 
 SEQUENCES = ("input_ids", "attention_mask", "responses", "response_mask")
 NEEDED = {  # columns that an update cannot do without

@@ -1,7 +1,7 @@
 """Work per batch and peak rates, from which MFU is reported.
 
-Consumes a model's configuration and the lengths of the sequences it saw; hands on floating-point operations. A device
-that is not in the table has no MFU: the figure is left out rather than guessed, so there is none on a CPU.
+Consumes a model's configuration and the lengths of the sequences it saw; returns floating-point operations. A device
+that is not in the table has no MFU: the metric is left out rather than guessed, so there is none on a CPU.
 """
 
 from collections.abc import Iterable

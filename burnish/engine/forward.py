@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 log = logging.getLogger(__name__)
-Line = tuple[Tensor, Tensor, Sequences]  # ids and positions (T,), and where the sequences lie
+Line = tuple[Tensor, Tensor, Sequences]  # ids and positions (T,), and where the sequences are
 
 # The outputs of `ops/linear_log_probs.py` in plain torch, from log-probabilities (n, V) and tokens (n,): for output
 # layers that are no plain matrix, and for `use_fused_kernels=False`.

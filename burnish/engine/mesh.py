@@ -126,7 +126,7 @@ _made: dict[Any, dict[tuple[Any, ...], Mesh]] = {}  # by the group of all proces
 
 
 def _devices(device: str, shards: int, timeout: timedelta | None) -> DeviceMesh:
-    """With groups of its own timeout: those that `init_device_mesh` makes wait half an hour, whatever happens."""
+    """With groups that have this timeout: those that `init_device_mesh` makes wait half an hour, whatever happens."""
     everyone = dist.group.WORLD
     assert everyone is not None, "there is a world of several processes"
     if shards == dist.get_world_size():

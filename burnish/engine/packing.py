@@ -48,7 +48,7 @@ def pack(batch: Mapping[str, Tensor]) -> PackedBatch:
 
 
 def pack_rows(input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor, Sequences]:
-    """Ids and positions (T,) of whole rows (B, L) where the mask is 1, and where each row lies. Every row has some."""
+    """Ids and positions (T,) of whole rows (B, L) where the mask is 1, and where each row is. Every row has some."""
     real = attention_mask.bool()
     positions = (real.cumsum(-1) - 1)[real]
     return input_ids[real], positions, Sequences.of(real.sum(-1).tolist(), input_ids.device)

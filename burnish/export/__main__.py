@@ -2,7 +2,8 @@
 
 import sys
 
-from burnish.cli.main import main
+from burnish.entry.guard import guard
+from burnish.export.command import main
 
 if __name__ == "__main__":
-    sys.exit(main(["export", *sys.argv[1:]]))
+    sys.exit(guard(main, sys.argv[1:]))

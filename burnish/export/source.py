@@ -1,8 +1,8 @@
 """What was asked for, where that model is, whether it is complete, and what it is; found without torch.
 
-Consumes a `ExportRequest`, which `cli/export.py` reads off the command line; hands on a `ExportSource`. A path may be a
-model folder, a `global_step_N`, a run folder (its newest checkpoint), an `actor` or `critic` inside one, a hub id, or
-the folder of a LoRA adapter, whose base is found too.
+Consumes an `ExportRequest`, which `export/command.py` reads off the command line; hands on an `ExportSource`. A path may
+be a model folder, a `global_step_N`, a run folder (its newest checkpoint), an `actor` or `critic` inside one, a hub id,
+or the folder of a LoRA adapter, whose base is found too.
 """
 
 import math

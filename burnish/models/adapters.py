@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from burnish.config.model import ModelConfig
-from burnish.config.rules.lora import need_peft
+from burnish.config.rules.models import need_peft
 from burnish.errors import ConfigError, ModelError
 from burnish.models.folder import (
     ADAPTER_CONFIG,
@@ -216,7 +216,7 @@ def peft_errors(adapter: Adapter) -> Iterator[None]:
             yield
     except ModelError:
         raise
-    except Exception as error:  # a reader of foreign files: peft and safetensors raise types of their own
+    except Exception as error:  # a reader of foreign files: peft and safetensors raise their own types
         lines = str(error).strip().splitlines() or [type(error).__name__]
         sizes = [line.strip() for line in lines if "size mismatch for" in line]
         if sizes:

@@ -3,7 +3,7 @@
 `FusedBackbone` does the arithmetic of Llama-shaped models (llama.py) by hand on the module's own parameters: per layer
 four matrix products, attention over the line, and five small kernels, forward and backward. `PackedBackbone` calls the
 module with a packed line, which any decoder that `models/attention.py` can hand lines to takes. `PaddedBackbone` gives
-every sequence a row of its own, padded on the right: for the rest, and where it is asked for. Where several processes
+every sequence its own row, padded on the right: for the rest, and where it is asked for. Where several processes
 share each line (`models/ulysses.py`), `PackedBackbone` returns the states of this process's slice.
 """
 
@@ -117,7 +117,7 @@ class FusedBackbone:
             raise ValueError(f"the fused pass cannot run this model: {problem}")
         self.backbone = backbone
         self.layers = llama.layers(backbone, llama.Projection)
-        for layer in self.layers:  # now, before anybody else notes where the parameters lie
+        for layer in self.layers:  # now, before anybody else notes where the parameters are
             layer.qkv.merge()
             layer.gate_up.merge()
 

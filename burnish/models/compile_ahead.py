@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TOKENS = 16  # of a call
 MANY = 1024  # tokens of a long prompt: attention has other tiles for those
-SOME = 16  # numbers of no importance; kernels tell multiples of 16 from others, and what they meet mostly is one
+SOME = 16  # numbers of no importance; kernels treat multiples of 16 differently, and most sizes are one
 
 Call = Callable[[], object]
 

@@ -135,7 +135,7 @@ def layers(
 
 
 def _one_buffer(parameters: Sequence[Tensor]) -> Tensor:
-    """Parameters of equal width, one below the other: where they lie already, or moved to a new buffer."""
+    """Parameters of equal width, one below the other: where they are already, or moved to a new buffer."""
     rows = [len(parameter) for parameter in parameters]
     if _one_below_the_other(parameters):
         first = parameters[0].detach()

@@ -386,7 +386,7 @@ def reading(folder: Path, what: str) -> Iterator[None]:
     """Whatever transformers raises about a folder becomes a ModelError that names it."""
     try:
         yield
-    except Exception as error:  # readers of foreign files: tokenizers and safetensors raise types of their own
+    except Exception as error:  # readers of foreign files: tokenizers and safetensors raise their own types
         text = str(error).strip()
         if "trust_remote_code" in text:
             text = (

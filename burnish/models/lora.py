@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from burnish.config.model import ModelConfig
-from burnish.config.rules.lora import need_peft
+from burnish.config.rules.models import need_peft
 from burnish.errors import ConfigError, ModelError, NotAvailable
 from burnish.models.adapters import (
     ADAPTER_WEIGHTS,

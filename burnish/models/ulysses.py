@@ -59,7 +59,7 @@ class Ulysses:
 
     def own(self, places: Tensor, tokens: int) -> tuple[slice, Tensor]:
         """Of `places` (N,) in a line of so many tokens, in rising order: which of them are this process's, and where
-        these lie in its slice."""
+        these are in its slice."""
         here = self._range(tokens + -tokens % self.size)
         bounds = torch.tensor([here.start, here.stop], dtype=places.dtype, device=places.device)
         first, last = torch.searchsorted(places, bounds).tolist()

@@ -1,6 +1,6 @@
 """The output layer and the log-softmax over the vocabulary in one: the logits of all tokens never exist at once.
 
-Consumes the states that predict tokens (N, C), the output layer's weight (V, C) and the tokens (N,); hands on, for each
+Consumes the states that predict tokens (N, C), the output layer's weight (V, C) and the tokens (N,); returns, for each
 token, its log-prob and what else is asked of the distribution, in float32. Works through chunks of tokens: forward and
 backward hold the logits of one chunk, and between the two only values of shape (N,) are kept.
 
@@ -138,7 +138,7 @@ def _part(values: dict[str, Tensor], rows: slice) -> dict[str, Tensor]:
 
 
 def _chunks(states: Tensor, weight: Tensor, bias: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
-    """Rows of `states` and their raw logits (n, V) float32, which lie in one buffer and may be overwritten."""
+    """Rows of `states` and their raw logits (n, V) float32, which are in one buffer and may be overwritten."""
     count, vocabulary = len(states), len(weight)
     most = max(CHUNK_ROWS, CHUNK_ELEMENTS[states.device.type] // vocabulary)
     size = -(-count // max(1, -(-count // most)))  # chunks of even size: a last one of few rows costs as much as a full

@@ -1,7 +1,7 @@
-"""Attention over keys and values that lie in the blocks of a pool, for generation: no gradients.
+"""Attention over keys and values in the blocks of a pool, for generation: no gradients.
 
 Consumes the queries, keys and values of a packed line of tokens, one layer's pool (`LayerKV`) and what says which
-token belongs to which sequence (`Paged`); hands on the attention output in the order of the line. On a GPU the work
+token belongs to which sequence (`Paged`); returns the attention output in the order of the line. On a GPU the work
 is done by the kernels of `burnish.ops.triton.paged_attention`; the functions here are the CPU path and what the
 kernels are compared with.
 
@@ -39,7 +39,7 @@ class LayerKV:
 
 @dataclass(frozen=True)
 class Paged:
-    """Which tokens of a packed line belong to which sequence, and where their keys and values lie.
+    """Which tokens of a packed line belong to which sequence, and where their keys and values are.
 
     The tokens of a sequence in the line are its last ones: the last of them has position `lengths - 1`. Block 0
     belongs to nobody: the keys and values of padding tokens go to slot 0.
@@ -107,7 +107,7 @@ class _DecodeGroup:
     """Rows with one query token that share a call: those at `part` of the plan's order."""
 
     part: slice
-    slots: Tensor  # (b * L,) where their keys and values lie
+    slots: Tensor  # (b * L,) where their keys and values are
     width: int  # L
     mask: Tensor  # (b, 1, 1, L): 0 where a token is real, else -inf
 

@@ -1,6 +1,6 @@
 """RMS norm of each row, with the addition of the residual stream before it where there is one.
 
-Consumes hidden states (T, C); hands on the normed states and the new residual. Rounds where HF's RMSNorm modules do:
+Consumes hidden states (T, C); returns the normed states and the new residual. Rounds where HF's RMSNorm modules do:
 float32 inside, then the dtype of the states, then times the weight.
 
 `rms_norm` is for inference: it writes the new residual over the old. `add_rms_norm` is for training: it leaves its

@@ -2,7 +2,7 @@
 
 Consumes (T, (H+2*Hkv)*D), the query heads first, then keys, then values. Queries and keys get the RMS norm of each head
 where the model has one (Qwen3) and their rotation by position. `rotary_store` is for inference: keys and values go to
-their slots of the pool, queries are handed on as (T, H, D). `rotary` is for training: it hands on all three and is
+their slots of the pool, queries are returned as (T, H, D). `rotary` is for training: it returns all three and is
 differentiable. Every intermediate is rounded to the model's dtype where HF's modules round.
 
 The rotation pairs element i of a head with element i + D/2 (rotate-half): x * cos + rotate_half(x) * sin. The sign of

@@ -1,7 +1,7 @@
 """Causal attention over a packed line: each token sees the tokens of its own sequence up to itself, and no other.
 
 Consumes queries (T, H, D), keys and values (T, Hkv, D) of B sequences laid end to end, and a `Sequences` that says
-where each lies. Differentiable. In half precision on a GPU torch's flash kernel takes the line as it is. Elsewhere
+where each is. Differentiable. In half precision on a GPU torch's flash kernel takes the line as it is. Elsewhere
 sequences of about equal length are stacked, padded on the right to the longest of the stack, which a causal token never
 sees; only attention is ever padded so.
 """
@@ -25,13 +25,13 @@ class SequenceStack(NamedTuple):
 
     rows: int
     longest: int
-    places: Tensor  # (n,) where their tokens lie in the line
+    places: Tensor  # (n,) where their tokens are in the line
     slots: Tensor  # (n,) and in the rectangle, row by row
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """Where the sequences of a packed line lie."""
+    """Where the sequences of a packed line are."""
 
     lengths: tuple[int, ...]  # of the B sequences, each at least 1
     starts: Tensor  # (B+1,) int32, where each begins; the last is T
@@ -47,7 +47,7 @@ class Sequences:
 
     @cached_property
     def stacks(self) -> list[SequenceStack]:
-        """All sequences, those together whose lengths lie between the same two powers of two: mostly real tokens."""
+        """All sequences, those together whose lengths are between the same two powers of two: mostly real tokens."""
         begins = list(itertools.accumulate(self.lengths, initial=0))
         groups: dict[int, list[int]] = {}
         for row, length in enumerate(self.lengths):

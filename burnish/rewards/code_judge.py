@@ -27,7 +27,7 @@ from decimal import Decimal
 from typing import Any
 
 from burnish.rewards.code_tests import FunctionCalls, Pairs, Programs, Tests
-from burnish.sandbox.harness import Job
+from burnish.sandbox.harness import HarnessJob
 from burnish.sandbox.program import Limits, Outcome, Program, Sandbox
 
 AT_A_TIME = 4
@@ -92,11 +92,11 @@ async def _judge_in_harness(
     if isinstance(tests, Programs):
         names: dict[str, Any] = {"take": tests.names.take, "give": tests.names.give}
         programs = [{"program": program, **names} for program in tests.programs]
-        job = Job(solution, programs, modules=tests.names.modules, graded=graded)
+        job = HarnessJob(solution, programs, modules=tests.names.modules, graded=graded)
     else:
         calls = zip(tests.arguments, tests.expected, strict=True)
         listed = [{"function": tests.function, "arguments": given, "expected": wanted} for given, wanted in calls]
-        job = Job(solution, listed, usual_names=True, graded=graded)
+        job = HarnessJob(solution, listed, usual_names=True, graded=graded)
     outcome = await bench.run(job.program())
     verdict = job.verdict(outcome)
     if verdict.broken:

@@ -120,14 +120,13 @@ def checked_results(
         found = _kind(value) if items is None else f"{len(items)} results"
         samples = "sample" if count == 1 else "samples"
         raise BadResult(f"{label} returned {found} for {count} {samples}; return a list with a result for each")
-    return [_result_or_problem(item, f"{label}, for sample {i},") for i, item in enumerate(items)]
-
-
-def _result_or_problem(value: Any, label: str) -> tuple[float, dict[str, Any]] | str:
-    try:
-        return checked_result(value, label)
-    except BadResult as error:
-        return str(error)
+    results: list[tuple[float, dict[str, Any]] | str] = []
+    for i, item in enumerate(items):
+        try:
+            results.append(checked_result(item, f"{label}, for sample {i},"))
+        except BadResult as error:
+            results.append(str(error))
+    return results
 
 
 def shortened(text: str, length: int = SHOWN_RESPONSE) -> str:

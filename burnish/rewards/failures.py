@@ -1,15 +1,15 @@
 """The failure policy: which samples of a step are dropped, what is counted, and when the run stops.
 
 A sample that could not be scored (after its retries) is dropped and counted, never given a silent 0; so is one whose
-trajectory a tool, a retriever or an interaction could not go on with. Where the
-estimator compares samples of one prompt, a group that lost samples stays while two remain. More than
-`max_failure_ratio` of the step's samples failing raises a RewardError with the distinct causes.
+trajectory a tool, a retriever or an interaction could not continue. Where the estimator compares samples of one prompt,
+a group that lost samples stays while two remain. More than `max_failure_ratio` of the step's samples failing raises a
+RewardError with the distinct causes.
 `reward.on_error=zero` keeps samples that could not be scored, with score 0; they are counted all the same, also towards
 that ratio.
 
 Functions over lists and numpy arrays, and one counter. The trainer calls `apply_policy` once per generation round, of
-which a step has one, or several with dynamic sampling: what is said of a step here, ratio included, is then said of the
-round. A `FailureWatch` is told of each result while the trajectories come in.
+which a step has one, or several with dynamic sampling: "step" here, ratio included, then means the round. A
+`FailureWatch` counts results while the trajectories come in.
 """
 
 import re
@@ -113,7 +113,7 @@ def _too_many_failed(
     at_the_end = f"{failed} of {total} samples could not be scored"
     return RewardError(
         f"{so_far if scored < total else at_the_end}, more than reward.max_failure_ratio={max_failure_ratio:g} allows. "
-        f"Mend what failed, or raise the ratio to go on without them\n{describe_causes(results, uids)}"
+        f"Fix what failed, or raise the ratio to continue without them\n{describe_causes(results, uids)}"
     )
 
 
@@ -123,27 +123,21 @@ def describe_causes(results: Sequence[ScoreResult], uids: Sequence[Hashable] | n
     groups: dict[str, list[tuple[ScoreResult, Hashable]]] = {}
     for result, uid in zip(results, uids, strict=True):
         if result.error is not None:
-            groups.setdefault(_signature(result.error), []).append((result, uid))
+            # The same for errors that differ only in the values their message shows, e.g. the key of a KeyError. Of a
+            # traceback, the places and the exception's name say which cause it is.
+            *frames, message = result.error.splitlines() or [""]
+            name = message.partition(":")[0] if frames else re.sub(r"\d+|'[^']*'", "", message)
+            groups.setdefault("\n".join([*frames, name]), []).append((result, uid))
     ordered = sorted(groups.values(), key=len, reverse=True)
-    blocks = [_describe(members) for members in ordered[:SHOWN_CAUSES]]
+    blocks = []
+    for members in ordered[:SHOWN_CAUSES]:
+        first, uid = members[0]
+        sources = ", ".join(sorted({result.data_source or "?" for result, _ in members}))
+        times = "once" if len(members) == 1 else f"{len(members)} times"
+        index = "" if first.index is None else f", row index {shortened(str(first.index))}"
+        lines = [*str(first.error).splitlines(), *([f"response: {first.response}"] if first.response else [])]
+        text = "\n".join("    " + line for line in lines)
+        blocks.append(f"  {times} (data_source {sources}; first uid {uid}{index}):\n{text}")
     if len(ordered) > SHOWN_CAUSES:
         blocks.append(f"  and {len(ordered) - SHOWN_CAUSES} other causes")
     return "\n".join(blocks)
-
-
-def _describe(members: Sequence[tuple[ScoreResult, Hashable]]) -> str:
-    first, uid = members[0]
-    sources = ", ".join(sorted({result.data_source or "?" for result, _ in members}))
-    times = "once" if len(members) == 1 else f"{len(members)} times"
-    index = "" if first.index is None else f", row index {shortened(str(first.index))}"
-    lines = [*str(first.error).splitlines(), *([f"response: {first.response}"] if first.response else [])]
-    text = "\n".join("    " + line for line in lines)
-    return f"  {times} (data_source {sources}; first uid {uid}{index}):\n{text}"
-
-
-def _signature(error: str) -> str:
-    """The same for errors that differ only in the values their message shows, e.g. the key of a KeyError."""
-    *frames, message = error.splitlines() or [""]
-    if frames:  # a traceback: the places and the exception's name say which cause it is
-        return "\n".join([*frames, message.partition(":")[0]])
-    return re.sub(r"\d+|'[^']*'", "", message)

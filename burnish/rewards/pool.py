@@ -24,7 +24,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from burnish.child.process import ChildKilled
@@ -121,7 +121,9 @@ class ScorePool:
             await self._open()
         except ScoringFailed as failure:  # it says the same however often it is asked
             return _all_failed(requests, failure, began)
-        async with self._slot():
+        with waiting("reward", "", "a free slot to be scored in", None):  # the calls before it have their limits
+            await self._slots.acquire()
+        try:
             began = time.perf_counter()
             for tries_left in reversed(range(self.retries + 1)):
                 try:
@@ -130,17 +132,10 @@ class ScorePool:
                 except ScoringFailed as failure:
                     if not tries_left:
                         return _all_failed(requests, failure, began)
-        each = (time.perf_counter() - began) / len(requests)
-        return [result_of(request, answer, each) for request, answer in zip(requests, answers, strict=True)]
-
-    @contextlib.asynccontextmanager
-    async def _slot(self) -> AsyncIterator[None]:
-        with waiting("reward", "", "a free slot to be scored in", None):  # the calls before it have their limits
-            await self._slots.acquire()
-        try:
-            yield
         finally:
             self._slots.release()
+        each = (time.perf_counter() - began) / len(requests)
+        return [result_of(request, answer, each) for request, answer in zip(requests, answers, strict=True)]
 
     async def _ask(self, requests: Sequence[ScoreRequest]) -> list[dict[str, Any]]:
         many = f"scores of {len(requests)} samples within {len(requests)} × "

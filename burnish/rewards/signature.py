@@ -35,8 +35,20 @@ def read_signature(function: Callable[..., object], where: str, given: Mapping[s
     if taken:
         raise ConfigError(f"{KWARGS}.{taken[0]}: filled from the row; use another name")
     names, rest = accepted_names(function)
-    known = _form(where, names)
-    _check_required(where, parameters, known, given)
+    one = [name for name in PARAMETERS if name in names]
+    many = [name for name in BATCH_PARAMETERS if name in names]
+    if one and many:
+        raise ConfigError(
+            f"{where}: it takes both {', '.join(many)} (lists, the batch form) and {', '.join(one)} (one sample); "
+            "use names of one form"
+        )
+    known = BATCH_PARAMETERS if many else PARAMETERS
+    unknown = [p.name for p in required(parameters) if p.name not in known and p.name not in given]
+    if unknown:
+        raise ConfigError(
+            f"{where}: it requires {', '.join(unknown)}, which no row can fill{nearest(unknown[0], known)}. "
+            f"Known names: {', '.join(known)}. Give one of your own a default, or a value in {KWARGS}"
+        )
     return Signature(
         fields=tuple(name for name in known if name in names or rest),
         required=tuple(p.name for p in parameters if p.name in known and p.default is p.empty),
@@ -93,26 +105,3 @@ def _parameters(function: Callable[..., object], where: str) -> list[inspect.Par
             f"{where}: {', '.join(positional)} cannot be given by keyword (positional-only); drop the '/'"
         )
     return parameters
-
-
-def _form(where: str, names: frozenset[str]) -> tuple[str, ...]:
-    """The names that rows fill: those of one sample, or the plural ones of the batch form."""
-    one = [name for name in PARAMETERS if name in names]
-    many = [name for name in BATCH_PARAMETERS if name in names]
-    if one and many:
-        raise ConfigError(
-            f"{where}: it takes both {', '.join(many)} (lists, the batch form) and {', '.join(one)} (one sample); "
-            "use names of one form"
-        )
-    return BATCH_PARAMETERS if many else PARAMETERS
-
-
-def _check_required(
-    where: str, parameters: Iterable[inspect.Parameter], known: tuple[str, ...], given: Mapping[str, object]
-) -> None:
-    unknown = [p.name for p in required(parameters) if p.name not in known and p.name not in given]
-    if unknown:
-        raise ConfigError(
-            f"{where}: it requires {', '.join(unknown)}, which no row can fill{nearest(unknown[0], known)}. "
-            f"Known names: {', '.join(known)}. Give one of your own a default, or a value in {KWARGS}"
-        )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from burnish.config.model import ModelConfig
-    from burnish.config.rollout import RolloutConfig
+    from burnish.config.rollout import BaseRolloutConfig
     from burnish.rollout.base import RolloutEngine
 
 ENGINES = {
@@ -30,7 +30,7 @@ ENGINES = {
 
 
 def make_engine(
-    name: str, module: Any, tokenizer: Any, config: "RolloutConfig", logs: "Path | None" = None
+    name: str, module: Any, tokenizer: Any, config: "BaseRolloutConfig", logs: "Path | None" = None
 ) -> "RolloutEngine":
     """The engine called `name`, generating with `module` as `actor_rollout_ref.rollout` says.
 
@@ -50,7 +50,7 @@ def engine_class(name: str) -> Any:
 def load_engine(
     model: "ModelConfig",
     tokenizer: "PreTrainedTokenizerBase",
-    rollout: "RolloutConfig",
+    rollout: "BaseRolloutConfig",
     device: "torch.device",
     dtype: str | None = None,
     choice: str = "rollout.name=",
@@ -78,16 +78,16 @@ def load_engine(
 
 
 def _load_program(
-    model: "ModelConfig", tokenizer: "PreTrainedTokenizerBase", rollout: "RolloutConfig", dtype: str
+    model: "ModelConfig", tokenizer: "PreTrainedTokenizerBase", rollout: "BaseRolloutConfig", dtype: str
 ) -> "RolloutEngine":
     from burnish.models.loading import load_causal_lm
     from burnish.rollout.hosted.canary import proof_by
-    from burnish.rollout.supervised import Supervised
+    from burnish.rollout.replacing import ReplacingEngine
 
     model = replace(model, attn_implementation="auto")  # the others may be for GPUs only
     module = load_causal_lm(model.path, model, "cpu", dtype).requires_grad_(False)
     program: Any = make_engine(rollout.name, module, tokenizer, rollout)
-    engine = Supervised(program)
+    engine = ReplacingEngine(program)
     try:
         program.expect(proof_by(module, 0, engine.context, program.dtype))
         engine.publish([{name: parameter} for name, parameter in module.named_parameters()], 0)

@@ -30,13 +30,13 @@ OnToken = Callable[[int, float], None]  # a sampled token id and its log-prob
 LEAST_TEMPERATURE = 1e-3  # but for 0: logits divided by less leave the range of float32
 POLICY_IS_BROKEN = (
     "the trained weights give logits that are NaN or infinite: the policy is broken. Lower optim.lr or grad_clip, and "
-    "go on from an earlier checkpoint (trainer.resume_from_path) or from none (trainer.resume_mode=disable)"
+    "resume from an earlier checkpoint (trainer.resume_from_path) or from none (trainer.resume_mode=disable)"
 )
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How one request is sampled. Temperature 0 is greedy; `max_tokens` None goes on until the context is full."""
+    """How one request is sampled. Temperature 0 is greedy; `max_tokens` None generates until the context is full."""
 
     temperature: float = 1.0
     top_k: int = -1  # -1 or 0: off
@@ -142,8 +142,8 @@ class RolloutEngine(ABC):
 
     context: int  # tokens of a prompt and its completion together, at most
     vocabulary: int  # token ids are below it
-    own_weights: ClassVar[bool] = False  # it holds weights of its own, which must be handed over to `publish`
-    runs_on: ClassVar[bool] = False  # it takes new weights while requests run, which go on under them
+    own_weights: ClassVar[bool] = False  # it holds its own weights, which must be handed over to `publish`
+    runs_on: ClassVar[bool] = False  # it takes new weights while requests run, which continue under them
 
     @abstractmethod
     async def generate(self, request: Request, on_token: OnToken | None = None) -> Completion:
@@ -165,9 +165,9 @@ class RolloutEngine(ABC):
         return run_to_end(all_of_them())
 
     def prompt_problem(self, prompt_ids: Sequence[int]) -> str | None:
-        """Why `generate` cannot go on from a prompt, if so."""
+        """Why `generate` cannot continue a prompt; None: it can."""
         if len(prompt_ids) == 0:
-            return "the prompt is empty; a model needs at least one token to go on"
+            return "the prompt is empty; a model needs at least one token to continue"
         if len(prompt_ids) >= self.context:
             return (
                 f"the prompt has {len(prompt_ids)} tokens and the context holds {self.context}, which leaves no room "
@@ -186,8 +186,8 @@ class RolloutEngine(ABC):
         when the one before is taken over and let go. None: the engine reads the trainer's own memory. Where it fails
         on the way, in the buckets themselves or here, `generate` is refused until a publish succeeds.
 
-        Requests that run are refused by it, or, where the engine `runs_on`, go on under the new weights: nothing that
-        was computed with the old ones is used again, and their tokens so far stay.
+        Requests that run are refused by it, or, where the engine `runs_on`, continue under the new weights: nothing
+        that was computed with the old ones is used again, and their tokens so far stay.
         """
 
     @abstractmethod
@@ -221,7 +221,7 @@ class RolloutEngine(ABC):
         """End what is under way, in the thread that steps it, before another one changes weights or memory."""
 
     def beside(self) -> AbstractContextManager[object]:
-        """What a thread is in that steps it while another computes: on a GPU, a stream of its own."""
+        """What a thread is in that steps it while another computes: on a GPU, a separate stream."""
         return nullcontext()
 
     def lost(self) -> str | None:
@@ -230,10 +230,10 @@ class RolloutEngine(ABC):
 
     def renewed(self) -> "RolloutEngine":
         """A new engine in the place of this one, which is lost, with the weights last published and their version."""
-        raise RolloutError(f"{type(self).__name__} cannot be made anew")
+        raise RolloutError(f"{type(self).__name__} cannot be replaced")
 
     def close(self) -> None:  # noqa: B027 (most engines have nothing to end)
-        """End the threads and processes of its own."""
+        """End its own threads and processes."""
 
 
 def request_seed(seed: int, namespace: str, uid: int, sample: int, turn: int) -> int:

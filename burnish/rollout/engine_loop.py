@@ -1,4 +1,4 @@
-"""A rollout engine with an event loop and a thread of its own, for a worker whose own loop must stay responsive.
+"""A rollout engine in its own thread with an event loop, for a worker whose own loop must stay responsive.
 
 `EngineLoop` is itself a `RolloutEngine`: `generate` may be awaited in any event loop, and the other methods be called
 in any thread. Only its thread steps the engine. The thread consumes the requests that `generate` hands over; with none
@@ -6,35 +6,28 @@ to generate it waits in its event loop, and a request, an abort or `close` unblo
 between two steps.
 
 Weights and memory change where the caller is (`publish`, `sleep`, `wake`), because what they wait for may be bound to
-its thread: the engine's thread stands still meanwhile, between two steps.
+its thread: the engine's thread is paused meanwhile, between two steps.
 
-A caller that is cancelled takes its request with it. `close` ends what runs with a RolloutError: what was sampled so
-far is nobody's.
+A caller that is cancelled takes its request with it. `close` ends what runs with a RolloutError.
 
-The thread gives a sign of life every `BEAT_S`, idle or between two steps. It is lost when it has ended without being
-asked to, or has given no sign for `heartbeat_s`: the time that a step of the engine may take (300 s on a GPU, where the
-first ones capture graphs; 1800 s on a CPU) and `GRACE_S`, in which the engine's own watch may end the step. Then what
-is in flight fails with EngineLost, orders are refused with it, and the thread is left behind: nothing ends a thread
-from outside. Should its step end after all, it drops what it has and ends.
+The engine is lost when its thread ended without being asked to: what is in flight fails with EngineLost. A step that
+hangs is not noticed here: it is a registered wait, and the watchdog ends the process (`tracking/watchdog.py`).
 """
 
 import asyncio
 import logging
-import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from burnish.errors import DeadlineError, EngineLost, RolloutError
 from burnish.rollout.base import Completion, OnToken, Request, RolloutEngine
-from burnish.waits import ran, waiting
+from burnish.waits import waiting
 
-STEP_DEADLINE_S = 1800.0  # of an engine that does not say how long a step of it may take
-GRACE_S = 10.0
-BEAT_S = 0.5
+STEP_DEADLINE_S = 1800.0  # for an engine that does not say how long a step of it may take
+GRACE_S = 90.0  # more than the watchdog's: a step that hangs has ended the process by then
 STOP_DEADLINE_S = 30.0  # for the step that runs, at the end, when nobody wants its result any more
 LOOK_S = 0.5  # between two looks at whether the thread still lives
 STOPPED = "the rollout engine has stopped"
@@ -43,20 +36,18 @@ log = logging.getLogger(__name__)
 
 
 class EngineLoop(RolloutEngine):
-    """Generates with `engine`, which nobody else may step from now on. See the module's docstring for `heartbeat_s`."""
+    """Generates with `engine`, which nobody else may step from now on.
 
-    def __init__(self, engine: RolloutEngine, heartbeat_s: float | None = None, *, beside: bool = False):
-        """`beside`: it generates while the thread that publishes computes as well."""
+    beside    it generates while the thread that publishes computes as well
+    """
+
+    def __init__(self, engine: RolloutEngine, *, beside: bool = False):
         self.context, self.vocabulary = engine.context, engine.vocabulary
         self._engine, self._beside = engine, beside
-        own: float = getattr(engine, "step_deadline_s", STEP_DEADLINE_S)
-        self._heartbeat_s = own + GRACE_S if heartbeat_s is None else heartbeat_s
         # The factory keeps the runner from making its loop that of the calling thread.
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         self._stop_asked = asyncio.Event()  # of the thread
-        self._sign = ran()  # of life, the last one
-        self._is_standing = False  # for a caller, which may take its time
         self._lock = threading.Lock()  # for the three below, so that nothing is handed to a loop that has ended
         self._is_over = False
         self._why: str | None = None  # it is lost
@@ -123,68 +114,48 @@ class EngineLoop(RolloutEngine):
         entered, left = threading.Event(), threading.Event()
 
         def stand() -> None:
-            with self._lock:  # so that nobody takes it for lost from here on, nor does one that is lost stand
-                self._is_standing = not self._is_over
-            if self._is_standing:
-                self._engine.pause()
+            self._engine.pause()
             entered.set()
-            if self._is_standing:
-                left.wait()
-            self._sign = ran()
-            self._is_standing = False
+            left.wait()
 
+        limit_s = getattr(self._engine, "step_deadline_s", STEP_DEADLINE_S) + GRACE_S
         try:
             if not self._hand_over(stand):
                 raise self._ended()
-            with waiting("engine", "", "the rollout engine to stand still", self._heartbeat_s + GRACE_S):
-                self._wait_for(entered)
-            if not self._is_standing:
-                raise self._ended()
+            with waiting("engine", "", "the rollout engine to pause", limit_s) as wait:
+                while not entered.wait(LOOK_S):
+                    if self._is_over:
+                        raise self._ended()
+                    if wait.age > limit_s:
+                        raise DeadlineError(
+                            f"the rollout engine was paused by another caller for more than {limit_s:g} s"
+                        )
             yield self._engine
         finally:
             left.set()
 
     def lost(self) -> str | None:
-        """The first look at a thread that hangs also fails what it has."""
-        with self._lock:
-            silent_s = ran() - self._sign
-            hangs = not self._is_over and not self._is_standing and silent_s > self._heartbeat_s
-            if hangs:
-                self._why = f"its thread has shown no sign of life for {self._heartbeat_s:g} s"
-                self._is_over = True
-                self._loop.call_soon_threadsafe(self._stop_asked.set)  # should its step end after all
-            left = list(self._unanswered) if hangs else []
-        if hangs:
-            log.error("the rollout engine hangs: %s. It is at\n%s", self._why, self._stack())
-        for answer in left:
-            answer.cancel()  # `generate` knows why
         return self._why or self._engine.lost()
 
     def renewed(self) -> "EngineLoop":
-        """In a thread of its own. The old one ends, if it still can: it may be the engine alone that is lost."""
+        """In a new thread. The old one ends, if it has not yet: it may be the engine alone that is lost."""
         self._hand_over(self._stop_asked.set)
-        return EngineLoop(self._engine.renewed(), self._heartbeat_s, beside=self._beside)
+        return EngineLoop(self._engine.renewed(), beside=self._beside)
 
     def close(self) -> None:
-        """End what runs and the thread. Waits for the step that runs, at most `STOP_DEADLINE_S`; not where it hangs."""
+        """End what runs and the thread. Waits for the step that runs, at most `STOP_DEADLINE_S`."""
         self._hand_over(self._stop_asked.set)
         with self._lock:
             self._is_over = True
-        if self._why is not None:
-            return
         self._thread.join(STOP_DEADLINE_S)
         if self._thread.is_alive():
             log.warning("the rollout engine's last step did not end within %.0f s", STOP_DEADLINE_S)
 
     def _ended(self, whose: str = "") -> RolloutError:
-        """What callers are told who come too late."""
+        """The error of callers that come too late."""
         if self._why is not None:
             return EngineLost(f"{whose}the rollout engine is lost: {self._why}")
         return RolloutError(whose + STOPPED)
-
-    def _stack(self) -> str:
-        frame = sys._current_frames().get(self._thread.ident or 0)
-        return "".join(traceback.format_stack(frame)) if frame else "no place: the thread has ended"
 
     def _hand_over(self, function: Callable[[], object]) -> bool:
         """Let the thread call it between two steps; whether the thread is there to do so.
@@ -196,23 +167,13 @@ class EngineLoop(RolloutEngine):
                 self._loop.call_soon_threadsafe(self._loop.call_soon, function)
             return not self._is_over
 
-    def _wait_for(self, entered: threading.Event) -> None:
-        limit_s = self._heartbeat_s + GRACE_S
-        deadline = ran() + limit_s
-        while not entered.wait(LOOK_S):
-            self.lost()  # which looks at the heartbeat
-            if self._is_over:
-                raise self._ended()
-            if ran() > deadline:  # and the thread lives: it stands still for another caller
-                raise DeadlineError(f"the rollout engine stood still for another caller for more than {limit_s:g} s")
-
     # From here on: in the engine's thread.
 
     def _run(self) -> None:
         try:
             with self._runner, self._engine.beside() if self._beside else nullcontext():  # the runner cancels the rest
                 try:
-                    self._runner.run(self._until_stopped())
+                    self._runner.run(self._stop_asked.wait())
                 except BaseException as error:  # noqa: BLE001 (whatever it is, the thread ends by it)
                     self._note_end(error)
                 finally:
@@ -230,12 +191,6 @@ class EngineLoop(RolloutEngine):
                 self._why = f"its thread ended by {type(error).__name__}: {error}"
         log.error("the rollout engine's thread ended", exc_info=error)
 
-    async def _until_stopped(self) -> None:
-        while not self._stop_asked.is_set():
-            self._sign = ran()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stop_asked.wait(), min(BEAT_S, self._heartbeat_s / 4))
-
 
 def is_cancelled() -> bool:
     """Whether the task that asks is being cancelled itself; else it was what it awaited."""
@@ -248,7 +203,7 @@ def _in_this_loop(on_token: OnToken | None) -> OnToken | None:
         return None
     loop = asyncio.get_running_loop()
 
-    def tell(token_id: int, log_prob: float) -> None:
+    def listen(token_id: int, log_prob: float) -> None:
         loop.call_soon_threadsafe(on_token, token_id, log_prob)
 
-    return tell
+    return listen

@@ -21,11 +21,13 @@ from burnish.errors import BurnishError, ConfigError, EngineLost, RolloutError
 from burnish.rollout.admission import Admitting
 from burnish.rollout.base import Completion, OnToken, Request
 from burnish.rollout.request import RequestState
+from burnish.waits import Wait, waiting
 
 log = logging.getLogger(__name__)
 
 SETTLE_PASSES = 16  # passes of the event loop without a new request before work starts
 STEP_DEADLINE_S = {"cuda": 300.0, "cpu": 1800.0}  # a step that takes longer hangs; the first ones capture graphs
+OWNER = "the rollout engine"
 
 
 class InProcessEngine(Admitting):
@@ -85,6 +87,10 @@ class InProcessEngine(Admitting):
     @abstractmethod
     def _abandon(self) -> None:
         """Forget what an event loop left behind that ended before its requests did."""
+
+    def _computing(self, what: str) -> Wait:
+        """Around a step: one that does not end means that the process hangs (`tracking/watchdog.py`)."""
+        return waiting("engine", OWNER, what, self.step_deadline_s)
 
     def _ensure_driver(self) -> None:
         loop = asyncio.get_running_loop()

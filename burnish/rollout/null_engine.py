@@ -2,7 +2,7 @@
 
 The processes of such a span bring the weights together, and the first of them hands them to the engine. In the others
 this one takes them and lets them go. Nobody asks it for tokens: its `context` is 0, and `Replicas.over` leaves out
-whoever says so.
+those.
 """
 
 from collections.abc import Iterable, Mapping

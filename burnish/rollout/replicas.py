@@ -7,7 +7,7 @@ which one that is (but for near-ties, see rollout/native/engine.py). `Router` ch
 - All turns of a trajectory go where its first one went, because keys and values of it are there.
 - All samples of a prompt go to one replica, which reads the prompt once; unless it has more than `SLACK` requests more
   than the one with the fewest. The samples that come next then follow to that one.
-- Otherwise the replica with the fewest requests. Requests of others count by what a replica told with its last answer.
+- Otherwise the replica with the fewest requests. Requests of others count as the replica reported with its last answer.
   Of equal ones, replica uid % n comes first, and those after it in turn: several routers that know nothing of one
   another yet agree about a prompt, and prompts in turn go to replicas in turn.
 
@@ -77,7 +77,7 @@ def namespace_of(request_id: str) -> str:
 class Router:
     """Chooses among `count` replicas; pure bookkeeping. `order` is (uid, sample, turn), or () for a lone request.
 
-    Prompts are known by namespace and uid: those of validation may run beside training's, and have uids of their own.
+    Prompts are known by namespace and uid: those of validation may have the uids of training's.
     """
 
     def __init__(self, count: int, slack: int = SLACK):
@@ -97,7 +97,7 @@ class Router:
         return place
 
     def end(self, place: int, load: int | None = None) -> None:
-        """A request has ended; `load` is what its replica told, if it did."""
+        """A request has ended; `load` is what its replica reported, if it did."""
         self.loads[place].own -= 1
         if load is not None:
             self.loads[place].others = max(load - self.loads[place].own, 0)
@@ -212,4 +212,4 @@ class Replicas(RolloutEngine):
         return len(self._in_flight)
 
     def _not_here(self, what: str) -> RolloutError:
-        return RolloutError(f"replicas {what} when their own worker group is told to, not through one of its clients")
+        return RolloutError(f"replicas {what} when their own worker group is called, not through one of its clients")

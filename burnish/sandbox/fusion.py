@@ -55,7 +55,11 @@ class FusionSandbox:
         self._clients: dict[asyncio.AbstractEventLoop, httpx.AsyncClient] = {}
 
     async def run(self, program: Program, limits: Limits) -> Outcome:
-        return await self._try(self._client(), program, limits)
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:  # connections are kept, and belong to the event loop they were made on
+            self._clients = {other: client for other, client in self._clients.items() if not other.is_closed()}
+            self._clients[loop] = self._new_client()
+        return await self._try(self._clients[loop], program, limits)
 
     async def why_not(self) -> str | None:
         async with self._new_client() as client:
@@ -64,7 +68,9 @@ class FusionSandbox:
             return f"{_KEY}={outcome.reason}. Start a SandboxFusion server there, or correct the address"
         if outcome.succeeded and outcome.stdout.strip() == HELLO:
             return None
-        return f"{_KEY}={self.shown}: the server runs no Python as it should: {_described(outcome)}"
+        shown = (outcome.stderr or outcome.stdout).strip()[-200:] or "no output"
+        described = f"{outcome.status}, exit code {outcome.exit_code}, {shown!r}"
+        return f"{_KEY}={self.shown}: the server runs no Python as it should: {described}"
 
     async def _try(self, client: httpx.AsyncClient, program: Program, limits: Limits) -> Outcome:
         deadline = time.monotonic() + 2 * (limits.seconds + ANSWER_SECONDS)
@@ -79,14 +85,6 @@ class FusionSandbox:
             pause *= 2
         raise AssertionError("the last try returns")
 
-    def _client(self) -> httpx.AsyncClient:
-        """Connections are kept, and belong to the event loop they were made on."""
-        loop = asyncio.get_running_loop()
-        if loop not in self._clients:
-            self._clients = {other: client for other, client in self._clients.items() if not other.is_closed()}
-            self._clients[loop] = self._new_client()
-        return self._clients[loop]
-
     def _new_client(self) -> httpx.AsyncClient:
         needs_certificates = self.url.scheme == "https"  # loading them takes longer than a short program
         return httpx.AsyncClient(verify=needs_certificates, limits=httpx.Limits(max_connections=None))
@@ -94,9 +92,19 @@ class FusionSandbox:
     async def _ask(self, client: httpx.AsyncClient, program: Program, limits: Limits) -> Outcome:
         seconds = limits.seconds + ANSWER_SECONDS
         most = 16 * limits.output_bytes + 2**16  # two streams, in which JSON may write a character as six
+        request = {
+            "code": program.source,
+            "language": "python",
+            "stdin": program.stdin,
+            "compile_timeout": COMPILE_SECONDS,
+            "run_timeout": limits.seconds,
+            "memory_limit_MB": limits.memory_mb,
+            "files": {},
+            "fetch_files": [],
+        }
         try:
             async with asyncio.timeout(seconds):
-                status, body = await _post(client, self.url, _request(program, limits), most)
+                status, body = await _post(client, self.url, request, most)
         except TimeoutError:
             raise _Trouble(f"no answer within {seconds:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
@@ -122,19 +130,6 @@ async def _post(
         return answer.status_code, bytes(body)
 
 
-def _request(program: Program, limits: Limits) -> dict[str, Any]:
-    return {
-        "code": program.source,
-        "language": "python",
-        "stdin": program.stdin,
-        "compile_timeout": COMPILE_SECONDS,
-        "run_timeout": limits.seconds,
-        "memory_limit_MB": limits.memory_mb,
-        "files": {},
-        "fetch_files": [],
-    }
-
-
 def _outcome(body: bytes, limits: Limits) -> Outcome:
     try:
         answer = json.loads(body)
@@ -154,11 +149,6 @@ def _outcome(body: bytes, limits: Limits) -> Outcome:
     if not isinstance(code, int):
         raise _Trouble(f"an answer without return_code: {body[:200]!r}")
     return Outcome("finished", code, stdout, stderr, seconds)
-
-
-def _described(outcome: Outcome) -> str:
-    shown = (outcome.stderr or outcome.stdout).strip()[-200:]
-    return f"{outcome.status}, exit code {outcome.exit_code}, {shown or 'no output'!r}"
 
 
 def _checked(url: str | None) -> httpx.URL:

@@ -1,28 +1,32 @@
 """Programs on this machine, isolated by the kernel: `await LocalSandbox().run(program, limits)`.
 
-A sandbox owns one supervisor process (child.py), started for the first program. `run` sends it the program with one end
-of a socket pair, waits for the answer at the other end, and closes that, which ends the program if it still runs. So it
-can be called from any thread and any event loop, many times at once. It waits for the answer or the supervisor's end.
+A sandbox owns one supervisor process (jail/supervisor.py), started for the first program, and a thread that talks to it
+(burnish/child). So it can be called from any thread and any event loop, many times at once; a call that is cancelled
+ends its program. It waits for the outcome or the supervisor's end.
 """
 
 import asyncio
+import json
 import logging
 import os
-import socket
+import pickle
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from typing import Any
 
-from burnish.sandbox.child import Supervisor
-from burnish.sandbox.jail.wire import pack_limits, sealed_file, unpack_outcome
+from burnish.child.process import ChildDied, ChildKilled, ChildProcess
+from burnish.loop_thread import LoopThread
 from burnish.sandbox.program import Limits, Outcome, Program
 from burnish.sandbox.refusal import how_to_permit, how_to_repair
 
 logger = logging.getLogger(__name__)
 
-BUSY_SECONDS = 0.01  # until a supervisor that has too many requests waiting is asked again
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # where burnish is imported from
+#: The supervisor's program: burnish's folder goes last, so that nothing in there stands in for the standard library.
+START = "import sys; sys.path.append(sys.argv[1]); from burnish.sandbox.jail.supervisor import main; main(sys.argv[2])"
+PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "TMPDIR", "LANG")  # of the environment; programs get none of it
+LEAVE_SECONDS = 10.0
 TRIES, RETRY_SECONDS = 3, 0.2  # of the probe: a machine that is short of something for a moment has not refused
 PROBE_LIMITS = Limits(seconds=30.0)
 PROBE = """
@@ -44,9 +48,7 @@ class LocalSandbox:
 
     def __init__(self, allow_unsafe: bool = False):
         self._allow_unsafe = allow_unsafe
-        self._supervisors: dict[bool, Supervisor] = {}  # isolated or not
-        self._starting = threading.Lock()
-        weakref.finalize(self, _close_all, self._supervisors)
+        self._supervisors = self._new_supervisors()
         self._refusal: Outcome | None = None
         self._probed = False
 
@@ -64,8 +66,13 @@ class LocalSandbox:
 
     def close(self) -> None:
         """End the supervisors with all programs. Otherwise that happens when the sandbox is no longer in use."""
-        with self._starting:
-            _close_all(self._supervisors)
+        self._supervisors.close()
+        self._supervisors = self._new_supervisors()
+
+    def _new_supervisors(self) -> "_Supervisors":
+        supervisors = _Supervisors()
+        weakref.finalize(self, supervisors.close)
+        return supervisors
 
     async def _failure(self) -> Outcome | None:
         """Why programs cannot be isolated, found out by one that looks around: once, unless it is a passing fault."""
@@ -97,57 +104,69 @@ class LocalSandbox:
     async def _run(self, program: Program, limits: Limits, isolated: bool) -> Outcome:
         if sys.platform != "linux":
             return Outcome("failed", reason=f"it needs Linux, and this is {sys.platform}", refused=True)
+        if self._supervisors.owner != os.getpid():  # this is a fork of their parent
+            self._supervisors = self._new_supervisors()
+        payload = pickle.dumps((limits, program.source, program.stdin))
+        running = self._supervisors.thread.run(self._supervisors.run(payload, isolated))
         try:
-            with socket_pair() as (ours, theirs):
-                await self._send(program, limits, theirs, isolated)
-                outcome = unpack_outcome(await received(ours))
-        except OSError as error:
-            return Outcome("failed", reason=f"the sandbox's supervisor could not be reached: {error}")
-        return outcome or Outcome("failed", reason="the sandbox's supervisor died")
+            return Outcome(**await asyncio.wrap_future(running))
+        except ChildDied as death:
+            return Outcome("failed", reason=str(death))
+        except (ChildKilled, asyncio.CancelledError):
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # it is the caller that was cancelled
+                raise
+            return Outcome("failed", reason="the sandbox was closed")
 
-    async def _send(self, program: Program, limits: Limits, theirs: socket.socket, isolated: bool) -> None:
-        files = [theirs.detach()]
-        try:
-            files += [sealed_file("source", program.source)]
-            files += [sealed_file("stdin", program.stdin)]
-            while not self._supervisor(isolated).takes(pack_limits(limits), files):
-                await asyncio.sleep(BUSY_SECONDS)
-        finally:
-            for descriptor in files:
-                os.close(descriptor)
 
-    def _supervisor(self, isolated: bool) -> Supervisor:
-        with self._starting:
-            found = self._supervisors.get(isolated)
-            if found is None or not found.usable:
+class _Supervisors:
+    """The supervisor processes of one sandbox, isolated or not, and the thread that talks to them. They end with this
+    process, or when their pipes are closed, and then so do all their programs."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self.children: dict[bool, ChildProcess] = {}
+        self.thread = LoopThread("the sandbox", self._end_all, "burnish-sandbox", "reward", 2 * LEAVE_SECONDS)
+        self._starting = asyncio.Lock()
+        self._ident = 0  # of the thread
+
+    async def run(self, payload: bytes, isolated: bool) -> Any:
+        self._ident = threading.get_ident()
+        async with self._starting:
+            found = self.children.get(isolated)
+            if found is None or not found.alive:
                 if found is not None:
-                    found.close()
-                found = self._supervisors[isolated] = Supervisor(isolated)
-            return found
+                    await found.kill()
+                found = self.children[isolated] = await _started(isolated)
+        return await found.call(payload, None, can_cancel=True)
+
+    async def _end_all(self) -> None:
+        await asyncio.gather(*(child.close(LEAVE_SECONDS) for child in self.children.values()))
+
+    def close(self) -> None:
+        """From any thread: the garbage collector, too, may call it, and in the thread that it ends."""
+        if threading.get_ident() == self._ident:
+            threading.Thread(target=self.thread.close, daemon=True).start()
+        else:
+            self.thread.close()
 
 
-def _close_all(supervisors: dict[bool, Supervisor]) -> None:
-    for supervisor in supervisors.values():
-        supervisor.close()
-    supervisors.clear()
+async def _started(isolated: bool) -> ChildProcess:
+    setting = json.dumps([os.getpid(), isolated, sys.executable, python_folders()])
+    return await ChildProcess.start(
+        "the sandbox's supervisor",
+        [sys.executable, "-I", "-S", "-c", START, ROOT, setting],
+        cwd="/",
+        env={name: os.environ[name] for name in PASSED_ON if name in os.environ},
+    )
 
 
-@contextmanager
-def socket_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Our end for the answer, and the supervisor's. Leaving it ends the program."""
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    with ours, theirs:
-        try:
-            yield ours, theirs
-        finally:
-            with suppress(OSError):  # the supervisor has closed its end
-                ours.shutdown(socket.SHUT_RDWR)  # closing is not enough where a forked process has it too
-
-
-async def received(connection: socket.socket) -> bytes:
-    loop = asyncio.get_running_loop()
-    content = bytearray()
-    while chunk := await loop.sock_recv(connection, 2**18):
-        content += chunk
-    return bytes(content)
+def python_folders() -> tuple[str, ...]:
+    """Where the running Python and its packages lie, also behind links."""
+    folders = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
+    path = sys.executable
+    while os.path.islink(path):
+        path = os.path.join(os.path.dirname(path), os.readlink(path))
+        folders.append(os.path.dirname(os.path.dirname(path)))
+    folders += [os.path.realpath(folder) for folder in folders]
+    return tuple(dict.fromkeys(os.path.normpath(folder) for folder in folders))

@@ -19,7 +19,12 @@ SWITCHES = {
 
 
 def how_to_permit(reason: str) -> str:
-    found = [f"{path.removeprefix('/proc/sys/').replace('/', '.')}={value}" for path, value in _set_switches().items()]
+    found = []
+    for path, value in SWITCHES.items():
+        if os.path.exists(path):
+            with open(path) as file:
+                if file.read().strip() == value:
+                    found.append(f"{path.removeprefix('/proc/sys/').replace('/', '.')}={value}")
     seen = f" ({', '.join(found)} is set here)" if found else ""
     return f"this machine does not let programs be isolated: {reason}{seen}. Ways out:\n{FIXES}"
 
@@ -31,13 +36,3 @@ def how_to_repair(reason: str) -> str:
         advice += f". Everyone must be able to read the Python that runs here: chmod -R a+rX {sys.prefix}"
         advice += ", and chmod a+x the folders above it"
     return f"programs cannot be run in the sandbox: {reason}. {advice}"
-
-
-def _set_switches() -> dict[str, str]:
-    """Of the switches that are known to forbid it, those that do."""
-    return {path: value for path, value in SWITCHES.items() if os.path.exists(path) and _content(path) == value}
-
-
-def _content(path: str) -> str:
-    with open(path) as file:
-        return file.read().strip()

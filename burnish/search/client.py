@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from burnish.errors import ConfigError, DeadlineError, ToolFailure
+from burnish.errors import ConfigError, ToolFailure
 from burnish.search.cache import AnswerCache
 from burnish.search.documents import MAX_QUERY_CHARACTERS, Document
 from burnish.search.exchange import (
@@ -83,17 +83,14 @@ class RetrieverClient:
             self._stats["cache_hits"] += 1
             return list(kept)
         limit = self._timeout * (self._retries + 1)
-        try:
-            with waiting("retriever", "", f"{self._url}: {text:.60}", limit) as wait:
-                future = self._future(text)
-                done, _ = await asyncio.wait({future}, timeout=limit)
-                if not done:
-                    wait.overdue()  # the task that asks began later, and is where it hangs for a moment yet
-                    done, _ = await asyncio.wait({future}, timeout=MOMENT_S)
-            late = f"no answer within {limit:g} s, retries included, and the request does not end"
-            outcome: Outcome = future.result() if done else self._failure(f"{late}; {SLOW_SERVER}")
-        except DeadlineError as error:  # the watchdog ended it
-            outcome = self._failure(str(error))
+        with waiting("retriever", "", f"{self._url}: {text:.60}", limit) as wait:
+            future = self._future(text)
+            done, _ = await asyncio.wait({future}, timeout=limit)
+            if not done:
+                wait.overdue()  # the task that asks began later, and is where it hangs for a moment yet
+                done, _ = await asyncio.wait({future}, timeout=MOMENT_S)
+        late = f"no answer within {limit:g} s, retries included, and the request does not end"
+        outcome: Outcome = future.result() if done else self._failure(f"{late}; {SLOW_SERVER}")
         if isinstance(outcome, ToolFailure):
             self._stats["failures"] += 1
             raise ToolFailure(str(outcome))

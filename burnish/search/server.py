@@ -223,6 +223,7 @@ def address(listener: socket.socket) -> str:
 
 
 if __name__ == "__main__":
-    from burnish.cli.main import main
+    from burnish.entry.guard import guard
+    from burnish.search.serve_command import main
 
-    sys.exit(main(["retriever", "serve", *sys.argv[1:]]))
+    sys.exit(guard(main, sys.argv[1:]))

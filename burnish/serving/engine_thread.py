@@ -1,35 +1,24 @@
-"""The rollout engine in a thread of its own, so that whoever serves stays responsive during forward passes.
+"""The rollout engine in its own thread, so that a server stays responsive during forward passes.
 
-`EngineThread` belongs to the event loop that makes it, the readers' loop; the thread runs a second loop, and only that
-one touches the engine. Between the two, everything goes through `call_soon_threadsafe`.
-
-The thread consumes what `submit`, `abort` and `stop` hand over. With nothing to generate it waits in its event loop;
-each of these calls unblocks it. While it generates, it takes them between two steps. What requests have sampled in one
-pass of its loop goes to the readers' loop in one piece, and each event from there to the request's own sink: `Token`s
-as they are sampled, and at the end always exactly one `Completion` or exception.
+`EngineThread` belongs to the event loop that makes it, the readers' loop; only the loop of its thread touches the
+engine. `submit`, `abort` and `stop` wake the thread; while it generates, it takes them between two steps. What requests
+have sampled in one pass of its loop goes to the readers' loop in one piece, and there to the request's own sink:
+`Token`s as they are sampled, and at the end always exactly one `Completion` or exception.
 """
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from burnish.errors import RolloutError
+from burnish.errors import DeadlineError, RolloutError
+from burnish.loop_thread import LoopThread
+from burnish.openai_wire.answers import Token
 from burnish.rollout.base import Completion, Request, RolloutEngine, Sampling
 
 STOP_DEADLINE_S = 30.0  # for the step that runs when `stop` is called; a step cannot be interrupted
+CLOSE_S = 1.0  # for the thread to end, once nothing runs
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Token:
-    """One sampled token."""
-
-    id: int
-    log_prob: float
-
 
 Event = Token | Completion | Exception
 Sink = Callable[[Event], None]
@@ -43,23 +32,14 @@ class EngineThread:
         self.in_flight = 0  # requests without their last event
         self._engine = engine
         self._readers = asyncio.get_running_loop()
-        # The factory keeps the runner from making its loop that of the calling thread.
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-        self._loop = self._runner.get_loop()
-        self._stop_asked = asyncio.Event()  # of the thread
-        self._tasks: dict[str, asyncio.Task[None]] = {}  # of the thread
-        self._outbox: list[tuple[Sink, Event]] = []  # of the thread
-        self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="rollout-engine", daemon=True)
-        self._thread.start()
-
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive() and not self._stopped
+        self._thread = LoopThread("the engine's thread", self._flush, "rollout-engine", "engine", CLOSE_S)
+        self._tasks: dict[str, asyncio.Task[None] | None] = {}  # in the engine's thread
+        self._outbox: list[tuple[Sink, Event]] = []  # in the engine's thread
+        self.alive = True
 
     @property
     def lost(self) -> bool:
-        """Whether the engine can answer no more, although its thread runs. One that is just being replaced is not."""
+        """Whether the engine can no longer answer although its thread runs; not while it is being replaced."""
         return self._engine.lost() is not None
 
     def submit(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, sink: Sink) -> None:
@@ -67,46 +47,29 @@ class EngineThread:
         if not self.alive:
             raise RolloutError("the engine has stopped")
         self.in_flight += 1
-        self._loop.call_soon_threadsafe(self._begin, request_id, list(prompt_ids), sampling, sink)
+        self._thread.run(self._generate(request_id, list(prompt_ids), sampling, sink))
 
-    def abort(self, request_ids: Sequence[str]) -> None:
-        """End requests; those that are done already are left as they are."""
+    def abort(self, request_ids: Sequence[str] | None = None) -> None:
+        """End requests (None: all); those that are done already are left as they are."""
         if self.alive:
-            self._loop.call_soon_threadsafe(self._abort, list(request_ids))
-
-    def abort_all(self) -> None:
-        if self.alive:
-            self._loop.call_soon_threadsafe(lambda: self._abort(list(self._tasks)))
+            self._thread.run(self._abort(request_ids))
 
     async def stop(self) -> None:
-        """Abort what runs and end the thread. Waits for the step that runs, at most `STOP_DEADLINE_S`."""
-        if self.alive:
-            self.abort_all()
-            self._stopped = True
-            self._loop.call_soon_threadsafe(self._stop_asked.set)
-        await asyncio.to_thread(self._thread.join, STOP_DEADLINE_S)
-        if self._thread.is_alive():
+        """Abort what runs and end the thread. Waits for the current step, at most `STOP_DEADLINE_S`."""
+        if not self.alive:
+            return
+        self.alive = False
+        try:
+            await asyncio.wait([asyncio.wrap_future(self._thread.run(self._drain()))], timeout=STOP_DEADLINE_S)
+            await asyncio.to_thread(self._thread.close)
+        except DeadlineError:
             logger.warning("the engine's last step did not end within %.0f s", STOP_DEADLINE_S)
 
     # From here on: in the engine's thread.
 
-    def _run(self) -> None:
-        try:
-            with self._runner:  # which cancels what is left
-                self._runner.run(self._until_stopped())
-        finally:
-            self._flush()
-
-    async def _until_stopped(self) -> None:
-        await self._stop_asked.wait()
-        while self._tasks:  # aborted, and so done after the step that runs
-            await asyncio.gather(*self._tasks.values())
-
-    def _begin(self, request_id: str, prompt_ids: list[int], sampling: Sampling, sink: Sink) -> None:
-        self._tasks[request_id] = self._loop.create_task(self._generate(request_id, prompt_ids, sampling, sink))
-
     async def _generate(self, request_id: str, prompt_ids: list[int], sampling: Sampling, sink: Sink) -> None:
         last: Event
+        self._tasks[request_id] = asyncio.current_task()
         try:
             last = await self._engine.generate(
                 Request(prompt_ids, sampling, request_id=request_id),
@@ -119,20 +82,28 @@ class EngineThread:
         del self._tasks[request_id]
         self._post(sink, last)
 
-    def _abort(self, request_ids: list[str]) -> None:
-        # A task that `_begin` made in this pass reaches the engine in the next one, before this.
-        for request_id in request_ids:
-            self._loop.call_soon(self._engine.abort, request_id)
+    async def _abort(self, request_ids: Sequence[str] | None) -> None:
+        # A request submitted before has reached the engine: tasks of a loop begin in the order they were made.
+        for request_id in list(self._tasks) if request_ids is None else request_ids:
+            self._engine.abort(request_id)
+
+    async def _drain(self) -> None:
+        await self._abort(None)
+        while running := [task for task in self._tasks.values() if task]:
+            await asyncio.gather(*running)
 
     def _post(self, sink: Sink, event: Event) -> None:
         if not self._outbox:
-            self._loop.call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self._send)
         self._outbox.append((sink, event))
 
-    def _flush(self) -> None:
+    def _send(self) -> None:
         events, self._outbox = self._outbox, []
         if events:
             self._readers.call_soon_threadsafe(self._deliver, events)
+
+    async def _flush(self) -> None:
+        self._send()
 
     # In the readers' loop.
 

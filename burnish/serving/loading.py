@@ -1,8 +1,7 @@
 """From what was typed after `burnish serve` or `burnish chat` to a model that answers.
 
-Consumes `ModelOptions`, the flags that both commands have; hands on a `ServedModel`, whose engine they close at their
-end. What can be told without torch or weights (no such folder, no such engine, a context longer than the model's) is
-told first.
+Consumes `ModelOptions`, the flags of both commands; returns a `ServedModel`, whose engine they close at their end. What
+can be checked without torch or weights (folder, engine, context) is checked first.
 """
 
 import json
@@ -64,13 +63,13 @@ class ServedModel:
 
 
 def temperature_problem(engine_name: str, temperature: float) -> str | None:
-    """Why an engine cannot sample at a temperature, if so."""
+    """Why an engine cannot sample at a temperature, or None."""
     problem = engine_spec(engine_name).temperature_problem(temperature)
     return problem and f"temperature {problem}"
 
 
 def check(options: ModelOptions) -> None:
-    """Everything that can be wrong with the options and seen without loading anything."""
+    """Everything that can be checked without loading anything."""
     engine_spec(options.engine, CHOICE).check_installed(f"{CHOICE}{options.engine}", CHOICE)
     if options.dtype not in DTYPES:
         raise ConfigError(f"--dtype {options.dtype}: choose one of {', '.join(DTYPES)}")

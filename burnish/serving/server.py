@@ -1,8 +1,8 @@
-"""`burnish serve`: the socket, the signals and the order in which things start and end.
+"""`burnish serve`: the socket, the signals and the order of start and shutdown.
 
-The port is taken before the model is loaded, so that a wrong one costs nothing. Ctrl-C or SIGTERM ends it: no new
-connections; running requests have `GRACE_S` to finish, then they are aborted and told so; then the engine's thread
-ends, and what the engine has started. A second Ctrl-C does not wait for them.
+The port is opened before the model is loaded, so that a wrong port fails at once. Ctrl-C or SIGTERM ends the server: no
+new connections; running requests have `GRACE_S` to finish, then they are aborted with an error; then the engine's
+thread ends, and what the engine has started. A second Ctrl-C does not wait.
 """
 
 import asyncio
@@ -10,27 +10,31 @@ import errno
 import ipaddress
 import json
 import logging
+import os
 import shlex
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import uvicorn
 
 from burnish.errors import ConfigError
-from burnish.serving.app import Limits, Service, make_app
+from burnish.serving.app import ModelService, make_app
 from burnish.serving.engine_thread import EngineThread
 from burnish.serving.loading import ModelOptions, ServedModel, check, load
+from burnish.tracking.watchdog import Watchdog
 
 GRACE_S = 5
-BACKSTOP_S = 10  # after the grace, for responses that do not end although their sequences have
-SILENCE_S = 20  # how long a connection may take to say what it wants
+BACKSTOP_S = 10  # after the grace, for responses that do not end although their sequences did
+SILENCE_S = 20  # how long a connection may take to send its request
 TICKS = 10  # in a second, of uvicorn
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -39,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """What `burnish serve` was told, besides the model."""
+    """The flags of `burnish serve`."""
 
     model: ModelOptions
     host: str = "127.0.0.1"
@@ -50,7 +54,7 @@ class ServeOptions:
 
 
 def serve(options: ServeOptions) -> int:
-    """Serve until a signal says stop; the exit code."""
+    """Serve until a signal; the exit code."""
     check(options.model)
     with listen(options.host, options.port) as listener:
         if not is_loopback(listener) and options.api_key is None:
@@ -61,20 +65,24 @@ def serve(options: ServeOptions) -> int:
             )
         logger.info("loading %s", options.model.folder)
         model = load(options.model, options.name)
-        with closing(model.engine):
-            return asyncio.run(run(model, options, listener, lambda _: say_hello(model, options, listener)))
+        # A step of the engine that hangs ends the server; nothing is written before that.
+        watchdog = Watchdog(Path(tempfile.gettempdir()) / f"burnish-serve-{os.getpid()}", "serve", stage=lambda: "")
+        watchdog.start()
+        with closing(model.engine), ExitStack() as stack:
+            stack.callback(watchdog.stop)
+            return asyncio.run(run(model, options, listener, lambda _: print_address(model, options, listener)))
 
 
 async def run(
-    model: ServedModel, options: ServeOptions, listener: socket.socket, ready: Callable[["Server"], None]
+    model: ServedModel, options: ServeOptions, listener: socket.socket, ready: Callable[["ServeServer"], None]
 ) -> int:
     """Serve a loaded model on a listening socket, until a signal or `should_exit` of the server; the exit code.
 
     `ready` is called with the server when it takes requests.
     """
     engine = EngineThread(model.engine)
-    service = Service(model, engine, Limits(options.model.max_num_seqs, options.max_waiting), options.api_key)
-    server = Server(service, ready)
+    service = ModelService(model, engine, options.model.max_num_seqs + options.max_waiting, options.api_key)
+    server = ServeServer(service, ready)
     try:
         await server.serve(sockets=[listener])
     finally:
@@ -83,10 +91,10 @@ async def run(
     return 130 if server.stopped_by == signal.SIGINT else 0
 
 
-class Server(uvicorn.Server):
+class ServeServer(uvicorn.Server):
     """uvicorn, with a grace for running requests and signals that end in an exit code instead of being raised again."""
 
-    def __init__(self, service: Service, ready: Callable[["Server"], None]):
+    def __init__(self, service: ModelService, ready: Callable[["ServeServer"], None]):
         config = uvicorn.Config(
             make_app(service),
             access_log=False,
@@ -109,12 +117,9 @@ class Server(uvicorn.Server):
         self._ready(self)
 
     async def on_tick(self, counter: int) -> bool:
-        if counter % TICKS == 0:
-            self._close_silent()
-        return await super().on_tick(counter)
-
-    def _close_silent(self) -> None:
-        """Close connections whose next request does not come: uvicorn itself waits for its headers for ever."""
+        """Close connections that send no request: uvicorn itself waits for the headers for ever."""
+        if counter % TICKS:
+            return await super().on_tick(counter)
         now = time.monotonic()
         connections: list[Any] = list(self.server_state.connections)
         idle = [c for c in connections if c.cycle is None or c.cycle.response_complete]
@@ -122,11 +127,12 @@ class Server(uvicorn.Server):
         for (connection, _), since in self._silent.items():
             if now - since > SILENCE_S:
                 connection.transport.close()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._service.engine.in_flight:
             logger.info("stopping; answers in flight: %d, with %d s to finish", self._service.engine.in_flight, GRACE_S)
-        timer = asyncio.get_running_loop().call_later(GRACE_S, self._service.engine.abort_all)
+        timer = asyncio.get_running_loop().call_later(GRACE_S, self._service.engine.abort)
         try:
             await super().shutdown(sockets)
         finally:
@@ -151,7 +157,7 @@ class Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; ConfigError where it cannot."""
+    """A listening socket; ConfigError if it cannot be opened."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
@@ -160,44 +166,33 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        # At once, not when the model is there: two that only bind could both have the port.
+        # At once, not once the model is loaded: two servers that only bind could both have the port.
         listener.listen(socket.SOMAXCONN)
     except OSError as error:
         listener.close()
-        raise _cannot_listen(host, port, error) from error
+        free = port + 1 if port < 65535 else 8000
+        known = {
+            errno.EADDRINUSE: f"port {port} on {host} is in use by another program; choose another: --port {free}",
+            errno.EACCES: f"port {port} on {host}: no permission for ports below 1024; choose another: --port 8000",
+            errno.EADDRNOTAVAIL: f"--host {host}: not an address of this machine; use 127.0.0.1, or 0.0.0.0 for all",
+        }
+        other = f"cannot listen on {host} port {port}: {error.strerror or error}"
+        raise ConfigError(known.get(error.errno or 0, other)) from error
     listener.setblocking(False)
     return listener
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
-    if error.errno == errno.EADDRINUSE:
-        free = port + 1 if port < 65535 else 8000
-        return ConfigError(f"port {port} on {host} is in use by another program; take another one: --port {free}")
-    if error.errno == errno.EACCES:
-        return ConfigError(f"port {port} on {host}: no permission; ports below 1024 need it: --port 8000")
-    if error.errno == errno.EADDRNOTAVAIL:
-        return ConfigError(f"--host {host}: not an address of this machine; use 127.0.0.1, or 0.0.0.0 for all")
-    return ConfigError(f"cannot listen on {host} port {port}: {error.strerror or error}")
 
 
 def is_loopback(listener: socket.socket) -> bool:
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
-def say_hello(model: ServedModel, options: ServeOptions, listener: socket.socket) -> None:
-    """Where the server is, what it serves, and a command that tries it."""
+def print_address(model: ServedModel, options: ServeOptions, listener: socket.socket) -> None:
+    """Print the address, the model, and a command to try it."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     address = f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
     key = ["-H 'Authorization: Bearer KEY'"] if options.api_key else []
     body = json.dumps({"model": model.name, "messages": [{"role": "user", "content": "Hello"}]})
-    command = [
-        "curl",
-        f"{address}/chat/completions",
-        *key,
-        "-H 'Content-Type: application/json'",
-        "-d",
-        shlex.quote(body),
-    ]
+    headers = " ".join([*key, "-H 'Content-Type: application/json'"])
     print(f"serving {model.facts()}: {address}", flush=True)
-    print(f"try: {' '.join(command)}", flush=True)
+    print(f"try: curl {address}/chat/completions {headers} -d {shlex.quote(body)}", flush=True)

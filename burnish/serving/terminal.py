@@ -1,12 +1,12 @@
 """`burnish chat`: questions from the terminal or a pipe, answers as they are sampled.
 
-Answers go to stdout and nothing else does; all that is said about them goes to stderr. On a terminal there is a prompt,
-and Ctrl-C stops the current answer; from a pipe each line is a question, and what goes wrong ends the command.
+Only answers go to stdout; messages go to stderr. On a terminal there is a prompt, and Ctrl-C stops the current answer;
+from a pipe each line is a question, and any error ends the command.
 
 A line that starts with a slash and a known word is a command; `//text` says `/text` to the model.
 
-The engine is stepped by the event loop of this thread, which runs only while an answer is made. It waits for the
-engine; Ctrl-C unblocks it, by aborting the request.
+The engine runs on the event loop of this thread, only while an answer is generated. The loop waits for the engine;
+Ctrl-C unblocks it by aborting the request.
 """
 
 import asyncio
@@ -24,48 +24,48 @@ from pathlib import Path
 from burnish.config.nearest import nearest
 from burnish.data.chat import Message
 from burnish.errors import BurnishError, ConfigError, DataError
+from burnish.literal import literal
+from burnish.openai_wire.text import TextStream
 from burnish.rollout.base import Completion, Request, Sampling, request_seed
 from burnish.serving.loading import ModelOptions, ServedModel, load, temperature_problem
-from burnish.serving.text import TextStream
-from burnish.tracking.literal import literal
 
 PROMPT = "you: "
 COMMANDS = {
-    "/help": "these lines",
-    "/reset": "forget all turns and begin again; the system message stays",
-    "/system": "TEXT: set the system message, also in the middle of a conversation; without TEXT: remove it",
-    "/save": 'FILE: add the conversation to FILE, a line {"messages": […]} that `burnish sft` can learn from',
-    "/exit": "leave, as Ctrl-D does",
+    "/help": "this list",
+    "/reset": "forget all turns and start again; the system message stays",
+    "/system": "TEXT: set the system message, also during a conversation; without TEXT: remove it",
+    "/save": 'FILE: add the conversation to FILE, as a line {"messages": […]} that `burnish sft` can train on',
+    "/exit": "leave (also Ctrl-D)",
 }
 COMMAND = re.compile(r"/[a-z]+")
 
 
 def chat(options: ModelOptions, sampling: Sampling, seed: int | None, system: str | None) -> int:
-    """Talk until the input ends; the exit code."""
+    """Chat until the input ends; the exit code."""
     if (problem := temperature_problem(options.engine, sampling.temperature)) is not None:
         raise ConfigError(f"--{problem}")
     model = load(options)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a model may write what the terminal's encoding cannot
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
-    talk = Talk(model, Conversation(system), sampling, secrets.randbits(63) if seed is None else seed)
+    session = ChatSession(model, ChatHistory(system), sampling, secrets.randbits(63) if seed is None else seed)
     with contextlib.closing(model.engine), asyncio.Runner() as runner:
         if interactive:
             tell(f"{model.facts()}. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.")
-        take_turns(talk, runner, interactive)
+        take_turns(session, runner, interactive)
     return 0
 
 
-def take_turns(talk: "Talk", runner: asyncio.Runner, interactive: bool) -> None:
-    """Line by line. What goes wrong ends it, unless it is typed."""
+def take_turns(session: "ChatSession", runner: asyncio.Runner, interactive: bool) -> None:
+    """Line by line. An error ends it, except on a terminal."""
     for line in lines(interactive):
         try:
             command, text = split(line)
             if command == "/exit":
                 break
             if command:
-                tell(obey(command, text, talk.conversation))
-            elif text.strip() and runner.run(talk.turn(text)).finish_reason == "abort" and not interactive:
+                tell(obey(command, text, session.conversation))
+            elif text.strip() and runner.run(session.turn(text)).finish_reason == "abort" and not interactive:
                 raise KeyboardInterrupt
         except (BurnishError, KeyboardInterrupt) as error:
             if not interactive:
@@ -74,7 +74,7 @@ def take_turns(talk: "Talk", runner: asyncio.Runner, interactive: bool) -> None:
 
 
 @dataclass
-class Conversation:
+class ChatHistory:
     """System message and turns so far."""
 
     system: str | None = None
@@ -110,15 +110,15 @@ def split(line: str) -> tuple[str, str]:
     if word not in COMMANDS:
         near = nearest(word, COMMANDS)
         hint = f"did you mean {near}?" if near else "/help lists them"
-        raise DataError(f"no such command: {word}; {hint} (`/{word}` says it to the model)")
+        raise DataError(f"unknown command: {word}; {hint} (`/{word}` says it to the model)")
     return word, rest.strip()
 
 
-def obey(command: str, argument: str, conversation: Conversation) -> str:
-    """Carry out a command; what to tell the user."""
+def obey(command: str, argument: str, conversation: ChatHistory) -> str:
+    """Run a command; returns the message for the user."""
     if command == "/reset":
         conversation.turns.clear()
-        return "the conversation begins again"
+        return "the conversation starts again"
     if command == "/system":
         conversation.system = argument or None
         return "the system message is set" if argument else "there is no system message now"
@@ -133,59 +133,48 @@ def obey(command: str, argument: str, conversation: Conversation) -> str:
 
 
 @dataclass
-class Talk:
-    """A model and what has been said to it."""
+class ChatSession:
+    """A model and the conversation with it."""
 
     model: ServedModel
-    conversation: Conversation
+    conversation: ChatHistory
     sampling: Sampling  # without its seed
     seed: int
     asked: int = 0
 
     async def turn(self, question: str) -> Completion:
         """Answer one question, unless Ctrl-C stops it."""
-        prompt = self._prompt(question)
+        prompt = self.model.renderer.prompt_ids(self.conversation.messages(question))
+        if len(prompt) >= self.model.context:
+            raise DataError(
+                f"the conversation would have {len(prompt)} tokens and the context holds {self.model.context}, so the "
+                "question was not asked: /reset begins again, /save FILE keeps what there is first"
+            )
         self.asked += 1
         request_id = f"chat-{self.asked}"
         sampling = replace(self.sampling, seed=request_seed(self.seed, "chat", 0, 0, self.asked))
-        stream, shown = TextStream(self.model.tokenizer, self.model.special_ids, sampling.stop), Shown()
+        stream, shown = TextStream(self.model.tokenizer, self.model.special_ids, sampling.stop), PrintedAnswer()
         with on_ctrl_c(lambda: self.model.engine.abort(request_id)):
             completion = await self.model.engine.generate(
                 Request(prompt, sampling, request_id=request_id),
                 on_token=lambda token, _: shown.add(stream.push(token)),
             )
         shown.end(stream.finish(completion.stop))
-        self._remember(question, shown.text, completion)
-        return completion
-
-    def _prompt(self, question: str) -> list[int]:
-        ids = self.model.renderer.prompt_ids(self.conversation.messages(question))
-        if len(ids) >= self.model.context:
-            raise DataError(
-                f"the conversation would have {len(ids)} tokens and the context holds {self.model.context}, so the "
-                "question was not asked: /reset begins again, /save FILE keeps what there is first"
-            )
-        return ids
-
-    def _remember(self, question: str, answer: str, completion: Completion) -> None:
-        if completion.finish_reason == "abort" and not answer:
-            tell("stopped before the first word; the question is taken back")
-            return
-        self.conversation.add(question, answer)
+        if completion.finish_reason == "abort" and not shown.text:
+            tell("stopped before the first word; the question is dropped")
+            return completion
+        self.conversation.add(question, shown.text)
         if completion.finish_reason == "abort":
-            tell("stopped; what was said stays in the conversation")
+            tell("stopped; the part that was written stays in the conversation")
         elif completion.finish_reason == "length":
             limited = len(completion.token_ids) == self.sampling.max_tokens
-            reason = (
-                "--max-tokens"
-                if limited
-                else f"the context of {self.model.context} tokens is full; /reset begins again"
-            )
-            tell(f"cut off: {reason}")
+            full = f"the context of {self.model.context} tokens is full; /reset begins again"
+            tell(f"cut off: {'--max-tokens' if limited else full}")
+        return completion
 
 
-class Shown:
-    """An answer on stdout, with whatever could command the terminal made visible; `text` is as the model wrote it."""
+class PrintedAnswer:
+    """An answer on stdout, with control characters made visible; `text` is as the model wrote it."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -246,5 +235,5 @@ def on_ctrl_c(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def tell(text: str) -> None:
-    """Something about the conversation, not part of it."""
+    """A message that is not part of the conversation."""
     print(text, file=sys.stderr, flush=True)

@@ -104,7 +104,7 @@ class _Jobs(Generic[T]):
             if work is None:
                 return
             try:  # the owner's wait ends with an error at the deadline
-                with waiting(self.owner.kind, "", self.running, self.owner.deadline, is_only_told=True):
+                with waiting(self.owner.kind, "", self.running, self.owner.deadline, report_only=True):
                     self.result = work()
             except BaseException as error:  # noqa: BLE001 (handed to the owner, whatever it is)
                 if not isinstance(error, BurnishError):

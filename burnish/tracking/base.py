@@ -25,11 +25,11 @@ class Backend(ABC):
         self.facts = facts
 
     def begin(self) -> None:
-        """The run begins, or goes on: called once, before all else but `resume`."""
+        """The run begins, or resumes: called once, before all else but `resume`."""
         return None
 
     def resume(self, step: int) -> None:
-        """The run goes on after `step`: what was logged past it was lost with the killed run. Called before `log`."""
+        """The run resumes after `step`: what was logged past it was lost with the killed run. Called before `log`."""
         return None
 
     @abstractmethod

@@ -1,8 +1,8 @@
 """The console logger: a growing table on a terminal, one plain line per step elsewhere.
 
-It shows the few figures one watches; `metrics.jsonl` holds all. On a terminal each step is printed once, as a row that
+It shows the few metrics one watches; `metrics.jsonl` holds all. On a terminal each step is printed once, as a row that
 stays in the scrollback, below a heading that comes back every so often; only the last line, with the progress, the time
-left and what is waited for long, is drawn anew, and prints and log lines of the run appear above it. The plain lines
+left and what is waited for long, is redrawn, and prints and log lines of the run appear above it. The plain lines
 carry the full metric names, so that `grep critic/score/mean` works on a log file. Validation results are printed when
 they come.
 """
@@ -19,8 +19,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from burnish.literal import one_line
 from burnish.tracking.base import Backend, RunFacts
-from burnish.tracking.literal import one_line
 from burnish.waits import longest
 
 HEADING_EVERY = 20  # rows

@@ -24,7 +24,7 @@ FIXES = {
 
 
 def disk_problem(error: OSError, key: str = RUN_FOLDER) -> str:
-    """What went wrong and how to mend it, in words; `key` is what the user names the place with."""
+    """What went wrong and how to fix it, in words; `key` is what the user names the place with."""
     advice = FIXES.get(error.errno or 0)
     return advice.format(key=key) if advice else f"{error.strerror or error}: name another place with {key}"
 

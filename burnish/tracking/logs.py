@@ -10,7 +10,7 @@ import os
 import sys
 
 from burnish.errors import ConfigError
-from burnish.tracking.literal import literal
+from burnish.literal import literal
 
 VARIABLE = "BURNISH_LOGGING_LEVEL"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -48,7 +48,7 @@ class TerminalHandler(logging.Handler):
             mark, style = MARKS.get(record.levelno, MARKS[logging.INFO])
             text = Text.assemble((mark, style), " ", literal(self.format(record)))
             rich.get_console().print(text, soft_wrap=True)
-        except Exception:  # noqa: BLE001 - logging's own way: said on stderr, never raised into the run
+        except Exception:  # noqa: BLE001 - logging's own way: printed on stderr, never raised into the run
             self.handleError(record)
 
 

@@ -19,7 +19,7 @@ LINE_EVERY_S = 15.0
 
 
 class Progress:
-    """`total` items of which `done` were done before; `advance` says that more are."""
+    """`total` items of which `done` were done before; `advance` adds more."""
 
     def __init__(self, what: str, total: int, *, done: int = 0, unit: str = "rows", console: Console | None = None):
         self.what, self.total, self.unit = what, total, unit
@@ -42,7 +42,7 @@ class Progress:
         return self
 
     def advance(self, count: int = 1, note: str = "") -> None:
-        """`count` more items are done; `note` is shown beside them."""
+        """`count` more items are done; `note` is shown next to them."""
         self.done += count
         if self._bar is not None:
             self._bar.update(self._task, completed=self.done, note=f"{self.unit} {note}".strip())

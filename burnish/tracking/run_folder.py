@@ -130,7 +130,7 @@ class RunFolder:
         self._writer.start(lambda: write_atomically(path, map(json_line, rows)), f"writing {path}")
 
     def resume(self, step: int) -> None:
-        """The run goes on after `step`: samples of later steps are removed, for they are made again.
+        """The run resumes after `step`: samples of later steps are removed, for they are made again.
 
         Those in a folder that the run was given (`trainer.rollout_data_dir`) stay, and are replaced one by one.
         """
@@ -142,7 +142,7 @@ class RunFolder:
                     path.unlink(missing_ok=True)
 
     def append(self) -> None:
-        """Write beside what is there: nothing is removed, moved or, as config.yaml would be, replaced."""
+        """Write next to what is there: nothing is removed, moved or, as config.yaml would be, replaced."""
         self._lock.take()
         self._about = {name: text for name, text in self._about.items() if not (self.path / name).exists()}
         self._start()

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from burnish.errors import ConfigError
+from burnish.literal import one_line
 from burnish.tracking.jsonl import METRICS_FILE, last_lines
-from burnish.tracking.literal import one_line
 from burnish.tracking.lock import LOCK_FILE, holder
 from burnish.tracking.watchdog import EARLY, STACKS, STATUS
 from burnish.waits import limit_in_words
@@ -47,10 +47,10 @@ class Process:
 class RunStatus:
     """What is known of a run. Its `state` is one of
 
-    starting, running      its processes say so
-    silent                 it holds the folder and says nothing
-    done, failed, stopped  as it said at its end
-    dead                   it ended without a word
+    starting, running      as its processes report
+    silent                 it holds the folder and reports nothing
+    done, failed, stopped  as it reported at its end
+    dead                   it ended without a last report
     unknown                no process of it has left a status
     """
 
@@ -142,15 +142,15 @@ def _newest(files: Iterable[Path]) -> tuple[str | None, float]:
 
 
 def _state(controller: dict[str, Any] | None, held_by: str | None, silent_s: float) -> str:
-    """A file system without locks has no holder: there the status alone tells."""
+    """A file system without locks has no holder: there the status alone decides."""
     if controller is None:
         return "starting" if held_by else "unknown"
-    said = str(controller["state"])
-    if said not in ("starting", "running"):
+    reported = str(controller["state"])
+    if reported not in ("starting", "running"):
         ends = held_by == _holder(controller)  # it still writes its last samples
-        return "starting" if held_by and not ends else said  # one that begins to write where another has ended
+        return "starting" if held_by and not ends else reported  # one that begins to write where another has ended
     if silent_s <= SILENT_S:
-        return said
+        return reported
     return "silent" if held_by else "dead"
 
 
@@ -183,7 +183,7 @@ def as_text(status: RunStatus) -> str:
     if not status.processes:
         lines.append("  none is known yet: a process is shown some seconds after it has started")
     for process in status.processes:
-        lines += _told(process, is_over)
+        lines += _process_lines(process, is_over)
     if status.events:
         lines += ["", "last events", *map(_event, status.events)]
     return "\n".join(lines)
@@ -193,19 +193,19 @@ def _in_words(status: RunStatus) -> str:
     controller = next((one for one in status.processes if one.name == CONTROLLER), None)
     who = one_line(status.held_by or (controller.where if controller else "its process"))
     ago = _ago(controller.silent_s) if controller else "at an unknown time"
-    from_start = "There is no checkpoint yet: the same command starts afresh"
-    go_on = "The same command goes on from the newest checkpoint" if status.has_checkpoint else from_start
+    from_start = "There is no checkpoint yet: the same command starts from scratch"
+    resume = "The same command resumes from the newest checkpoint" if status.has_checkpoint else from_start
     elsewhere = controller is not None and controller.host != socket.gethostname()
     clocks = ", or the clocks of the two machines differ" if elsewhere else ""
     return {
         "starting": f"starting: {who}",
         "running": f"running: {who}",
-        "silent": f"{who} holds the folder but says nothing, last {ago}: it is stopped, or its disk or machine hangs"
+        "silent": f"{who} holds the folder but reports nothing, last {ago}: it is stopped, or its disk or machine hangs"
         + clocks,
         "done": f"done, {ago}",
         "failed": f"ended with an error, {ago}",
-        "stopped": f"stopped by hand, {ago}. {go_on}",
-        "dead": f"ended without a word, {ago}: killed, or its machine is gone{clocks}. {go_on}",
+        "stopped": f"stopped by hand, {ago}. {resume}",
+        "dead": f"ended without a last report, {ago}: killed, or its machine is gone{clocks}. {resume}",
         "unknown": "unknown: no process of it has left a status here",
     }[status.state]
 
@@ -217,7 +217,7 @@ def _step(status: RunStatus) -> str:
     return f"{status.step}{total}" + (f", logged {_ago(status.logged_s)}" if status.logged_s is not None else "")
 
 
-def _told(process: Process, is_over: bool) -> list[str]:
+def _process_lines(process: Process, is_over: bool) -> list[str]:
     silent = f", silent since {process.silent_s:.0f} s" if process.silent_s > SILENT_S and not is_over else ""
     late = f", {process.late} late so far" if process.late else ""
     waits = ", ".join(f"{count} {one_line(kind)}" for kind, count in sorted(process.counts.items()))

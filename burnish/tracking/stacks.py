@@ -56,14 +56,14 @@ def _tasks(loop: asyncio.AbstractEventLoop) -> dict[Stack, list[str]]:
 
 
 def as_text(places: Places) -> str:
-    told = [f"thread {name}:\n{_lines(stack)}" for name, stack in places.threads]
+    parts = [f"thread {name}:\n{_lines(stack)}" for name, stack in places.threads]
     for name, tasks in places.loops:
-        told.append(f"tasks of the event loop in thread {name}:\n")
+        parts.append(f"tasks of the event loop in thread {name}:\n")
         for stack, those in sorted(tasks.items(), key=lambda item: -len(item[1])):
             more = f" and {len(those) - NAMES} more" if len(those) > NAMES else ""
             place = _lines(stack) or "  (has not begun, or runs now)"
-            told.append(f"{'; '.join(sorted(those)[:NAMES])}{more}:\n{place}\n")
-    return "\n".join(told)
+            parts.append(f"{'; '.join(sorted(those)[:NAMES])}{more}:\n{place}\n")
+    return "\n".join(parts)
 
 
 def _lines(stack: Stack) -> str:

@@ -5,7 +5,7 @@ whatever the loggers are. Events (failures, waits, restarts) go to `events.jsonl
 `close` the process is watched (`watchdog.py`).
 
     with RunFolder.of(config.trainer) as folder, Tracker(config.trainer, folder) as tracker:
-        tracker.resume(step)            # only where the run goes on from a checkpoint
+        tracker.resume(step)            # only where the run resumes from a checkpoint
         tracker.log({"reward/mean": 0.5}, step)
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOGGER_S = 600.0  # for a logger to take a step; or to send all it has, where one that takes longer is only told of
+LOGGER_S = 600.0  # for a logger to take a step; or to send all it has, where one that takes longer is only reported
 
 # Logger name → where its backend is, and the package it needs besides the core.
 BACKENDS: dict[str, tuple[str, str | None]] = {
@@ -67,7 +67,7 @@ class Tracker:
             total_steps=total_steps,
             config=config or {},
         )
-        # jsonl first: should another logger fail, the figures of the step are on disk.
+        # jsonl first: should another logger fail, the metrics of the step are on disk.
         self._backends = [make_backend(name, facts) for name in dict.fromkeys(["jsonl", *names])]
         self._events = LineFile(folder.path / "events.jsonl")
         self._held: list[dict[str, Any]] = []  # events from before the folder was the run's own
@@ -75,15 +75,16 @@ class Tracker:
         self.watchdog = Watchdog(
             folder.path, "controller", event=self.event, stage=lambda: _stage(folder), steps=total_steps
         )
-        self._late = 0  # waits that were told of
+        self._late = 0  # waits that were reported
+        self._restarts = 0  # since the last step
 
     def resume(self, step: int) -> None:
-        """The run goes on after `step`: forget what a killed run logged past it. Before the first `log`."""
+        """The run resumes after `step`: forget what a killed run logged past it. Before the first `log`."""
         if self._logged:
             raise RuntimeError("Tracker.resume was called after the first log: call it once, right after loading")
         self.folder.resume(step)
         for backend in self._backends:
-            with waiting("logger", "the tracker", f"{type(backend).__name__} to go on after step {step}", LOGGER_S):
+            with waiting("logger", "the tracker", f"{type(backend).__name__} to resume after step {step}", LOGGER_S):
                 backend.resume(step)
         self._begin()
         self.event("resume", step=step)
@@ -113,6 +114,8 @@ class Tracker:
         before, self._late = self._late, self.watchdog.late
         if self._late > before:
             numbers["failures/late_waits"] = self._late - before
+        if self._restarts:
+            numbers["failures/restarts"], self._restarts = self._restarts, 0
         for backend in self._backends:
             with waiting("logger", "the tracker", f"{type(backend).__name__} to take step {step}", LOGGER_S):
                 backend.log(numbers, step)
@@ -124,6 +127,7 @@ class Tracker:
         Until the folder is the run's own they are held back: the file that is there is an earlier run's.
         """
         log.debug("event %s %s", kind, facts)
+        self._restarts += kind == "restart"
         with self._holding:
             self._held.append({"time": time.time(), "kind": kind, **facts})
         self._write_held()
@@ -146,7 +150,7 @@ class Tracker:
             closers.append((f"{type(backend).__name__} to close", partial(backend.close, failed)))
         for what, close in closers:
             try:
-                with waiting("logger", "the tracker", what, LOGGER_S, is_only_told=True):
+                with waiting("logger", "the tracker", what, LOGGER_S, report_only=True):
                     close()
             except Exception as error:  # noqa: BLE001 - one logger must not keep the others open; raised below
                 failures.append(error)

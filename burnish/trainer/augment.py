@@ -3,9 +3,9 @@
 Consumes the column `new_prompts` of a scored batch: per row, what was proposed, by who proposed it (`agent`, `reward`).
 Hands on the rows that a next round draws, and the `augment/…` metrics of a step, whose rounds add up. The rows wait in
 the buffer of `data/augment.py`. Proposals are taken in the order of the batch's rows, never in that of finishing, so a
-run draws the same prompts whatever ran beside what.
+run draws the same prompts whatever ran at the same time.
 
-Where `data.augment.enable` is not set there is no buffer: what is proposed is ignored, and said once.
+Where `data.augment.enable` is not set there is no buffer: what is proposed is ignored, with one warning.
 """
 
 import logging
@@ -13,26 +13,26 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from burnish.agents.check import AgentCheck
+from burnish.agents.settings import AgentSettings
 from burnish.config import PPOConfig
 from burnish.data.augment import AUGMENTED, Intake, PromptBuffer, Proposal, Provenance
 from burnish.data.files import Row
 from burnish.errors import UserError
 from burnish.protocol import DataProto
 from burnish.rewards.contract import NEW_PROMPTS, plain
+from burnish.rewards.managers.protocol import RewardManager
 
 SHOWN_REASONS = 3  # of a step's refusals
-TOLD_STEPS = 3  # steps whose refusals are logged; later ones are counted, and their reasons are in events.jsonl
+LOGGED_STEPS = 3  # steps whose refusals are logged; later ones are counted, and their reasons are in events.jsonl
 
 log = logging.getLogger(__name__)
 
 
-def make_buffer(config: PPOConfig, tokenizer: Any, manager: Any) -> PromptBuffer | None:
+def make_buffer(config: PPOConfig, tokenizer: Any, manager: RewardManager) -> PromptBuffer | None:
     """The buffer of a run, None where augmentation is off. Its rows are held to what the rows of files are held to."""
     if not config.data.augment.enable:
         return None
-    check_row = getattr(manager, "check_row", None)
-
-    agents = AgentCheck(config, tokenizer)
+    agents = AgentCheck(AgentSettings.of(config), tokenizer)
 
     def no_agent(row: Row) -> str | None:
         try:
@@ -42,7 +42,7 @@ def make_buffer(config: PPOConfig, tokenizer: Any, manager: Any) -> PromptBuffer
         return None
 
     def check(row: Row) -> str | None:
-        return no_agent(row) or (check_row(row) if check_row else None)
+        return no_agent(row) or manager.check_row(row)
 
     return PromptBuffer(config.data, tokenizer, check)
 
@@ -52,7 +52,7 @@ class Augmentation:
 
     def __init__(self, buffer: PromptBuffer | None, event: Callable[..., None]):
         self.buffer, self.event = buffer, event
-        self.told = 0
+        self.warned = 0
 
     def take(self, size: int) -> list[Row]:
         """The rows that wait for a round of `size` prompts."""
@@ -66,8 +66,8 @@ class Augmentation:
         """Take what the batch's trajectories propose, out of the batch."""
         proposals = list(_proposals(batch, step))
         if self.buffer is None:
-            if proposals and not self.told:
-                self.told += 1
+            if proposals and not self.warned:
+                self.warned += 1
                 log.warning(
                     "step %d: the %s proposes new_prompts, and they are ignored: set data.augment.enable=true to train "
                     "on them",
@@ -80,19 +80,19 @@ class Augmentation:
             metrics[f"augment/{name}"] = metrics.get(f"augment/{name}", 0) + getattr(intake, name)
         metrics["augment/waiting"] = len(self.buffer)
         if intake.refused:
-            self._tell_refusals(step, intake)
+            self._report_refusals(step, intake)
 
-    def _tell_refusals(self, step: int, intake: Intake) -> None:
+    def _report_refusals(self, step: int, intake: Intake) -> None:
         """Record why rows were refused; log it too, the first times."""
         reasons = [f"{reason} (by the {o.by}, from uid {o.from_uid})" for reason, o in intake.reasons.items()]
         shown, more = reasons[:SHOWN_REASONS], len(reasons) - SHOWN_REASONS
         self.event("augment_refused", step=step, refused=intake.refused, reasons=shown)
-        self.told += 1
-        if self.told > TOLD_STEPS:
+        self.warned += 1
+        if self.warned > LOGGED_STEPS:
             return
         rest = f"; and {more} other reasons" if more > 0 else ""
         log.warning("step %d: %d new prompts are refused: %s%s", step, intake.refused, "; ".join(shown), rest)
-        if self.told == TOLD_STEPS:
+        if self.warned == LOGGED_STEPS:
             log.warning("further refusals are counted (augment/refused), with their reasons in events.jsonl")
 
 

@@ -4,7 +4,7 @@
 size, syncs it to disk and renames it to `global_step_N`; only then the pointer `latest_checkpointed_iteration.txt`
 is replaced and old folders are pruned. A process killed at any instant, also one of several that fill the folder
 together, therefore leaves the previous checkpoint whole. All of it is done by a thread, one save at a time, which
-`save` waits for, up to a deadline. `save_behind` does not wait; `finished` tells how it ended.
+`save` waits for, up to a deadline. `save_behind` does not wait; `finished` gives how it ended.
 
 Reading starts with `verify`, so that a truncated copy is named before any weight is loaded. What is inside (weights,
 optimiser state, trainer state) belongs to whoever writes it; nothing here unpickles.
@@ -120,7 +120,7 @@ class CheckpointStore:
         return None
 
     def to_resume(self, mode: str, path: str | None) -> Path | None:
-        """Where `trainer.resume_mode` says to go on from; None starts afresh."""
+        """Where `trainer.resume_mode` says to resume from; None starts over."""
         if mode == "disable":
             return None
         if mode == "auto":

@@ -37,7 +37,7 @@ class RolloutCorrection:
     def __init__(self, config: RolloutCorrectionConfig, event: Callable[..., None]):
         self.config, self.event = config, event
         self.active = config.mode == "on"
-        self.told = False
+        self.warned = False
 
     @property
     def reads_old_log_probs(self) -> bool:
@@ -77,8 +77,8 @@ class RolloutCorrection:
             return
         facts = {"step": step, "gap": gap, "threshold": threshold}
         found = f"step {step}: rollout and training disagree by {gap:.3g} ({GAP}; gap_threshold={threshold:g})"
-        if mode == "measure" and not gap <= threshold and not self.told:  # a gap of NaN is past any threshold
-            self.told = True
+        if mode == "measure" and not gap <= threshold and not self.warned:  # a gap of NaN is past any threshold
+            self.warned = True
             self.event("rollout_gap", **facts)
             log.warning(
                 "%s%s", found, "" if self.config.bypass_mode else f", and nothing corrects it; {SWITCH}=auto would"
@@ -95,6 +95,6 @@ class RolloutCorrection:
         return {"active": self.active}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Under `auto` go on as it stood; the other modes are what the configuration says."""
+        """Under `auto` continue as it stood; the other modes are what the configuration says."""
         if self.config.mode == "auto":
             self.active = bool(state.get("active", False))

@@ -48,7 +48,7 @@ class Credit:
 
     @property
     def reads_old_log_probs(self) -> bool:
-        """Whether rewards, a correction or the estimator read them in this step. One of a user may without a word."""
+        """Whether rewards, a correction or the estimator read them in this step. A user's own may, undeclared."""
         reads = self.config.use_kl_in_reward or bool(self.needs.outputs)
         own = not advantages.TABLE.is_built_in(self.config.adv_estimator)
         return reads or own or self.correction.reads_old_log_probs
@@ -92,7 +92,7 @@ class Credit:
         )
 
     def _components(self, batch: DataProto) -> dict[str, torch.Tensor]:
-        """The figures of the reward function that `algorithm.gdpo_reward_keys` names, each (B,)."""
+        """The values of the reward function that `algorithm.gdpo_reward_keys` names, each (B,)."""
         infos = batch.non_tensor_batch["reward_info"]
         names = self.config.gdpo_reward_keys or []
         return {
@@ -123,6 +123,6 @@ def _component(info: Mapping[str, Any], name: str, batch: DataProto, row: int) -
         raise RewardError(
             f"algorithm.gdpo_reward_keys names {name!r}, which in what the reward function returned for uid "
             f"{batch.non_tensor_batch['uid'][row]} (data_source {batch.non_tensor_batch['data_source'][row]}) is "
-            f'{found}; return it beside "score", or name another key'
+            f'{found}; return it along with "score", or name another key'
         )
     return float(value)

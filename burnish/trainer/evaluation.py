@@ -1,8 +1,8 @@
-"""`burnish eval`: the responses of a file are scored, and the scores become figures per data source.
+"""`burnish eval`: scores the responses of a file and reports metrics per data source.
 
-Consumes rows with responses (as `burnish generate` writes them, or any file with such a column); hands on a table, a
-JSON file and an exit code. Scoring and its failures are those of training (`rewards/`), the figures those of its
-validation (`evaluation_report.py`). Every row is checked before the first response is scored. No torch.
+Consumes rows with responses (as `burnish generate` writes them, or any file with such a column); gives a table, a JSON
+file and an exit code. Scoring and its failures are those of training (`rewards/`), the metrics those of its validation
+(`evaluation_report.py`). Every row is checked before the first response is scored. No torch.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from burnish.cli.errors import say
 from burnish.config import EvalConfig, Loaded
 from burnish.config.evaluation import EvalDataConfig
 from burnish.config.reward import RewardConfig
 from burnish.data.files import Row, at, columns, lookup, no_column, read_rows, write_parquet
 from burnish.data.row import complete_row, find_prompt_key
+from burnish.entry.guard import say
 from burnish.errors import ConfigError, DataError, UserError
 from burnish.rewards.contract import ScoreRequest, ScoreResult
 from burnish.rewards.failures import FailureWatch, apply_policy
@@ -33,7 +33,7 @@ from burnish.trainer.evaluation_report import Evaluation, Failures, Sample, prin
 log = logging.getLogger(__name__)
 
 TURNS = 2  # a prompt and a response, as a single-turn agent loop counts them
-RESPONSES = "responses"  # the column of `burnish generate`; beside it are others with an entry per response
+RESPONSES = "responses"  # the column of `burnish generate`, which has others with an entry per response
 SCORES, REWARD_INFO = "scores", "reward_info"  # columns of the file with scores
 OWN_FUNCTION = "custom_reward_function.path=my_reward.py"
 BATCH = 256  # responses in one call of a function that takes lists
@@ -42,7 +42,7 @@ RowRequest = tuple[int, ScoreRequest]  # the number of a row, and the request fo
 
 
 def evaluate(loaded: Loaded[EvalConfig], fail_under: float | None = None) -> int:
-    """One job, its keys finished. Returns 1 where a data source is below `fail_under`, else 0."""
+    """One job, its keys finished. Returns 1 if a data source is below `fail_under`, else 0."""
     config = loaded.config
     rows = read_rows(config.data.path)
     output = output_file(config.data)
@@ -56,14 +56,14 @@ def evaluate(loaded: Loaded[EvalConfig], fail_under: float | None = None) -> int
     evaluation = summarise(config.data.path, scoring.spec, samples, failures)
     print_tables(evaluation)
     write_json(evaluation, output)
-    print(f"all figures are in {output}")
+    print(f"all results are in {output}")
     if config.data.scored_path:
         print(f"the score of each response is in {write_scored(rows, samples, config.data.scored_path)}")
     return judge(evaluation, fail_under)
 
 
 def output_file(data: EvalDataConfig) -> Path:
-    """Where the figures go, tried before any work is done."""
+    """Where the metrics go, checked before any work is done."""
     output = Path(data.output_path or "")
     if output.is_dir():
         raise ConfigError(f"data.output_path={output} is a folder; name a file in it: {output / 'eval.json'}")
@@ -136,11 +136,10 @@ def row_requests(row: Row, names: list[str], number: int, data: EvalDataConfig, 
     texts = responses(row, data.response_key)
     if data.data_source_key != "data_source" and lookup(row, data.data_source_key) is None:
         raise DataError(f"column '{data.data_source_key}' (data.data_source_key) is missing or null")
-    named = {
-        **row,
-        data.prompt_key: lookup(row, data.prompt_key),
-        "reward_model": reward_model(lookup(row, data.reward_model_key)),
-    }
+    truth = lookup(row, data.reward_model_key)
+    if truth is not None and not isinstance(truth, dict):  # the column is the ground truth itself
+        truth = {"style": "rule", "ground_truth": truth}
+    named = {**row, data.prompt_key: lookup(row, data.prompt_key), "reward_model": truth}
     no_prompt = {} if has_prompts(names, data.prompt_key) else {"prompt": None}
     if no_prompt:
         named[data.prompt_key] = ""
@@ -183,30 +182,25 @@ def responses(row: Row, key: str) -> list[str]:
     return value
 
 
-def reward_model(value: Any) -> Any:
-    """An object with `ground_truth`, as training has it. A column of anything else is the ground truth itself."""
-    return value if value is None or isinstance(value, dict) else {"style": "rule", "ground_truth": value}
-
-
 def trajectory_facts(row: Row, key: str, count: int) -> list[dict[str, Any]]:
-    """What training tells a reward function about each trajectory, as far as the columns beside `responses` tell it.
+    """What a reward function learns about each trajectory in training, as far as the file has it.
 
     Without them a response is taken for one answer to one prompt, and whether it was cut is not known.
     """
 
-    def beside(name: str, missing: Any) -> list[Any]:
+    def column(name: str, missing: Any) -> list[Any]:
         values = row.get(name) if key == RESPONSES else None
         values = [values] if isinstance(values, str | int) else values
         if values is None:
             return [missing] * count
         if not isinstance(values, list) or len(values) != count:
             raise DataError(
-                f"column '{name}' must hold an entry for each of the {count} responses, not {values!r:.60}; mend it or "
+                f"column '{name}' must hold an entry for each of the {count} responses, not {values!r:.60}; fix it or "
                 "drop the column"
             )
         return [missing if value is None else value for value in values]
 
-    columns = zip(beside("num_turns", TURNS), beside("num_tool_calls", 0), beside("finish_reasons", None), strict=True)
+    columns = zip(column("num_turns", TURNS), column("num_tool_calls", 0), column("finish_reasons", None), strict=True)
     return [
         {"num_turns": turns, "num_tool_calls": calls, "truncated": None if reason is None else reason == "length"}
         for turns, calls, reason in columns
@@ -220,24 +214,17 @@ def score(asked: Sequence[RowRequest], scoring: Scoring, config: RewardConfig) -
     """A result per request, failures inside. RewardError as soon as more have failed than may in all."""
     watch = FailureWatch(len(asked), config.max_failure_ratio)
     with Progress("scoring", len(asked), unit="responses") as progress:
-        if not scoring.one_by_one:
-            return _score_in_batches(asked, scoring, watch, progress)
+        if not scoring.one_by_one:  # a function that takes lists
+            results: list[ScoreResult] = []
+            for start in range(0, len(asked), BATCH):
+                batch = asked[start : start + BATCH]
+                found = scoring.score_all([request for _, request in batch])
+                for (row, _), result in zip(batch, found, strict=True):
+                    watch.add(row, result)
+                results += found
+                progress.advance(len(found), note=f"{len(watch.failed)} failed" if watch.failed else "")
+            return results
         return asyncio.run(_score(asked, scoring, watch, progress, 2 * ASYNC_CALLS_PER_CHILD * config.num_workers))
-
-
-def _score_in_batches(
-    asked: Sequence[RowRequest], scoring: Scoring, watch: FailureWatch, progress: Progress
-) -> list[ScoreResult]:
-    """The same for a function that takes lists: call after call."""
-    results: list[ScoreResult] = []
-    for start in range(0, len(asked), BATCH):
-        batch = asked[start : start + BATCH]
-        found = scoring.score_all([request for _, request in batch])
-        for (row, _), result in zip(batch, found, strict=True):
-            watch.add(row, result)
-        results += found
-        progress.advance(len(found), note=f"{len(watch.failed)} failed" if watch.failed else "")
-    return results
 
 
 async def _score(
@@ -279,7 +266,7 @@ def apply_failures(
 
 
 def judge(evaluation: Evaluation, fail_under: float | None) -> int:
-    """1, and a line for each data source below the threshold, or without a score to compare with it."""
+    """1, and a line for each data source that is below the threshold or has no score."""
     if fail_under is None:
         return 0
     below = [source for source in evaluation.sources if source.mean is None or not reaches(source.mean, fail_under)]

@@ -1,4 +1,4 @@
-"""The figures of `burnish eval`: from scored responses to a table for people and a JSON file for programs.
+"""The metrics of `burnish eval`: from scored responses to a table for people and a JSON file for programs.
 
 Consumes samples in the order of the file. Statistics are those of validation in training, by the same code
 (`algorithms/validation.py`); a row is a question, and its number is the question's id.
@@ -21,9 +21,9 @@ from rich.text import Text
 
 from burnish.algorithms.validation import Statistics, process_validation_metrics, tracked_names
 from burnish.data.report import how_many
+from burnish.literal import one_line
 from burnish.rewards.contract import FunctionSpec, ScoreResult
 from burnish.tracking.disk import write_atomically
-from burnish.tracking.literal import one_line
 
 REWARD = "reward"  # the variable that is the score
 KINDS = ("mean", "std", "best", "worst", "maj")  # columns of the table
@@ -31,7 +31,7 @@ KINDS = ("mean", "std", "best", "worst", "maj")  # columns of the table
 
 @dataclass(frozen=True)
 class Sample:
-    """One response: its row, its data source, its result (None: it could not be scored and is left out)."""
+    """One response: its row, its data source, its result (None: it could not be scored and was dropped)."""
 
     row: int
     data_source: str
@@ -44,7 +44,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Failures:
-    """Responses that could not be scored, those that are left out for it, and why."""
+    """Responses that could not be scored, those that were dropped, and why."""
 
     failed: int
     dropped: int
@@ -53,7 +53,7 @@ class Failures:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceSummary:
     """One data source. `mean` is over its rows, of each row's mean `core`: mean@n where every row has n responses."""
 
     name: str
@@ -68,17 +68,17 @@ class Source:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All that is told. `figures` are the statistics by the names they have in training."""
+    """All results. `metrics` are the statistics by the names they have in training."""
 
     file: str
     scored_by: FunctionSpec
     failures: Failures
-    sources: list[Source]
-    figures: dict[str, float]
+    sources: list[SourceSummary]
+    metrics: dict[str, float]
 
 
 def summarise(file: str, scored_by: FunctionSpec, samples: Sequence[Sample], failures: Failures) -> Evaluation:
-    """The figures of all samples that have a result."""
+    """The metrics of all samples that have a result."""
     scored = [sample for sample in samples if sample.result is not None]
     variables = [sample.variables() for sample in scored]
     names = dict.fromkeys(name for given in variables for name in given)
@@ -94,7 +94,7 @@ def summarise(file: str, scored_by: FunctionSpec, samples: Sequence[Sample], fai
     return Evaluation(file, scored_by, failures, sources, tracked_names(statistics))
 
 
-def _source(name: str, samples: Sequence[Sample], statistics: dict[str, Statistics]) -> Source:
+def _source(name: str, samples: Sequence[Sample], statistics: dict[str, Statistics]) -> SourceSummary:
     core = next((variable for variable in ("acc", REWARD) if variable in statistics), None)
     counts: Counter[int] = Counter(sample.row for sample in samples)
     values: dict[int, list[float]] = defaultdict(list)  # of the core variable, by row
@@ -103,7 +103,7 @@ def _source(name: str, samples: Sequence[Sample], statistics: dict[str, Statisti
         if value is not None:
             values[sample.row].append(value)
     means = [np.mean(np.asarray(of_row, dtype=np.float64)) for of_row in values.values()]
-    return Source(
+    return SourceSummary(
         name=name,
         rows=len(counts),
         responses=len(samples),
@@ -133,12 +133,12 @@ def print_tables(evaluation: Evaluation, console: Console | None = None) -> None
         if source.core is not None:
             console.print(_table(source))
     line("")
-    odd = [name for name, value in evaluation.figures.items() if not math.isfinite(value)]
+    odd = [name for name, value in evaluation.metrics.items() if not math.isfinite(value)]
     if odd:
-        line(f"not finite, so null in the JSON file: {how_many(len(odd), 'figure')}, the first is {odd[0]}")
+        line(f"not finite, so null in the JSON file: {how_many(len(odd), 'metric')}, the first is {odd[0]}")
 
 
-def _heading(source: Source) -> str:
+def _heading(source: SourceSummary) -> str:
     fewest, most = source.responses_per_row
     each = how_many(most, "response") if fewest == most else f"{fewest} to {most} responses"
     lost = source.responses - source.scored
@@ -148,7 +148,7 @@ def _heading(source: Source) -> str:
     return ", ".join(parts)
 
 
-def _table(source: Source) -> Table:
+def _table(source: SourceSummary) -> Table:
     """The core variable at every size, the others at the sizes that rows have."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("variable", overflow="fold")
@@ -180,13 +180,13 @@ def _by(evaluation: Evaluation) -> str:
 
 
 def write_json(evaluation: Evaluation, path: Path) -> None:
-    """Every figure, in one file that is there whole or not at all. JSON has no NaN: such a figure is null."""
+    """All metrics, in one file that is written whole or not at all. JSON has no NaN: such a value is null."""
     text = json.dumps(_finite(as_json(evaluation)), indent=2, ensure_ascii=False, allow_nan=False)
     write_atomically(path, [text, "\n"], "data.output_path")
 
 
 def as_json(evaluation: Evaluation) -> dict[str, Any]:
-    core = {name: value for name, value in evaluation.figures.items() if name.startswith("val-core/")}
+    core = {name: value for name, value in evaluation.metrics.items() if name.startswith("val-core/")}
     return {
         "file": evaluation.file,
         "scored_by": {"function": _by(evaluation), "reward_kwargs": dict(evaluation.scored_by.reward_kwargs)},
@@ -194,13 +194,12 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
         "responses": sum(source.responses for source in evaluation.sources),
         "scored": sum(source.scored for source in evaluation.sources),
         "failures": asdict(evaluation.failures),
-        "data_sources": {source.name: _without_name(source) for source in evaluation.sources},
+        "data_sources": {
+            source.name: {name: value for name, value in asdict(source).items() if name != "name"}
+            for source in evaluation.sources
+        },
         "metrics": core,
     }
-
-
-def _without_name(source: Source) -> dict[str, Any]:
-    return {name: value for name, value in asdict(source).items() if name != "name"}
 
 
 def _finite(value: Any) -> Any:

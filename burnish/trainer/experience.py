@@ -1,11 +1,11 @@
 """Experience: prompts in, whole groups of scored trajectories out.
 
-Each `draw` tells the rollout engine which weights are current, takes the next prompts of the stream, runs n
+Each `draw` publishes the current weights to the rollout engine, takes the next prompts of the stream, runs n
 trajectories per prompt and scores them. Where the algorithm needs a baseline, one greedy trajectory per prompt runs
-beside them; its score goes to the samples of its group, and its row is gone. Where `algorithm.filter_groups` is on,
+with them; its score goes to the samples of its group, and its row is gone. Where `algorithm.filter_groups` is on,
 this is repeated, round by round, until enough groups have samples that differ (`filter.py`).
 
-The stream of the data is endless and a pure function of its position. Trajectories may propose prompts of their own
+The stream of the data is endless and a pure function of its position. Trajectories may propose new prompts
 (`augment.py`), which take a share of the later rounds; the others come from the data. Every sample that was scored may
 propose, also in a group that is then dropped; greedy rows may not. So the state is the position in the data, how many
 prompts were drawn in all, and the proposed prompts that wait: it goes into the checkpoint, and a resumed run draws what
@@ -15,7 +15,7 @@ Generation and training alternate, or, with `trainer.async_rollout.staleness` = 
 ahead. A round is what the loop asks for at a time; it begins with the policy as it is then. Before a round is waited
 for, the rounds after it are begun, up to k of them. A step takes at least one round, so none of its tokens is older
 than k versions. Which prompts make up a step is as without running ahead. New weights reach the rounds that are on
-their way too: their trajectories go on under them, and each token is known by the version that sampled it. Rounds that
+their way too: their trajectories continue under them, and each token has the version that sampled it. Rounds that
 were begun and not trained on are in no checkpoint: the state is that before the oldest of them, and a resumed run
 begins them again.
 """
@@ -28,12 +28,13 @@ from typing import Any
 from burnish.agents.runner import GREEDY
 from burnish.algorithms.metrics import lengths
 from burnish.config import Needs, PPOConfig
-from burnish.config.rollout import RolloutConfig
+from burnish.config.rollout import BaseRolloutConfig
 from burnish.controller import WorkerGroup
 from burnish.data.dataset import CustomDataset, RLDataset, collate, with_same_fields
 from burnish.data.files import Row
 from burnish.data.order import CustomOrder, Order
 from burnish.protocol import DataProto
+from burnish.rewards.managers.protocol import RewardManager
 from burnish.rollout.base import Sampling
 from burnish.tracking.timer import timed
 from burnish.trainer.augment import Augmentation
@@ -80,7 +81,7 @@ class Experience:
         dataset: RLDataset | CustomDataset,
         order: Order | CustomOrder,
         policy: WorkerGroup | RemoteRollouts,
-        manager: Any,
+        manager: RewardManager,
         needs: Needs,
         end: int | None,
         last_step: int,
@@ -146,9 +147,9 @@ class Experience:
             batch, _ = self._round(self.config.data.gen_batch_size, step, metrics)
             if sieve.add(batch, self.filter.values(batch)):
                 found_at = self._taken
-            self.filter.tell(sieve, step)
-            in_vain = not limit and self._taken - found_at >= self._pass_length
-            if sieve.rounds == limit or in_vain:
+            self.filter.report(sieve, step)
+            is_fruitless = not limit and self._taken - found_at >= self._pass_length
+            if sieve.rounds == limit or is_fruitless:
                 break
         return self.filter.finish(sieve, step, metrics)
 
@@ -238,7 +239,7 @@ def drawn_of(state: Mapping[str, Any]) -> int:
     return drawn
 
 
-def training_sampling(rollout: RolloutConfig) -> Sampling:
+def training_sampling(rollout: BaseRolloutConfig) -> Sampling:
     """How training trajectories are sampled."""
     return Sampling(
         temperature=rollout.temperature if rollout.do_sample else 0.0,

@@ -8,20 +8,20 @@ Consumes the scored batches of a step's generation rounds, one after another; ha
                                      the first round decides that for the run, and one of the other kind ends it
     score, seq_reward                the score, with an overlong penalty where there is one
     seq_final_reward                 the same: with a KL term in the reward it would not be known yet, and is refused
-    any other name                   that figure of the reward function
+    any other name                   that value of the reward function
 
 Metrics of a step, `filter_groups/…`: `rounds`; `generated_groups`, of which `kept_groups` are trained on,
 `surplus_groups` would be too but were not needed, and `dropped_groups` were alike (or are groups of one); `kept_ratio`;
 `dropped_highest` and `dropped_lowest`, how many of the dropped had no sample below the highest (above the lowest) value
 of the step: prompts that are too easy, too hard. Where a step has one value only, it is the highest if above 0.
-`metric_mean` is over all samples that were generated: how good the policy is, which those that are kept do not tell.
+`metric_mean` is over all samples that were generated: how good the policy is, which the kept ones do not show.
 
 Paper: DAPO (Yu et al. 2025, arXiv:2503.14476).
 
 How we differ:
 - Values are compared as they are, not by a deviation above 0, so rounding makes no group differ.
 - Surplus groups are not kept for the next step, for whose policy they would be old.
-- A step without enough groups at its last round trains on those it has, and says so. Elsewhere that ends the run.
+- A step without enough groups at its last round trains on those it has, with a warning. Elsewhere that ends the run.
 """
 
 import logging
@@ -108,7 +108,7 @@ class GroupFilter:
         self.config, self.event = config.algorithm.filter_groups, event
         self.wanted = config.data.train_batch_size
         self.score_for_acc: bool | None = None  # not known before the first round
-        self.told: set[str] = set()
+        self.warned: set[str] = set()
 
     def start(self) -> Sieve:
         """For the rounds of one step."""
@@ -120,10 +120,10 @@ class GroupFilter:
         if metric in SCORES or (metric == "acc" and self._score_stands_for_acc(batch)):
             scores: np.ndarray = batch.batch["token_level_scores"].double().sum(-1).numpy()
             return scores
-        return np.array([_figure(batch, i, metric) for i in range(len(batch))], dtype=np.float64)
+        return np.array([_value(batch, i, metric) for i in range(len(batch))], dtype=np.float64)
 
-    def tell(self, sieve: Sieve, step: int) -> None:
-        """How far a step is that takes many rounds: said after 2, 4, 8, … of them."""
+    def report(self, sieve: Sieve, step: int) -> None:
+        """How far a step is that takes many rounds: logged after 2, 4, 8, … of them."""
         if sieve.missing and sieve.rounds > 1 and sieve.rounds.bit_count() == 1:
             log.info(
                 "step %d, dynamic sampling: %d rounds, %d groups generated, %d of %d kept (mean %s %.3g)",
@@ -139,7 +139,7 @@ class GroupFilter:
         if sieve.missing:
             facts = {"kept": sieve.kept_groups, "wanted": sieve.wanted, "generated": sieve.generated}
             self.event("filter_groups_short", step=step, rounds=sieve.rounds, **facts)
-            self._say_once(
+            self._warn_once(
                 "step %d trains on %d of %d groups: of the %d that were generated in %d rounds, the others have one "
                 "%s for all their samples. More rounds: %s.max_num_gen_batches. Later such steps are in events.jsonl",
                 *(step, sieve.kept_groups, sieve.wanted, sieve.generated, sieve.rounds, self.config.metric, KEY),
@@ -147,7 +147,7 @@ class GroupFilter:
         return joined(sieve.kept)
 
     def _score_stands_for_acc(self, batch: DataProto) -> bool:
-        """Whether the run does without `acc`: its first round says so, and the others must be like it. So a run that
+        """Whether the run does without `acc`: its first round decides, and the others must be like it. So a run that
         goes through has one kind of round, and one that is resumed needs no memory of it."""
         columns = batch.non_tensor_batch
         having = [i for i, info in enumerate(columns["reward_info"]) if info.get("acc") is not None]
@@ -179,13 +179,13 @@ class GroupFilter:
             "or data.gen_batch_size"
         )
 
-    def _say_once(self, text: str, *values: Any) -> None:
-        if text not in self.told:
-            self.told.add(text)
+    def _warn_once(self, text: str, *values: Any) -> None:
+        if text not in self.warned:
+            self.warned.add(text)
             log.warning(text, *values)
 
 
-def _figure(batch: DataProto, row: int, metric: str) -> float:
+def _value(batch: DataProto, row: int, metric: str) -> float:
     columns = batch.non_tensor_batch
     info = columns["reward_info"][row]
     value = info.get(metric)
@@ -194,7 +194,7 @@ def _figure(batch: DataProto, row: int, metric: str) -> float:
         return 0.0  # it could not be scored, and reward.on_error=zero gave it 0
     if not isinstance(value, int | float) or not math.isfinite(value):
         there = ", ".join(name for name, other in info.items() if other is not None) or "nothing"
-        found = "no such figure" if value is None else f"{value!r}, which is no finite number,"
+        found = "no such value" if value is None else f"{value!r}, which is no finite number,"
         raise RewardError(
             f"{KEY}.metric={metric}: what the reward function returned for uid {columns['uid'][row]} (data_source "
             f"{columns['data_source'][row]}) has {found} under that name; it has {there}. Return it for every sample, "

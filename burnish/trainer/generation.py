@@ -1,19 +1,17 @@
-"""Responses to the prompts of a file, as validation would answer them: what `burnish generate` runs.
+"""Responses to the prompts of a file, sampled as validation samples them: what `burnish generate` runs.
 
-Consumes a finished `GenerationConfig`; leaves a parquet file with the rows of `data.path`, every column as it was, and
+Consumes a finished `GenerationConfig`; writes a parquet file with the rows of `data.path`, every column unchanged, and
 for each row six lists with an entry per response:
 
     responses            what the policy wrote, without special tokens
     response_log_probs   sum of the log-probs of its tokens, each as it was sampled (rollout/base.py)
     finish_reasons       stop, length or abort
     response_lengths     tokens that the policy sampled
-    num_turns, num_tool_calls   what else reward functions learn of a trajectory (`rewards/scoring.py`)
+    num_turns, num_tool_calls   what else reward functions learn about a trajectory (`rewards/scoring.py`)
 
-A generation is a run without training. Chat template, agent loops and sampling are those of validation
-(`trainer/validate.py`), and so is the noise, by seed, uid and sample. The uid here is a row's number in its file; there
-it is the number among all rows that are validated on. Where these agree, the same seed and sampling give the same
-responses, whatever the batch size. `trainer/response_file.py` has the rows and the columns, `trainer/parts.py` keeps
-what has been made.
+Chat template, agent loops, sampling and seeds are those of validation (`trainer/validate.py`), except that the uid here
+is a row's number in its file. Where uids agree, the same seed and sampling give the same responses, whatever the batch
+size. `trainer/response_file.py` has the rows and the columns, `trainer/parts.py` keeps what has been generated.
 """
 
 import dataclasses
@@ -31,9 +29,10 @@ import pyarrow.parquet as pq
 
 from burnish.agents.check import AgentCheck
 from burnish.agents.runner import Trajectory, TrajectoryRunner
+from burnish.agents.settings import AgentSettings
 from burnish.agents.user_loops import user_loops
-from burnish.config import GenerationConfig, Loaded, PPOConfig, explain
-from burnish.config.rollout import BaseRolloutConfig
+from burnish.config import GenerationConfig, Loaded, explain
+from burnish.config.data import DataConfig
 from burnish.data.chat import ChatRenderer
 from burnish.data.files import at
 from burnish.errors import BurnishError, ConfigError, DataError, ToolFailure
@@ -54,29 +53,30 @@ log = logging.getLogger(__name__)
 NAMESPACE = "val"  # of the noise: validation's own
 
 
-class Generation:
-    """The rows of a job, checked. While it is `loaded`, `answer` makes the output of some rows."""
+class GenerationJob:
+    """The rows of a job, checked. While the model is `loaded`, `answer` makes the output of some rows."""
 
     runner: TrajectoryRunner
 
     def __init__(self, config: GenerationConfig):
-        self.config, self.run = config, as_run(config)
+        self.config, self.settings = config, agent_settings(config)
         model = config.model
         self.tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
-        self.prompts = PromptFile(config.data.path, self.run.data)
+        self.prompts = PromptFile(config.data.path, self.settings.data)
         chat = ChatRenderer(self.tokenizer, config.data.apply_chat_template_kwargs)
-        check_prompts(self.prompts, chat, config, AgentCheck(self.run, self.tokenizer))
+        check_prompts(self.prompts, chat, config, AgentCheck(self.settings, self.tokenizer))
         self.schema = output_schema(config.data.path, self.prompts.arrow.schema)
-        self.sampling = training_sampling(self.run.actor_rollout_ref.rollout)
+        self.sampling = training_sampling(config.rollout)
 
     @contextmanager
     def loaded(self) -> Iterator[None]:
         """With the model loaded; errors about its weights come from here."""
-        policy, dtype = self.run.actor_rollout_ref, self.config.rollout.dtype
-        device = pick_device(self.config.trainer.device)
-        engine = load_engine(policy.model, self.tokenizer, policy.rollout, device, None if dtype == "auto" else dtype)
+        rollout, device = self.config.rollout, pick_device(self.config.trainer.device)
+        model = dataclasses.replace(self.config.model, enable_gradient_checkpointing=False)  # nothing is trained
+        dtype = None if rollout.dtype == "auto" else rollout.dtype
+        engine = load_engine(model, self.tokenizer, rollout, device, dtype)
         with closing(engine):
-            self.runner = TrajectoryRunner(engine, self.tokenizer, self.run)
+            self.runner = TrajectoryRunner(engine, self.tokenizer, self.settings)
             with closing(self.runner):
                 yield
 
@@ -94,56 +94,57 @@ class Generation:
         for trajectory in trajectories:
             if "failure" in trajectory.output.extra_fields:
                 raise ToolFailure(f"row {trajectory.row['uid']}: {trajectory.output.extra_fields['failure']}")
-        said = [_described(trajectory) for trajectory in trajectories]
-        groups = [said[i : i + n] for i in range(0, len(said), n)]
+        entries = [_described(trajectory) for trajectory in trajectories]
+        groups = [entries[i : i + n] for i in range(0, len(entries), n)]
         added = [
             pa.array([[entry[field.name] for entry in group] for group in groups], type=field.type) for field in ADDED
         ]
-        there = self.prompts.arrow.slice(numbers.start, len(numbers)).columns
-        return pa.Table.from_arrays([*there, *added], schema=self.schema)
+        given = self.prompts.arrow.slice(numbers.start, len(numbers)).columns
+        return pa.Table.from_arrays([*given, *added], schema=self.schema)
 
 
 def generate(loaded: Loaded[GenerationConfig]) -> None:
-    """One job of `burnish generate`, its keys checked; whatever else can be wrong is found before a model is loaded."""
+    """One job of `burnish generate`; its keys are checked, and all else that can be before a model is loaded."""
     config = loaded.config
     loaded.tell()
     with _keys_of_this_command(), terminated_as_interrupted():
-        pick_device(config.trainer.device)  # a GPU that is not there is told before anything is read
+        pick_device(config.trainer.device)  # a missing GPU is reported before anything is read
         check_context(config)
-        facts = job_facts(config, loop_modules(as_run(config)))
+        loops = user_loops(config.rollout.agent).values()
+        facts = job_facts(config, [getattr(loop, "func", loop).__module__ for loop in loops])  # some with arguments
         with GenerationOutput(config.data.output_path, facts, overwrite=config.data.overwrite) as output:
             if output.is_complete():
-                log.info("%s is complete: it has the responses of this very command", output.path)
+                log.info("%s is complete: it has the responses of this command", output.path)
                 return
             print(explain(config, loaded.explicit))
-            generation = Generation(config)
-            output.begin(generation.schema, len(generation.prompts))
+            job = GenerationJob(config)
+            output.begin(job.schema, len(job.prompts))
             if output.saved:
-                log.info("going on: %d of %d rows are in %s", output.saved, output.total, output.folder)
+                log.info("resuming: %d of %d rows are in %s", output.saved, output.total, output.folder)
             watchdog = Watchdog(output.folder, "generate", stage=lambda: "")  # leaves nothing unless a wait is late
             watchdog.start()
             try:
-                speed = answer_all(generation, output)
+                speed = answer_all(job, output)
                 output.merge()
             except BaseException as error:
                 if (saved := output.saved) or isinstance(error, KeyboardInterrupt):
-                    log.warning("stopped: %d of %d rows are saved; the same command goes on", saved, output.total)
+                    log.warning("stopped: %d of %d rows are saved; run the same command to resume", saved, output.total)
                 raise
             finally:
                 watchdog.stop()
         print(summary(config, speed))
 
 
-def answer_all(generation: Generation, output: GenerationOutput) -> float:
-    """Answer and save every row that is missing; returns tokens per second, 0 where none was missing."""
-    missing = list(output.missing(generation.config.data.batch_size))
+def answer_all(job: GenerationJob, output: GenerationOutput) -> float:
+    """Answer and save every row that is missing; returns tokens per second, 0 if none was missing."""
+    missing = list(output.missing(job.config.data.batch_size))
     if not missing:
         return 0.0
     tokens, seconds = 0, 0.0
-    with generation.loaded(), Progress("generating", output.total, done=output.saved) as progress:
+    with job.loaded(), Progress("generating", output.total, done=output.saved) as progress:
         for numbers in missing:
             start = time.monotonic()
-            table = generation.answer(numbers)
+            table = job.answer(numbers)
             seconds += time.monotonic() - start
             tokens += sum(map(sum, table["response_lengths"].to_pylist()))
             output.write(numbers, table)
@@ -152,7 +153,7 @@ def answer_all(generation: Generation, output: GenerationOutput) -> float:
 
 
 def _described(trajectory: Trajectory) -> dict[str, Any]:
-    """What the file says of one response."""
+    """The entries of one response."""
     output = trajectory.output
     facts = facts_of(output)
     return {
@@ -166,7 +167,7 @@ def _described(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def summary(config: GenerationConfig, tokens_per_second: float) -> str:
-    """The last line: what there is, and what to do with it. Warns where no response came to its end."""
+    """The last line: what was written, and what to do with it. Warns if no response came to its end."""
     path, limit = config.data.output_path, config.rollout.response_length
     table = pq.ParquetFile(path).read(["finish_reasons", "response_lengths"])
     reasons, lengths = (table[name].combine_chunks().flatten().to_pylist() for name in table.column_names)
@@ -186,20 +187,17 @@ def summary(config: GenerationConfig, tokens_per_second: float) -> str:
     return f"{', '.join(parts)}: {path}. To score them: burnish eval data.path={shlex.quote(path)}{key}"
 
 
-def as_run(config: GenerationConfig) -> PPOConfig:
-    """The same job as a training run has it: what dataset, agent loops and engine read."""
-    run = PPOConfig()
-    data, policy = run.data, run.actor_rollout_ref
-    data.prompt_key, data.truncation = config.data.prompt_key, config.data.truncation
-    data.apply_chat_template_kwargs = config.data.apply_chat_template_kwargs
-    data.max_obs_length, run.max_turns, run.retriever = config.data.max_obs_length, config.max_turns, config.retriever
-    data.max_prompt_length, data.max_response_length = config.rollout.prompt_length, config.rollout.response_length
-    policy.model = dataclasses.replace(config.model, enable_gradient_checkpointing=False)  # nothing is trained
-    for item in dataclasses.fields(BaseRolloutConfig):
-        setattr(policy.rollout, item.name, getattr(config.rollout, item.name))
-    policy.rollout.n = config.data.n_samples
-    run.trainer.seed, run.trainer.device = config.trainer.seed, config.trainer.device
-    return run
+def agent_settings(config: GenerationConfig) -> AgentSettings:
+    """What dataset and agents read, under the names of training."""
+    data = DataConfig(
+        prompt_key=config.data.prompt_key,
+        truncation=config.data.truncation,
+        apply_chat_template_kwargs=config.data.apply_chat_template_kwargs,
+        max_obs_length=config.data.max_obs_length,
+        max_prompt_length=config.rollout.prompt_length,
+        max_response_length=config.rollout.response_length,
+    )
+    return AgentSettings(data, config.rollout, config.retriever, config.max_turns)
 
 
 def check_context(config: GenerationConfig) -> None:
@@ -219,7 +217,7 @@ def check_context(config: GenerationConfig) -> None:
 
 
 def check_prompts(prompts: PromptFile, chat: ChatRenderer, config: GenerationConfig, agents: AgentCheck) -> None:
-    """Every prompt can be rendered and, where none may be cut, is short enough; and its agent is there."""
+    """Every prompt can be rendered and, if none may be cut, is short enough; its agent and tools exist."""
     limit = config.rollout.prompt_length
     over: dict[int, int] = {}  # tokens of the prompts that are too long, by row
     for numbers, rows in prompts.batches():
@@ -242,14 +240,9 @@ def check_prompts(prompts: PromptFile, chat: ChatRenderer, config: GenerationCon
     agents.finish()
 
 
-def loop_modules(run: PPOConfig) -> list[str]:
-    """The modules of the user's own agent loops."""
-    return [getattr(loop, "func", loop).__module__ for loop in user_loops(run).values()]  # some with arguments
-
-
 @contextmanager
 def _keys_of_this_command() -> Iterator[None]:
-    """What is shared with training names its keys in errors; here they have other names."""
+    """Errors of code shared with training name its keys, which have other names here."""
     try:
         yield
     except BurnishError as error:

@@ -35,7 +35,7 @@ def load_models(manager: ResourcePoolManager, groups: Mapping[str, Any]) -> None
 
 
 def write_captured(group: WorkerGroup, folder: Path) -> None:
-    """Have the workers write the checkpoint that they captured, each beside what it computes.
+    """Have the workers write the checkpoint that they captured, each while it computes.
 
     Waits for all, also where one could not: as long as the others write, their folder must stay.
     """

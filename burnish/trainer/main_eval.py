@@ -4,11 +4,10 @@
 """
 
 import math
-import sys
 
-from burnish.cli.main import main as burnish
 from burnish.config import EVAL, EvalConfig, Loaded, run
 from burnish.config.finalise import finalise_eval
+from burnish.entry.keys import run_program
 from burnish.errors import ConfigError
 
 FAIL_UNDER = "--fail-under"
@@ -53,4 +52,4 @@ def _number(text: str) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(burnish(["eval", *sys.argv[1:]]))
+    run_program("eval", main)

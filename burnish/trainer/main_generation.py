@@ -1,9 +1,7 @@
 """`python3 -m burnish.trainer.main_generation key=value …`, in short `burnish generate`: responses to prompts."""
 
-import sys
-
-from burnish.cli.main import main as burnish
 from burnish.config import GENERATION, GenerationConfig, Loaded, finalise_generation, run
+from burnish.entry.keys import run_program
 from burnish.errors import ConfigError
 
 
@@ -26,4 +24,4 @@ def _generate(loaded: Loaded[GenerationConfig]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(burnish(["generate", *sys.argv[1:]]))
+    run_program("generate", main)

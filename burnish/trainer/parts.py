@@ -1,6 +1,6 @@
 """The output of `burnish generate`, made piece by piece so that it survives being killed: its parts, then the whole.
 
-`out.parquet` grows in a folder beside it:
+`out.parquet` grows in a folder next to it:
 
     out.parquet.parts/job.json                          the facts of the job (response_file.py): whose parts these are
     out.parquet.parts/rows-000000128-000000256.parquet  rows 128 to 255, written at once or not at all
@@ -165,7 +165,7 @@ class GenerationOutput:
             )
 
     def _leave(self) -> None:
-        """Let go. Without parts there is nothing to go on from, and no folder."""
+        """Let go. Without parts there is nothing to resume from, and no folder."""
         (self.folder / UNFINISHED).unlink(missing_ok=True)
         if not self._parts():
             (self.folder / JOB).unlink(missing_ok=True)
@@ -185,7 +185,7 @@ class GenerationOutput:
         except OSError as error:
             raise DataError(
                 f"cannot write {path}: {disk_problem(error, OUTPUT)}. What was saved before is kept: the same command "
-                "goes on"
+                "resumes"
             ) from error
 
 
@@ -199,7 +199,7 @@ def _facts_in(file: Path) -> Any:
 
 
 def _job_in(folder: Path) -> Any:
-    """The facts of the job whose parts these are; None where nobody says."""
+    """The facts of the job whose parts these are; None where it is unknown."""
     try:
         return json.loads((folder / JOB).read_text(encoding="utf-8"))
     except (OSError, ValueError):

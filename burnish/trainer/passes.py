@@ -1,6 +1,6 @@
 """Passes of models over one batch that do not need each other: old log-probs, the reference, values.
 
-Each is begun as soon as it can be and waited for at the end, so that those on devices of their own run at the same
+Each is begun as soon as it can be and waited for at the end, so that those on separate devices run at the same
 time. On one device, or in one process, they run one after another.
 """
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from burnish.agents.check import AgentCheck
+from burnish.agents.settings import AgentSettings
 from burnish.algorithms.losses import token_choice
 from burnish.algorithms.needs import needs_of
 from burnish.algorithms.resample import resample
@@ -28,6 +29,7 @@ from burnish.data.dataset import train_dataset, val_dataset
 from burnish.data.order import make_order
 from burnish.errors import BurnishError, CheckpointError, DeadlineError, NothingToLearn, WorkerError
 from burnish.protocol import DataProto
+from burnish.rewards.managers.protocol import adapt_manager
 from burnish.tracking import RunFolder, Tracker
 from burnish.tracking.timer import timed
 from burnish.trainer.augment import Augmentation, make_buffer
@@ -59,7 +61,7 @@ from burnish.workers.conversations import ConversationReader
 
 log = logging.getLogger(__name__)
 
-CLOSING_S, BUSY_S = 60.0, 2.0  # for workers to end what they started; after a failure they may be busy with else
+CLOSING_S, BUSY_S = 60.0, 2.0  # for workers to end what they started; after a failure they may be busy with other calls
 
 
 class PPOTrainer:
@@ -83,7 +85,7 @@ class PPOTrainer:
         self.role_worker_mapping = role_worker_mapping
         self.resource_pool_manager = resource_pool_manager
         self.worker_group_cls = worker_group_cls
-        self.reward_fn, self.val_reward_fn = reward_fn, val_reward_fn or reward_fn
+        self.reward_fn, self.val_reward_fn = adapt_manager(reward_fn), adapt_manager(val_reward_fn or reward_fn)
         self.needs = needs_of(config)
         self.warned_of_no_signal = False
         self.groups: dict[str, WorkerGroup] = {}
@@ -91,7 +93,7 @@ class PPOTrainer:
         self.read_rows()
         folder = RunFolder.of(config.trainer)
         deadline_s = config.trainer.checkpoint_timeout
-        if config.trainer.executor == "ray":  # a worker that does not write its part is told of first
+        if config.trainer.executor == "ray":  # a worker that does not write its part is reported first
             deadline_s += config.trainer.worker_timeout
         self.store = CheckpointStore(folder.path, config.trainer.max_actor_ckpt_to_keep, deadline_s)
         self.find_start_and_end()
@@ -103,11 +105,11 @@ class PPOTrainer:
 
     def read_rows(self) -> None:
         """The prompts to train and validate on, each row checked, their order, and room for those made on the way."""
-        config, check = self.config, getattr(self.reward_fn, "check_row", None)
+        config, check = self.config, self.reward_fn.check_row
         conversations = ConversationReader(config, self.tokenizer) if config.reward_model.enable else None
         self.train_rows = train_dataset(config.data, self.tokenizer, check)
         self.val_rows = val_dataset(config.data, self.tokenizer, check)
-        agents = AgentCheck(config, self.tokenizer)  # every row's loop, tools, interaction and retriever are there
+        agents = AgentCheck(AgentSettings.of(config), self.tokenizer)  # each row's loop, tools, interaction, retriever
         for rows in [self.train_rows, *([self.val_rows] if self.val_rows else [])]:
             for i, row in enumerate(rows.known_rows()):
                 agents.row(row, partial(rows.where, i))
@@ -120,7 +122,7 @@ class PPOTrainer:
         self.new_prompts = make_buffer(config, self.tokenizer, self.reward_fn)
 
     def find_start_and_end(self) -> None:
-        """The checkpoint to go on from, and the number of steps: as set, or until every prompt was drawn.
+        """The checkpoint to resume from, and the number of steps: as set, or until every prompt was drawn.
 
         `end` is the number of prompts to draw in all; None where the number of steps is known without it: it is set, or
         groups are dropped and others drawn in their place, so that a step takes as many prompts as it needs.
@@ -206,7 +208,7 @@ class PPOTrainer:
                         with timed(metrics, "process_reward"):
                             when = self.config.process_reward.update
                             batch, updates = reward_tokens(batch, self.process_reward, when, self.step)
-                            self.bad_updates.note("process_reward", updates, self.step, metrics)
+                            self.note_updates("process_reward", updates, metrics)
                     with timed(metrics, "adv"):
                         batch = self.credit(batch, metrics)
                     with timed(metrics, "describe"):
@@ -214,12 +216,10 @@ class PPOTrainer:
                     sent = self.resampled(batch, metrics).select(non_tensor_batch_keys=["uid"])  # what updates read
                     if self.critic:
                         with timed(metrics, "update_critic"):
-                            updates = self.critic.update_critic(sent, self.step)
-                            self.bad_updates.note("critic", updates, self.step, metrics)
+                            self.note_updates("critic", self.critic.update_critic(sent, self.step), metrics)
                     if self.step > trainer.critic_warmup:
                         with timed(metrics, "update_actor"):
-                            updates = self.policy.update_actor(sent, self.step)
-                            self.bad_updates.note("actor", updates, self.step, metrics)
+                            self.note_updates("actor", self.policy.update_actor(sent, self.step), metrics)
                     self.credit.correction.watch(metrics, self.step)
                     if self.validator and is_due(trainer.test_freq, self.step, self.total_steps):
                         with timed(metrics, "testing"):
@@ -237,7 +237,7 @@ class PPOTrainer:
         return metrics
 
     def begin(self) -> dict[str, float]:
-        """Go on from a checkpoint where there is one; validate first where that is asked for."""
+        """Resume from a checkpoint where there is one; validate first where that is asked for."""
         trainer = self.config.trainer
         if self.resume_from is not None:
             self.load(self.resume_from)
@@ -300,6 +300,10 @@ class PPOTrainer:
         drawn.non_tensor_batch["uid"] = np.arange(len(rows))  # mini-batches are cut by rows: whole groups are gone
         return drawn
 
+    def note_updates(self, role: str, updates: Mapping[str, list[float]], metrics: dict[str, float]) -> None:
+        """Add the metrics of a role's optimiser steps; BadStepError when too many in a row could not be applied."""
+        self.bad_updates.note(role, updates, self.step, metrics)
+
     def note_restarts(self, metrics: Mapping[str, float]) -> None:
         """Write down that rollout engines were lost and replaced, while answers were generated or validated."""
         counts = {
@@ -322,7 +326,7 @@ class PPOTrainer:
     def save(self) -> None:
         """Write `global_step_<step>`: models, optimisers, and where the controller stands.
 
-        With `checkpoint.async_save` all of it is only copied here, and written while training goes on.
+        With `checkpoint.async_save` all of it is only copied here, and written while training continues.
         """
         state = {
             "step": self.step,
@@ -363,14 +367,14 @@ class PPOTrainer:
         self.tracker.event("checkpoint", step=step)
 
     def load(self, folder: Path) -> None:
-        """Go on from a checkpoint as if the run had never stopped; says what is different this time."""
+        """Resume from a checkpoint as if the run had never stopped; logs what is different this time."""
         state = read_state(folder)
         is_over = self.step >= self.total_steps and not self.config.trainer.val_only
         if not is_over:  # else it is the last checkpoint, which may have been saved without what training needs
             self.load_models(folder)
         if folder.resolve() == self.store.folder(self.step).resolve():
             self.saved = self.step
-        log.info("going on from %s: step %d of %d", folder, self.step, self.total_steps)
+        log.info("resuming from %s: step %d of %d", folder, self.step, self.total_steps)
         for change in changed_keys(state["config"], self.config):
             log.warning("changed since that checkpoint: %s", change)
         if is_over:
@@ -387,7 +391,7 @@ class PPOTrainer:
         for name in self.models:
             if not (folder / name).is_dir():
                 raise CheckpointError(
-                    f"{folder} has no {name}: it was saved by an estimator that needs none. Start afresh with "
+                    f"{folder} has no {name}: it was saved by an estimator that needs none. Start over with "
                     f"trainer.default_local_dir=<another folder> {MODEL}={folder}"
                 )
         for name, group in self.models.items():
@@ -401,15 +405,14 @@ class PPOTrainer:
         """
         has_failed, failures = sys.exception() is not None, list[Exception]()
         with_ends = [self.groups[role] for role in (Role.AgentLoop, Role.ActorRolloutRef) if role in self.groups]
-        managers = [manager for manager in (self.reward_fn, self.val_reward_fn) if hasattr(manager, "close")]
         patience = BUSY_S if has_failed else CLOSING_S
         ends: list[Callable[[], object]] = [partial(self.note_saved, wait=True)]
         ends += [partial(close_within, patience, group) for group in with_ends]
-        ends += [part.close for part in managers] + [group.shutdown for group in self.groups.values()]
+        ends += [self.reward_fn.close, self.val_reward_fn.close] + [group.shutdown for group in self.groups.values()]
         for end in ends:
             try:
                 end()
-            except Exception as error:  # noqa: BLE001 (told below)
+            except Exception as error:  # noqa: BLE001 (raised or logged below)
                 failures.append(error)
         for failure in failures:
             if not has_failed:

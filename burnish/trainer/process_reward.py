@@ -24,11 +24,11 @@ def reward_tokens(batch: DataProto, model: Any, update: str, step: int) -> tuple
     return rewarded, model.update_process_reward(batch, step)
 
 
-def outcomes(batch: DataProto, figures: Sequence[str] = ("acc",)) -> torch.Tensor:
-    """(B,) how right each response is, from 0 to 1: the first of these figures that a sample has, else its score."""
+def outcomes(batch: DataProto, names: Sequence[str] = ("acc",)) -> torch.Tensor:
+    """(B,) how right each response is, from 0 to 1: the first of these values that a sample has, else its score."""
     scores = batch.batch["token_level_scores"].sum(-1).tolist()
     infos = batch.non_tensor_batch["reward_info"]
-    given = [[info[name] for name in figures if info.get(name) is not None] for info in infos]
+    given = [[info[name] for name in names if info.get(name) is not None] for info in infos]
     found = [first[0] if first else score for first, score in zip(given, scores, strict=True)]
     fits = [isinstance(value, int | float) and 0 <= value <= 1 for value in found]
     if not all(fits):
@@ -36,6 +36,6 @@ def outcomes(batch: DataProto, figures: Sequence[str] = ("acc",)) -> torch.Tenso
         raise RewardError(
             f"a process reward model learns from outcomes between 0 (wrong) and 1 (right), and uid "
             f"{batch.non_tensor_batch['uid'][wrong]} (data_source {batch.non_tensor_batch['data_source'][wrong]}) has "
-            f'{found[wrong]!r}; return such a number as "acc" beside the "score"'
+            f'{found[wrong]!r}; return such a number as "acc" along with the "score"'
         )
     return torch.tensor(found, dtype=torch.float32)

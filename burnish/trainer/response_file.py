@@ -1,9 +1,9 @@
 """The file of responses: the rows it starts from, the columns it adds, and what decides them.
 
-`PromptFile` gives the rows of the input as a run has them, and as Arrow holds them, so that every column leaves as it
-came; `output_schema` adds the columns of responses. `job_facts` tells one output from another (`trainer/parts.py`):
-the value of every key, but for those that only say where and how fast, and a digest of the contents of every file that
-a key names; `whose` says in words how two differ. Imports no torch.
+`PromptFile` has the rows of the input as a run reads them, and as Arrow holds them, so that every column is written
+unchanged; `output_schema` adds the columns of responses. `job_facts` identifies a job (`trainer/parts.py`): the value
+of every key, except those about place and speed, and a digest of the contents of every file that a key names; `whose`
+describes how two jobs differ. Imports no torch.
 """
 
 import hashlib
@@ -131,6 +131,14 @@ def output_schema(path: str, there: pa.Schema) -> pa.Schema:
 def job_facts(config: GenerationConfig, loops: Iterable[str] = ()) -> dict[str, Any]:
     """What decides the responses, by the names of keys; `loops` are the modules of the user's agent loops."""
     model, agent = config.model, config.rollout.agent
+    libraries = [name.strip() for name in (model.external_lib or "").split(",") if name.strip()]
+    for name in libraries:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ConfigError(
+                f"model.external_lib={model.external_lib}: {name} could not be imported ({error})"
+            ) from error
     facts = {
         name: read(config, name)
         for name, known in keys_of(GenerationConfig).items()
@@ -140,14 +148,14 @@ def job_facts(config: GenerationConfig, loops: Iterable[str] = ()) -> dict[str, 
         "data.path": _digest([locate(config.data.path)]),
         "model.path": _model_digest(model.path, weights=True),
         "model.tokenizer_path": model.tokenizer_path and _model_digest(model.tokenizer_path, weights=False),
-        "model.external_lib": model.external_lib and _digest(_code(_imported(model.external_lib))),
+        "model.external_lib": model.external_lib and _digest(_code(libraries)),
         "rollout.agent.agent_loop_config_path": agent.agent_loop_config_path
         and _digest([Path(agent.agent_loop_config_path), *_code(loops)]),
     }
 
 
 def whose(theirs: Any, ours: Mapping[str, Any]) -> str:
-    """What tells the job that left facts, if it did, from this one."""
+    """How the job that wrote `theirs` differs from this one."""
     if not isinstance(theirs, Mapping):
         return "was not written by burnish generate"
     changes = []
@@ -162,7 +170,7 @@ def whose(theirs: Any, ours: Mapping[str, Any]) -> str:
 
 
 def _model_digest(path: str, *, weights: bool) -> str:
-    """Of the weights at a glance, and of every text beside them: configuration, tokenizer, chat template."""
+    """Of the weights at a glance, and of every text file next to them: configuration, tokenizer, chat template."""
     folder = resolve_path(path, weights=weights)
     texts = _digest(sorted(file for file in folder.iterdir() if file.suffix in MODEL_TEXTS))
     return f"{texts} {fingerprint(folder)}" if weights else texts
@@ -179,17 +187,6 @@ def _digest(files: Iterable[Path]) -> str:
     return DIGEST + digest.hexdigest()
 
 
-def _imported(libraries: str) -> list[str]:
-    """The modules of `model.external_lib`, imported."""
-    names = [name.strip() for name in libraries.split(",") if name.strip()]
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise ConfigError(f"model.external_lib={libraries}: {name} could not be imported ({error})") from error
-    return names
-
-
 def _code(modules: Iterable[str]) -> list[Path]:
     """The files of imported modules, and of what else is imported from the folders that they were found in.
 
@@ -199,7 +196,7 @@ def _code(modules: Iterable[str]) -> list[Path]:
     files = {name: Path(file) for name, file in found.items() if file and not name.startswith("burnish.")}
     own = {files[name] for name in modules if name in files}
     places = {file.parents[name.count(".")] for name, file in files.items() if file in own}
-    beside = {
+    imported = {
         file for file in files.values() if places.intersection(file.parents) and "site-packages" not in file.parts
     }
-    return sorted(own | beside)
+    return sorted(own | imported)

@@ -1,72 +1,150 @@
-"""Restarts: a run whose workers died goes on from its newest checkpoint, and gives up when that leads nowhere.
+"""Restarts: a run whose workers died, or whose process hangs, continues from its newest checkpoint; without progress it
+gives up.
 
-`setup.train` builds the run anew after each failure. Consumes the failure and the trainer that met it; says what died,
-writes the event `restart`, and hands on the configuration to build from. Steps that were trained after the checkpoint
-are trained again: only a new checkpoint counts as progress.
+- Workers of a cluster died or hang: `setup.train` builds the run again in the same process (`note`).
+- The process of a one-process run hangs: the watchdog starts the command again (`on_hang`), by `os.execv` in place.
+  Exec ends every thread wherever it is, and closes all files, locks and GPU contexts before the new program begins. It
+  needs no parent process to wait and pass on signals: process id, terminal and exit code stay what whoever started the
+  command sees, and commands that never hang cost nothing. The new program reads why in its environment (`VARIABLE`).
+  A program that calls the trainer itself (a notebook, a test) is not started again: it exits with the watchdog's code.
+
+Both write the event `restart`. Steps after the checkpoint are trained again: only a new checkpoint counts as progress.
 """
 
 import dataclasses
+import json
 import logging
-from pathlib import Path
-from typing import Any
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from burnish.config import PPOConfig
 from burnish.errors import BurnishError
-from burnish.trainer.checkpoint import step_of
-from burnish.trainer.ppo import PPOTrainer
+from burnish.tracking.watchdog import EXIT_CODE
+
+if TYPE_CHECKING:
+    from burnish.trainer.ppo import PPOTrainer
+
+VARIABLE = "BURNISH_RESTART"
+STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 log = logging.getLogger(__name__)
 
+_record: dict[str, Any] = {}  # of the restart that this process is
+_job = 0  # the number of the current one
+_received: socket.socket | None = None  # numbers of signals; None: not a command that can be started again
+
+
+def prepare(argv: list[str]) -> None:
+    """Called by a command with its words. Lets `on_hang` start the process again, if it was started with these words;
+    keeps the signals it gets, for one that a hanging program could not handle must not be lost."""
+    global _received, _job
+    _job = 0
+    _record.update(json.loads(os.environ.pop(VARIABLE, "{}")))
+    with suppress(ValueError):  # not the main thread
+        if _received is None and argv and set(argv) <= set(sys.orig_argv):
+            _received, sender = socket.socketpair()
+            _received.setblocking(False)
+            sender.setblocking(False)
+            signal.set_wakeup_fd(sender.detach(), warn_on_full_buffer=False)
+
+
+def is_finished(config: PPOConfig) -> bool:
+    """Called for each job of the command in turn (a sweep has several): whether it was finished before the restart.
+
+    The one that hung keeps its folder, whose name may hold the time at which the command was started.
+    """
+    global _job
+    _job += 1
+    if _record and _job == _record["job"]:
+        config.trainer.default_local_dir = _record["run"]
+    return bool(_record) and _job < _record["job"]
+
 
 class Restarts:
-    """Counts restarts in a row without a new checkpoint; `most` of them are made."""
+    """Counts restarts in a row without a new checkpoint; at most `most`."""
 
-    def __init__(self, most: int):
-        self.most = most
-        self.in_a_row = 0
-        self.checkpoint: Path | None = None  # the newest that this run has written itself
-        self.fresh: dict[str, Any] | None = None  # the restart that is under way, until it is told
+    def __init__(self, config: PPOConfig):
+        self.most, self.run = config.trainer.max_restarts, config.trainer.default_local_dir
+        self.in_a_row: int = _record.get("in_a_row", 0)
+        self.saved: int | None = _record.get("saved")  # step of the newest checkpoint that this run has written itself
+        self.event: dict[str, Any] | None = _record.get("event")  # of the restart, until it is written
+        _record.clear()
 
     def resumed(self, config: PPOConfig) -> PPOConfig:
-        """What to build the next attempt from: as it was set, until the run has a checkpoint of its own."""
-        if self.checkpoint is None:
+        """What to build the next attempt from: as it was set, until the run has its own checkpoint."""
+        if self.saved is None:
             return config
         own = dataclasses.replace(config.trainer, resume_mode="auto", resume_from_path=None)
         return dataclasses.replace(config, trainer=own)
 
-    def note(self, error: BurnishError, trainer: PPOTrainer) -> None:
+    def note(self, error: BurnishError, trainer: "PPOTrainer") -> None:
         """An attempt has failed: returns where another one may be made, and else raises `error` with what to do."""
         log.error("in step %d of %d: %s", trainer.step, trainer.total_steps, error)
-        newest = trainer.store.latest() if self._has_saved(trainer) else self.checkpoint
-        self.in_a_row = self.in_a_row + 1 if newest == self.checkpoint else 1
-        self.checkpoint = newest
-        logs = trainer.store.root / "logs"
-        if self.in_a_row > self.most:
-            tried = f"trainer.max_restarts={self.most} times in a row without a new checkpoint"
-            go_on = f"from {newest}" if newest else "from where this one started: it saved nothing (trainer.save_freq)"
-            error.args = (
-                f"{error}\nGiven up after going on {tried}. The logs of the workers are in {logs}; the same command "
-                f"goes on {go_on}",
-            )
+        next_step = self._count(str(error), trainer)
+        if self.event is None:
+            logs = trainer.store.root / "logs"
+            error.args = (f"{error}\n{next_step}. The logs of the workers are in {logs}",)
             raise error
-        step = step_of(newest) if newest else None
-        self.fresh = {"attempt": self.in_a_row, "failed_step": trainer.step, "checkpoint": step, "error": str(error)}
-        log.warning(
-            "restart %d of %d: the run goes on %s",
-            self.in_a_row, self.most, f"from {newest}" if newest else "from where it started, for it saved nothing yet",
-        )  # fmt: skip
+        log.warning("%s", next_step)
 
-    def tell(self, trainer: PPOTrainer) -> None:
-        """Write the event into the run folder, before the new attempt trains."""
-        if self.fresh is None:
+    def on_hang(self, trainer: "PPOTrainer", why: str) -> tuple[str, Callable[[], None]]:
+        """For the watchdog's thread, of a process that hangs (`Watchdog.on_hang`)."""
+        next_step = f"This process is ended (exit code {EXIT_CODE})"
+        if _received is None or _was_stopped(_received):
+            return next_step, lambda: None
+        what = self._count(why, trainer)
+        if self.event is None:
+            return f"{what}. {next_step}", lambda: None
+        record = {"job": _job, "run": self.run, "in_a_row": self.in_a_row, "saved": self.saved, "event": self.event}
+        return what, partial(_start_again, record)
+
+    def write_event(self, trainer: "PPOTrainer") -> None:
+        """Write the event `restart` into the run folder, before the new attempt trains."""
+        if self.event is None:
             return
         if trainer.resume_from is None and not trainer.config.trainer.val_only:
-            trainer.tracker.start()  # moves what the failed attempt left aside: the event belongs to what comes now
-        trainer.tracker.event("restart", **self.fresh)
-        self.fresh = None
+            trainer.tracker.start()  # moves what the failed attempt left aside: the event belongs to the new one
+        trainer.tracker.event("restart", **self.event)
+        self.event = None
 
-    def _has_saved(self, trainer: PPOTrainer) -> bool:
-        """Whether an attempt has written a checkpoint; `saved` may also be the one that it started from."""
-        began = trainer.resume_from
-        is_own = began is None or trainer.store.folder(trainer.saved or 0).resolve() != began.resolve()
-        return trainer.saved is not None and is_own
+    def _count(self, error: str, trainer: "PPOTrainer") -> str:
+        """Count a failed attempt. Sets `event` where another one may be made; returns what happens next, in words."""
+        saved, began = trainer.saved, trainer.resume_from
+        if saved is None or (began is not None and began.name == trainer.store.folder(saved).name):
+            saved = self.saved  # `trainer.saved` may also be the one that it started from
+        self.in_a_row = self.in_a_row + 1 if saved == self.saved else 1
+        self.saved = saved
+        newest = None if saved is None else trainer.store.folder(saved)
+        if self.in_a_row > self.most:
+            self.event = None
+            source = newest or "where this one started: it saved nothing (trainer.save_freq)"
+            return (
+                f"Given up after trainer.max_restarts={self.most} restarts in a row without a new checkpoint; the same "
+                f"command continues from {source}"
+            )
+        self.event = {"attempt": self.in_a_row, "failed_step": trainer.step, "checkpoint": saved, "error": error}
+        source = newest or "where it started, for it saved nothing yet"
+        return f"restart {self.in_a_row} of {self.most}: the run continues from {source}"
+
+
+def _was_stopped(received: socket.socket) -> bool:
+    """Whether a signal came that a program that hangs could not handle."""
+    try:
+        return not STOPS.isdisjoint(received.recv(4096))
+    except BlockingIOError:
+        return False
+
+
+def _start_again(record: dict[str, Any]) -> None:
+    """Replace this process by the same command."""
+    os.environ[VARIABLE] = json.dumps(record)
+    for fd in os.listdir("/dev/fd"):
+        with suppress(OSError):  # that of the listing itself
+            os.set_inheritable(int(fd), int(fd) <= 2)  # libraries may leave files and devices open
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -1,4 +1,4 @@
-"""The reward model beside the rules: which rows it scores, and how both become one result.
+"""The reward model next to the rules: which rows it scores, and how both become one result.
 
 A row chooses by the `style` in its `reward_model`:
 
@@ -8,7 +8,7 @@ A row chooses by the `style` in its `reward_model`:
 
 `RewardModel` sends rows of the last two to the worker and hands on a `Judgement`; `score.py` asks it for results before
 and after the reward manager. A score that is NaN or infinite is that sample's failure, as is a conversation that the
-model's template cannot render. Where an agent loop gave a reward of its own, that stands for the rule's, and in rows of
+model's template cannot render. Where an agent loop gave its own reward, that stands for the rule's, and in rows of
 style model for the model's. Precomputed `rm_scores` in a batch are used as they are, and the model is not asked.
 """
 
@@ -86,7 +86,7 @@ class RewardModel:
     def __init__(self, config: RewardModelConfig, worker: Any, *, mixes: bool = True):
         self.config, self.worker = config, worker
         self.weights = (config.rule_weight, config.model_weight) if mixes else None
-        self.told = False
+        self.warned = False
 
     def __call__(self, batch: DataProto, metrics: dict[str, float]) -> Judgement:
         """Ask about the rows that want it; how many lost their start is added to the metrics."""
@@ -102,8 +102,8 @@ class RewardModel:
             answer = self.worker.compute_rm_score(batch[asked].select(COLUMNS, [PROMPT]))
         cut = int(answer.non_tensor_batch["rm_cut"].sum())
         metrics["reward_model/truncated"] = metrics.get("reward_model/truncated", 0) + cut
-        if cut and not self.told:
-            self.told = True
+        if cut and not self.warned:
+            self.warned = True
             log.warning(
                 "%d of %d conversations%s are longer than the reward model reads (reward_model.max_length, or its "
                 "context) and lost their start; reward_model/truncated counts them",

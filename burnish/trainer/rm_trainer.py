@@ -1,9 +1,7 @@
 """`python3 -m burnish.trainer.rm_trainer key=value …`, in short `burnish rm`: training of a reward model."""
 
-import sys
-
-from burnish.cli.main import main as burnish
 from burnish.config import RM, Loaded, RMConfig, finalise_rm, run
+from burnish.entry.keys import run_program
 
 
 def main(argv: list[str]) -> None:
@@ -18,4 +16,4 @@ def _train(loaded: Loaded[RMConfig]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(burnish(["rm", *sys.argv[1:]]))
+    run_program("rm", main)

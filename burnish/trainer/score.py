@@ -7,7 +7,7 @@ scores on tokens; what agent loops gave single turns besides is added there. Wha
 train on joins what the agent loop does, in the column `new_prompts` (`augment.py` reads it). Used by training and
 validation.
 
-Training goes on from there: `add_overlong_penalty` lowers the scores of answers near the length limit, and
+Training adds to that: `add_overlong_penalty` lowers the scores of answers near the length limit, and
 `fold_baselines` turns the scores of greedy rows into `reward_baselines` of the samples they are compared with. A group
 whose greedy row has no score has no baseline, and is dropped and counted with the samples that could not be scored.
 """
@@ -32,6 +32,7 @@ from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import NEW_PROMPTS, TURN_REWARDS, ScoreResult, plain, proposed_by
 from burnish.rewards.failures import FailureReport, apply_policy, describe_causes
 from burnish.rewards.managers.place import place
+from burnish.rewards.managers.protocol import RewardManager
 from burnish.rewards.scoring import Scoring
 from burnish.trainer.reward_model import PRECOMPUTED, RM_SCORE, Judgement, RewardModel, offered
 from burnish.user_code import user_traceback
@@ -43,7 +44,7 @@ SCORED = ScoreResult(0.0)  # stands for a sample that is yet to be scored
 
 def score(
     batch: DataProto,
-    manager: Any,
+    manager: RewardManager,
     config: RewardConfig,
     metrics: dict[str, float],
     *,
@@ -52,11 +53,10 @@ def score(
 ) -> DataProto:
     """Add `token_level_scores` (B, R) and `reward_info`, per row a dict of values in JSON's types, whatever arrays a
     manager returned them in; rows without a score are gone afterwards."""
-    takes_results = getattr(manager, "takes_results", False)
-    if not takes_results:
+    if not manager.takes_results:
         batch = _whole(batch, config, metrics, needs_groups=needs_groups)
     judgement = Judgement() if model is None else model(batch, metrics)
-    if takes_results:
+    if manager.takes_results:
         judgement.attach_scores(batch)
         results = judgement.joined_with(manager.score(batch))
         keep, report = _policy(batch, results, config, metrics, needs_groups=needs_groups)
@@ -168,13 +168,10 @@ def score_metrics(batch: DataProto) -> dict[str, float]:
     return metrics
 
 
-def scores_at_once(manager: Any, config: PPOConfig) -> bool:
-    """Whether the workers can score for this manager as trajectories finish: it takes results, and its function is the
-    configured one, which scores one sample at a time."""
-    function = getattr(manager, "compute_score", None)
-    if not getattr(manager, "takes_results", False) or getattr(function, "spec", None) != Scoring.spec_of(config):
-        return False
-    return not isinstance(function, Scoring) or function.one_by_one
+def scores_at_once(manager: RewardManager, config: PPOConfig) -> bool:
+    """Whether the workers can score for this manager as trajectories finish: its function is the configured one, which
+    scores one sample at a time."""
+    return manager.spec == Scoring.spec_of(config)
 
 
 def _with_baselines(
@@ -193,9 +190,9 @@ def _with_baselines(
     return keep, replace(report, dropped_samples=int((~keep & ~greedy).sum()), dropped_groups=dropped_groups)
 
 
-def _answer(manager: Any, batch: DataProto) -> tuple[torch.Tensor, dict[str, Any]]:
+def _answer(manager: RewardManager, batch: DataProto) -> tuple[torch.Tensor, dict[str, Any]]:
     """The rewards (B, R), and what else is known of the samples by name. A manager may be a user's: all is checked."""
-    name = type(manager).__name__
+    name = manager.name
     try:
         answer = manager(batch, return_dict=True)
     except UserError:
@@ -253,7 +250,7 @@ def _new_prompts(batch: DataProto, by_manager: Any) -> np.ndarray:
 
 
 def _columns(extra_info: Mapping[str, Any], count: int, manager: str) -> dict[str, Any]:
-    """What a manager returned beside the rewards, by name: sequences or arrays of one value for each sample."""
+    """What a manager returned along with the rewards, by name: sequences or arrays of one value for each sample."""
     for name, values in extra_info.items():
         one = not hasattr(values, "__len__") or getattr(values, "shape", None) == ()
         if one or len(values) != count:

@@ -1,9 +1,10 @@
 """Wiring: from a loaded configuration to a `PPOTrainer` that is ready to fit.
 
 What can be wrong with keys, files, rows and the reward function is found here, before a model is loaded. `build` is
-also the way in for a program of one's own: it takes a finished configuration and hands back the trainer.
+also the way in for your own program: it takes a finished configuration and hands back the trainer.
 
-`train` is what `burnish ppo` does with it: where workers die, it goes on from the newest checkpoint (`restart.py`).
+`train` is what `burnish ppo` does with it: where workers die, the run continues from the newest checkpoint, as it does
+where its process hangs (`restart.py`).
 """
 
 import functools
@@ -28,7 +29,7 @@ from burnish.config.placement import AGENT_LOOP, AGENTS, agent_processes, pools_
 from burnish.config.plan import plan_micro_batches, plan_table
 from burnish.config.ppo import CRITIC_MODEL, REWARD_MODEL
 from burnish.config.rules.cluster import devices
-from burnish.config.rules.offload import without_gpu
+from burnish.config.rules.models import without_gpu
 from burnish.controller import ResourcePoolManager, Role, Worker, WorkerGroup
 from burnish.controller.local import LocalWorkerGroup
 from burnish.data.files import describe
@@ -53,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 def run(loaded: Loaded[PPOConfig]) -> None:
-    """One job of `burnish ppo`, its keys finished: check files and model, say what will happen, train."""
+    """One job of `burnish ppo`, its keys finished: check files and model, print what will happen, train."""
     config = loaded.config
     rows, facts = check(loaded)
     loaded.tell()
@@ -68,12 +69,15 @@ def run(loaded: Loaded[PPOConfig]) -> None:
 def train(config: PPOConfig, given: dict[str, Any]) -> PPOTrainer:
     """Train to the end and hand back the trainer; `given` are the keys that were set, for the run's recipe.
 
-    Where the workers of a cluster died or hang, the run is built anew and goes on from its newest checkpoint, up to
-    `trainer.max_restarts` times in a row without another one.
+    Where the workers of a cluster died or hang, the run is built again and continues from its newest checkpoint, up to
+    `trainer.max_restarts` times in a row without another one. Where the one process of a run hangs, the watchdog
+    restarts it likewise.
     """
-    restarts = Restarts(config.trainer.max_restarts if config.trainer.executor == "ray" else 0)
+    restarts = Restarts(config)
     while True:
         trainer = build(restarts.resumed(config))
+        if config.trainer.executor != "ray":
+            trainer.tracker.watchdog.on_hang = functools.partial(restarts.on_hang, trainer)
         try:
             trainer.tracker.folder.write_recipe(given)
             with terminated_as_interrupted():
@@ -82,7 +86,7 @@ def train(config: PPOConfig, given: dict[str, Any]) -> PPOTrainer:
                     stack.enter_context(closing(trainer))
                     trainer.init_workers()
                     stack.pop_all()
-                restarts.tell(trainer)
+                restarts.write_event(trainer)
                 trainer.fit()
             return trainer
         except KeyboardInterrupt:
@@ -97,7 +101,7 @@ def train(config: PPOConfig, given: dict[str, Any]) -> PPOTrainer:
 
 
 def newest(trainer: PPOTrainer) -> str:
-    """Where a run's results are and where it would go on from, in words."""
+    """Where a run's results are and where it would resume, in words."""
     folder = trainer.store.latest()
     if folder is None:
         return f"there is no checkpoint yet (trainer.save_freq says when); the run folder is {trainer.store.root}"
@@ -178,13 +182,13 @@ def build(config: PPOConfig) -> PPOTrainer:
     scoring = Scoring.from_config(config)
     scoring.validate()
     model = config.actor_rollout_ref.model
-    for key, wanted in config.models.items():  # weights that are not there are told before the data is read
+    for key, wanted in config.models.items():  # missing weights are reported before the data is read
         with naming(f"{key}.path"):
             resolve_path(wanted.path)
     tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
     workers: dict[str, type[Worker]] = {}
     if config.reward_model.enable:
-        workers[Role.RewardModel] = RewardModelWorker  # the first to be loaded, so that it is told before the policy is
+        workers[Role.RewardModel] = RewardModelWorker  # first: its errors come before the policy is loaded
     workers[Role.ActorRolloutRef] = ActorRolloutRefWorker
     if config.critic.enable:
         check_reads_policy(CRITIC_MODEL, config.critic.model, tokenizer)

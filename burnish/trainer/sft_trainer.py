@@ -1,9 +1,7 @@
 """`python3 -m burnish.trainer.sft_trainer key=value …`, in short `burnish sft`: supervised fine-tuning."""
 
-import sys
-
-from burnish.cli.main import main as burnish
 from burnish.config import SFT, Loaded, SFTConfig, finalise_sft, run
+from burnish.entry.keys import run_program
 
 
 def main(argv: list[str]) -> None:
@@ -18,4 +16,4 @@ def _train(loaded: Loaded[SFTConfig]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(burnish(["sft", *sys.argv[1:]]))
+    run_program("sft", main)

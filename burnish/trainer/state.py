@@ -18,7 +18,7 @@ from burnish.models.folder import fingerprint
 
 FILE = "data/trainer.json"
 MODEL, PROCESS_REWARD = "actor_rollout_ref.model.path", "process_reward.model.path"
-PLANNED = "enable_gradient_checkpointing"  # from the memory of the device; it changes no figure, so nobody need know
+PLANNED = "enable_gradient_checkpointing"  # planned from the device's memory; it changes no result
 PARTS = ("experience", "kl", "correction", "bad_steps", "run", "config")
 
 
@@ -90,9 +90,9 @@ def check_same_run(folder: Path, theirs: Mapping[str, Any], ours: Mapping[str, A
         if name in (MODEL, PROCESS_REWARD):
             raise CheckpointError(
                 f"{folder} is a checkpoint of another model: the weights at {name} are not those its run started "
-                "from. Name that model again, or start a run of its own with trainer.default_local_dir=<another folder>"
+                "from. Name that model again, or start a new run with trainer.default_local_dir=<another folder>"
             )
         raise CheckpointError(
-            f"{folder} was saved with {name}={theirs[name]}, and this run has {value}: it would go on with other "
-            f"prompts. Set it back, or start afresh with trainer.default_local_dir=<another folder> {MODEL}={folder}"
+            f"{folder} was saved with {name}={theirs[name]}, and this run has {value}: it would continue with other "
+            f"prompts. Set it back, or start over with trainer.default_local_dir=<another folder> {MODEL}={folder}"
         )

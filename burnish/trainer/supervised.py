@@ -23,7 +23,7 @@ from burnish.algorithms.tally import merge
 from burnish.config import Loaded, explain
 from burnish.config.checks import check_files
 from burnish.config.plan import plan_activations
-from burnish.config.rules.offload import without_gpu
+from burnish.config.rules.models import without_gpu
 from burnish.config.supervised import SupervisedConfig
 from burnish.data.examples import Batches, Example, Examples
 from burnish.data.files import describe

@@ -4,7 +4,7 @@ Rows that only a reward model scores are reported by themselves, as `rm_score`: 
 different kinds, so they are never averaged into one `reward`.
 
 Consumes the validation rows; hands on `val-core/…` and `val-aux/…` metrics and writes every answer to
-`validation/<step>.jsonl`. Its noise has a namespace of its own, and what answers propose to train on (`new_prompts`) is
+`validation/<step>.jsonl`. Its noise has a separate namespace, and what answers propose to train on (`new_prompts`) is
 left unread, so how often a run validates cannot change what it trains on.
 """
 
@@ -23,6 +23,7 @@ from burnish.data.dataset import CustomDataset, RLDataset, collate, with_same_fi
 from burnish.data.files import Row
 from burnish.protocol import DataProto, object_column
 from burnish.rewards.contract import ScoreResult
+from burnish.rewards.managers.protocol import RewardManager
 from burnish.rollout.base import Sampling
 from burnish.tracking import RunFolder
 from burnish.trainer.experience import training_sampling
@@ -43,7 +44,7 @@ class Validator:
         config: PPOConfig,
         dataset: RLDataset | CustomDataset,
         policy: WorkerGroup | RemoteRollouts,
-        manager: Any,
+        manager: RewardManager,
         tokenizer: Any,
         folder: RunFolder,
         reward_model: RewardModel | None = None,

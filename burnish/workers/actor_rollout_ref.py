@@ -214,7 +214,7 @@ class ActorRolloutRefWorker(TrainedModelWorker):
     def objective(self, mini: DataProto) -> PolicyObjective:
         """What is minimised on a mini-batch."""
         actor, correction = self.config.actor_rollout_ref.actor, self.config.algorithm.rollout_correction
-        is_first_pass = "old_log_probs" not in mini.batch  # which then tells the entropy as well
+        is_first_pass = "old_log_probs" not in mini.batch  # which then reports the entropy as well
         entropy = ("entropy",) if actor.entropy_coeff or is_first_pass else ()
         return PolicyObjective(
             self.actor.forward,

@@ -1,4 +1,4 @@
-"""Agent loops in a process of their own: they ask the replicas of the policy for tokens, and score what comes out.
+"""Agent loops in a separate process: they ask the replicas of the policy for tokens, and score what comes out.
 
 No model is here. Several such workers share the rows of a batch by whole groups and the replicas by load; see
 `GROUPED_ROLLOUTS` in trajectories.py and rollout/replicas.py. Metrics of a batch are those of the retriever: what the
@@ -31,7 +31,7 @@ class AgentLoopWorker(Worker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def connect(self, peers: Sequence[ReplicaPeer]) -> None:
-        """Meet the replicas, which can take requests from now on. Again after their group was made anew."""
+        """Meet the replicas, which can take requests from now on. Again after their group was made again."""
         self.close()
         model = self.config.actor_rollout_ref.model
         tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)

@@ -55,7 +55,7 @@ class ConversationReader:
         with naming(self.named):
             self.tokenizer = load_tokenizer(model.tokenizer_path or model.path, model.trust_remote_code)
         self.max_length = config.reward_model.max_length or read_model_facts(model.path).context
-        self.tokens: int | None = None  # how many the model knows, told by `expect`
+        self.tokens: int | None = None  # how many the model knows, set by `expect`
         arguments = config.data.apply_chat_template_kwargs
         template = arguments.get("chat_template") or theirs.chat_template
         self.as_they_are = self.tokenizer.chat_template == template and not other_ids(self.tokenizer, theirs)

@@ -2,7 +2,7 @@
 
 It holds the model with its tokenizer, and the parts of its training state that `checkpoint.save_contents` names.
 `capture` copies all of it into host memory at once; `save`, then called from any thread, writes that copy while
-training goes on. Without a capture before it, `save` writes the model as it is.
+training continues. Without a capture before it, `save` writes the model as it is.
 
 Several processes that share a model call all of it together, with the same folder, which all of them must see: each
 writes its own files, and the first those that there is one of.
@@ -97,7 +97,7 @@ def written_now(write: Write) -> Write:
             found = [path for path in Path(place).rglob("*") if path.is_file()]
             files = {path.relative_to(place): path.read_bytes() for path in found}
     except Exception as error:
-        if not isinstance(error, OSError) and type(error) is not Exception:  # tokenizers has no type of its own
+        if not isinstance(error, OSError) and type(error) is not Exception:  # tokenizers has no error type
             raise
         where = tempfile.tempdir or "of this machine"  # where there is none at all, the error names those tried
         raise CheckpointError(

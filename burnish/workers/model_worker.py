@@ -25,7 +25,7 @@ class ModelWorker(Worker):
 
     def __init__(self, config: PPOConfig, total_steps: int):
         self.config, self.total_steps = config, total_steps
-        # Nobody else does so in a process of its own; in the trainer's nothing was drawn since it did.
+        # In a separate process nobody else does; in the trainer's, nothing was drawn since it did.
         seed_torch(config.trainer.seed, deterministic=config.trainer.deterministic)
 
     def mesh(self, fsdp: FSDPConfig, ulysses: int = 1) -> Mesh | None:
@@ -62,17 +62,17 @@ class TrainedModelWorker(ModelWorker):
 
     @register(dispatch_mode=Dispatch.TOGETHER)
     def capture_checkpoint(self) -> None:
-        """Copy what `write_captured` is to write, which may then be called while training goes on."""
+        """Copy what `write_captured` is to write, which may then be called while training continues."""
         with self.weights.on_device():
             self.model_folder.capture()
 
     @register(dispatch_mode=Dispatch.DIRECT_ROLLOUT_METHOD)
     async def write_captured(self, folder: Path) -> None:
-        """Write what was captured, beside whatever this process computes."""
+        """Write what was captured, while this process computes."""
         await asyncio.to_thread(self.model_folder.save, folder)
 
     @register(dispatch_mode=Dispatch.TOGETHER)
     def load_checkpoint(self, folder: Path) -> None:
-        """Go on from a folder that was saved, by any number of processes."""
+        """Resume from a folder that was saved, by any number of processes."""
         with self.weights.on_device():
             self.model_folder.load(folder)

@@ -79,7 +79,7 @@ class PolicyObjective:
 
     @staticmethod
     def _seen_here(inputs: PolicyLossInputs, rollout: Tensor | None) -> Metrics:
-        """What the pass over old log-probs would have told: entropy, and the gap to the rollout engine."""
+        """What the pass over old log-probs would have reported: entropy, and the gap to the rollout engine."""
         metrics: Metrics = {} if rollout is None else mismatch(inputs.old_log_prob, rollout, inputs.response_mask)
         if inputs.entropy is not None:
             metrics["actor/entropy"] = mean_over_tokens(inputs.entropy.detach(), inputs.response_mask)

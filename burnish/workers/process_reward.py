@@ -1,7 +1,7 @@
 """The process reward model: a language model that is trained on outcomes and rewards every token (PRIME).
 
 Made only where the estimator declares that it needs process rewards. It starts from the model in
-`process_reward.model.path`; a frozen copy of that start stays beside it, and a token's reward is the log-ratio between
+`process_reward.model.path`; a frozen copy of that start stays next to it, and a token's reward is the log-ratio between
 the two (`algorithms/process_reward.py`). The start's log-probs are computed once per batch and joined to it; both the
 rewards and the update read that column.
 

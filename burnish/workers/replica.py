@@ -11,7 +11,7 @@ actor. After the first publish so must those of some tokens that it samples.
 A program may span the devices of several processes (`rollout.tensor_model_parallel_size`); the first of them has it.
 
 Where agent loops ask for completions at any time, from other processes or while the actor trains, the engine has a
-thread of its own. All engines are `Supervised`: one that is lost is replaced.
+thread of its own. All engines are `ReplacingEngine`: one that is lost is replaced.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +37,7 @@ from burnish.rollout.base import RolloutEngine, Sampling
 from burnish.rollout.engine_loop import EngineLoop
 from burnish.rollout.hosted.canary import length, proof, rounding, sequence
 from burnish.rollout.null_engine import NullEngine
-from burnish.rollout.supervised import Supervised
+from burnish.rollout.replacing import ReplacingEngine
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -92,7 +92,7 @@ class Replica:
             engine = make_engine(rollout.name, self.module, tokenizer, rollout, logs)
         if not self.is_program and (config.agents_apart or config.staleness):
             engine = EngineLoop(engine, beside=config.staleness > 0)
-        self.engine = Supervised(engine)
+        self.engine = ReplacingEngine(engine)
         self._samples_are_right = not self.is_program
 
     def publish(self, version: int) -> None:

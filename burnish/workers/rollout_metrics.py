@@ -1,6 +1,6 @@
 """What the rollout engine and the retriever did for a batch, as metrics: their counters after it, less those before.
 
-Everything here is a sum, so that figures of several rounds of a step are added up; `with_speed` then says how fast that
+Everything here is a sum, so that counts of several rounds of a step are added up; `with_speed` then adds how fast that
 was. An engine that does not count something has no metric of it; a failure has one only where there was any.
 
 Replicas count each for itself, and work at the same time. Their counts are added up too, but the seconds are those of
@@ -10,7 +10,7 @@ the one that was busy longest: tokens per second are then those of all replicas 
 from collections.abc import Mapping, Sequence
 
 COUNTED = ("generated_tokens", "steps", "prefill_tokens", "shared_tokens", "prefix_hit_tokens", "preemptions")
-FAILURES = ("replica_restarts", "requests_again")  # see rollout/supervised.py
+FAILURES = ("replica_restarts", "requests_again")  # see rollout/replacing.py
 REQUESTS, RETRIEVAL_S = "retrieval/requests", "retrieval/request_seconds"
 GENERATED, ENGINE_S, SPEED = "rollout/generated_tokens", "timing_s/engine", "perf/rollout_tokens_per_s"
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from burnish.agents.output import AgentLoopOutput
 from burnish.agents.runner import RolloutCall, Score, Trajectory, TrajectoryRunner
+from burnish.agents.settings import AgentSettings
 from burnish.config import PPOConfig
 from burnish.protocol import DataProto
 from burnish.rewards.contract import ScoreResult
@@ -46,7 +47,7 @@ class Rollouts:
     def __init__(self, config: PPOConfig, tokenizer: Any, engine: RolloutEngine):
         self.config, self.tokenizer, self.engine = config, tokenizer, engine
         self.scoring = Scoring.from_config(config)
-        self.runner = TrajectoryRunner(engine, tokenizer, config)
+        self.runner = TrajectoryRunner(engine, tokenizer, AgentSettings.of(config))
         self._begun: dict[int, Future[list[Trajectory]]] = {}  # by number
         self._counted = engine.stats(), self.runner.environment.retriever_stats()  # up to the last batch
 

@@ -18,11 +18,11 @@ import shutil
 import sys
 from pathlib import Path
 
-from burnish.cli.errors import guard
 from burnish.config.model import ModelConfig
 from burnish.data.chat import ChatRenderer
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
+from burnish.entry.guard import guard
 from burnish.errors import BurnishError
 from burnish.models.loading import load_causal_lm, load_tokenizer
 from burnish.models.tiny import write_tiny_model
@@ -67,7 +67,7 @@ def main(argv: list[str]) -> None:
     work = options.work
     shutil.rmtree(work, ignore_errors=True)
     held_out = write_data(work, options.seed)
-    start = write_tiny_model(  # heads of 32 figures: vLLM has no smaller ones on a CPU
+    start = write_tiny_model(  # heads of 32 numbers: vLLM has no smaller ones on a CPU
         work / "start", hidden_size=128, heads=4, intermediate_size=256, context=1024,
         chat_template=CHAT_TEMPLATE, seed=options.seed,
     )  # fmt: skip

@@ -26,11 +26,11 @@ from make_nano import MODEL_FILES
 from transformers import AutoModelForCausalLM
 
 from burnish.agents.tools.calculator import CalculatorTool
-from burnish.cli.errors import guard
 from burnish.cli.quickstart import find_lesson, train
 from burnish.cli.quickstart_agents import NANO_AGENT
 from burnish.data.files import write_parquet
 from burnish.data.tasks import calculator, facts
+from burnish.entry.guard import guard
 from burnish.errors import BurnishError
 from burnish.models.tiny import write_tiny_model
 from burnish.tracking.jsonl import read_metrics
@@ -147,7 +147,7 @@ def measured(model: Path, work: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def export(checkpoint: Path, out: Path, figures: dict) -> None:
+def export(checkpoint: Path, out: Path, results: dict) -> None:
     """Model and tokenizer files only, the weights in half the space, and a card that says what was measured."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -156,8 +156,8 @@ def export(checkpoint: Path, out: Path, figures: dict) -> None:
             shutil.copyfile(path, out / path.name)
     AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float16).save_pretrained(out)
     (out / "model.safetensors").chmod(0o644)  # as the other files are; safetensors keeps it to its owner
-    (out / "measured.json").write_text(json.dumps(figures, indent=1) + "\n")
-    (out / "README.md").write_text(CARD.format(**figures))
+    (out / "measured.json").write_text(json.dumps(results, indent=1) + "\n")
+    (out / "README.md").write_text(CARD.format(**results))
 
 
 if __name__ == "__main__":

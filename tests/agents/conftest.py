@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from burnish.agents.runner import TrajectoryRunner
+from burnish.agents.settings import AgentSettings
 from burnish.config import PPOConfig
 from burnish.models.tiny import byte_tokenizer
 from burnish.rollout.base import Completion, RolloutEngine
@@ -92,7 +93,7 @@ def scripted(tokenizer, config):
     def make(text="42", answer=None):
         ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
         engine = ScriptedEngine(answer or (lambda prompt_ids, sampling: list(ids)))
-        return TrajectoryRunner(engine, tokenizer, config), engine
+        return TrajectoryRunner(engine, tokenizer, AgentSettings.of(config)), engine
 
     return make
 
@@ -104,7 +105,7 @@ def writing(tokenizer, config):
 
     def make(texts, tokenizer=tokenizer):
         engine = WritingEngine(tokenizer, texts)
-        runners.append(TrajectoryRunner(engine, tokenizer, config))
+        runners.append(TrajectoryRunner(engine, tokenizer, AgentSettings.of(config)))
         return runners[-1], engine
 
     yield make

@@ -6,6 +6,7 @@ import pytest
 
 from burnish.agents.base import AgentLoopBase, register
 from burnish.agents.check import AgentCheck
+from burnish.agents.settings import AgentSettings
 from burnish.data.files import read_rows, write_parquet
 from burnish.errors import ConfigError, DataError
 from tests.search.conftest import Words, serving
@@ -21,7 +22,7 @@ def check(config, tokenizer, tmp_path, monkeypatch):
     config.data.max_prompt_length = 2000
 
     def run(*rows):
-        found = AgentCheck(config, tokenizer)
+        found = AgentCheck(AgentSettings.of(config), tokenizer)
         for i, row in enumerate(rows):
             found.row({"raw_prompt": QUESTION, **row}, lambda i=i: f"rows.parquet, row {i}")
         found.finish()
@@ -53,11 +54,11 @@ BAD = {
     "an agent": ({"agent_name": "serch_agent"}, ["agent_name=serch_agent", "did you mean search_agent", "@register"]),
     "a tool that is set up": (
         tool(tools_kwargs={"calculater": {"create_kwargs": {}}}),
-        ["'calculater', which there is not", "did you mean calculator?", f"Add it to the file of {MULTI_TURN}"],
+        ["'calculater', which does not exist", "did you mean calculator?", f"Add it to the file of {MULTI_TURN}"],
     ),
     "a tool that is named": (
         tool(tool_config={"available_tools": ["calculator", "serch"]}),
-        ["'serch', which there is not", "did you mean search?"],
+        ["'serch', which does not exist", "did you mean search?"],
     ),
     "tools as text": (tool(tool_config={"available_tools": "calculator"}), ["available_tools='calculator'", "a list"]),
     "tools as numbers": (tool(tool_config={"available_tools": [3]}), ["available_tools=[3]", "a list of names"]),
@@ -114,7 +115,9 @@ def test_a_table_has_a_field_for_each_tool_and_a_row_is_not_taken_for_another(ch
 
 def test_rows_that_ask_for_the_same_are_looked_at_once(check, monkeypatch):
     asked = []
-    monkeypatch.setattr(AgentCheck, "_agent", lambda self, row, loop: asked.append(row["tools_kwargs"]["calculator"]))
+    monkeypatch.setattr(
+        AgentCheck, "_check_agent", lambda self, row, loop: asked.append(row["tools_kwargs"]["calculator"])
+    )
     check(*[tool(tools_kwargs={"calculator": {"create_kwargs": {"a": i}}}) for i in range(5)])
     assert asked == [{"create_kwargs": {"a": 0}}]
 
@@ -136,7 +139,7 @@ def test_the_default_loop_is_checked_whatever_the_rows_name(check, config):
 def test_without_a_place_the_message_stands_alone(config, tokenizer):
     """So rows are checked that are proposed while training."""
     with pytest.raises(ConfigError, match="^agent_name=x_agent"):
-        AgentCheck(config, tokenizer).row({"agent_name": "x_agent"})
+        AgentCheck(AgentSettings.of(config), tokenizer).row({"agent_name": "x_agent"})
 
 
 def test_a_file_of_tools_is_read_before_the_run(check, config):
@@ -172,7 +175,7 @@ def test_the_tools_that_a_prompt_shows_count(check, config):
     ],
     ids=["the agent", "its other name", "the tool", "the tool set up"],
 )
-def test_a_retriever_that_is_not_there(check, config, row):
+def test_a_retriever_that_is_missing(check, config, row):
     config.retriever.url = "http://127.0.0.1:9/retrieve"
     with pytest.raises(ConfigError) as error:
         check({}, row)

@@ -6,6 +6,7 @@ import pytest
 
 from burnish import waits
 from burnish.agents.environment import CLOSE_S, Environment
+from burnish.agents.settings import AgentSettings
 from burnish.data.chat import ChatRenderer
 from burnish.loop_thread import run_to_end
 from burnish.search.client import RetrieverClient
@@ -16,7 +17,7 @@ TOOLS = "tools:\n  - name: calculator\n  - name: search\n"
 @pytest.fixture
 def environment(config, tokenizer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return Environment(config, tokenizer, ChatRenderer(tokenizer, {}))
+    return Environment(AgentSettings.of(config), tokenizer, ChatRenderer(tokenizer, {}))
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def test_a_call_is_handed_on_or_fails_by_name():
         asyncio.run(within(5.0, "it", fail(), (KeyError,)))
 
 
-def test_a_late_call_has_ended_when_that_is_told(monkeypatch):
+def test_a_late_call_has_ended_when_that_is_reported(monkeypatch):
     monkeypatch.setattr(guarded, "ENDING_S", 60.0)
     ended = []
 

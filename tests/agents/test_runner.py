@@ -11,6 +11,7 @@ from burnish.agents import AgentLoopBase, AgentLoopOutput, register, register_ag
 from burnish.agents import runner as runner_module
 from burnish.agents.environment import CLOSE_S
 from burnish.agents.runner import TrajectoryRunner
+from burnish.agents.settings import AgentSettings
 from burnish.config.model import ModelConfig
 from burnish.errors import AgentError, ConfigError, DataError, DeadlineError
 from burnish.models.loading import load_causal_lm, load_tokenizer
@@ -403,7 +404,7 @@ def test_over_a_real_engine_runs_repeat_and_do_not_depend_on_company(tiny_model,
     tokenizer = load_tokenizer(tiny_model)
     engine = NativeEngine(load_causal_lm(tiny_model, ModelConfig()), tokenizer, max_num_seqs=3)
     register_agent_loop("two", TwoTurns)
-    runner = TrajectoryRunner(engine, tokenizer, config)
+    runner = TrajectoryRunner(engine, tokenizer, AgentSettings.of(config))
     rows = make_rows(3, n=2)
     rows[2] |= {"agent_name": "two", "max_turns": 2}
     once, again = run(runner, rows), run(runner, rows)

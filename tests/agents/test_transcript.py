@@ -51,7 +51,7 @@ def test_a_turn_has_the_room_that_is_left_and_no_more_than_was_asked(asked, room
 
 
 @pytest.mark.parametrize(("length", "fits"), [(7, True), (8, False), (9, False)])
-def test_an_observation_leaves_room_for_the_policy_to_go_on(length, fits):
+def test_an_observation_leaves_room_for_the_policy_to_continue(length, fits):
     transcript = Transcript(Server([5, 6]), [1], 10)
     sample(transcript)
     assert transcript.observe([3] * length) is fits

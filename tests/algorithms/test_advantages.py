@@ -1,9 +1,7 @@
 """The advantage estimators: the recorded results, what holds for all of the table, and what each one promises."""
 
 import dataclasses
-import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,16 +21,14 @@ from burnish.algorithms.advantages.reinforce_plus_plus import reinforce_plus_plu
 from burnish.algorithms.advantages.remax import remax
 from burnish.algorithms.advantages.rloo import rloo
 from burnish.errors import BurnishError, ConfigError
+from tests.recorded import each, golden
 
 NAMES = list(TABLE.entries)
 # Those that compare the scores of a group. The token baselines weigh tokens and prime adds a process reward: with
 # equal scores they need not be 0.
 OUTCOME = [n for n in NAMES if needs_of(n).groups and not (needs_of(n).outputs or needs_of(n).process_reward)]
-CASES = [
-    case
-    for case in json.loads((Path(__file__).parents[1] / "golden" / "advantages.json").read_text())
-    if not case["params"]["estimator"].endswith("optimal_token_baseline")  # they have their own file
-]
+# the token baselines have their own file
+CASES = [c for c in golden("advantages") if not c["params"]["estimator"].endswith("optimal_token_baseline")]
 RECORDED = [case for case in CASES if "raises" not in case["expected"]]
 PARTS = ["format_reward", "accuracy_reward"]
 
@@ -55,7 +51,7 @@ def golden_inputs(case, make):
     )
 
 
-@pytest.mark.parametrize("case", RECORDED, ids=lambda case: case["name"])
+@each(RECORDED)
 def test_golden(case, make_advantage_inputs, assert_close):
     inputs, name = golden_inputs(case, make_advantage_inputs), case["params"]["estimator"]
     mask = inputs.response_mask.bool()

@@ -1,8 +1,6 @@
 """Aggregation: the recorded results, and that no cut of a mini-batch changes loss or gradient."""
 
 import inspect
-import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +10,9 @@ from hypothesis import strategies as st
 from burnish.algorithms.aggregate import LossCounts, aggregate
 from burnish.config.actor import AGGREGATIONS
 from burnish.errors import ConfigError
+from tests.recorded import each, golden
 
-CASES = json.loads((Path(__file__).parents[1] / "golden" / "agg_loss.json").read_text())
+CASES = golden("agg_loss")
 MODES = pytest.mark.parametrize("mode", AGGREGATIONS)
 
 
@@ -21,7 +20,7 @@ def number(value):
     return float(value) if isinstance(value, str) else value
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if "raises" not in c["expected"]], ids=lambda case: case["name"])
+@each([c for c in CASES if "raises" not in c["expected"]])
 def test_golden(case, assert_close, counts_of):
     params, want = case["params"], case["expected"]
     losses = torch.tensor([[number(x) for x in row] for row in case["inputs"]["loss_mat"]], requires_grad=True)

@@ -1,9 +1,7 @@
 """The gap between rollout and training: recorded results, any cut, observation tokens, and nothing left to weigh."""
 
 import dataclasses
-import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,19 +20,13 @@ from burnish.algorithms.tally import merge
 from burnish.config.actor import AGGREGATIONS, ActorConfig
 from burnish.config.algorithm import RolloutCorrectionConfig
 from burnish.config.bounds import REJECTIONS
+from tests.recorded import each, golden
 
-GOLDEN = Path(__file__).parents[1] / "golden"
-CASES = json.loads((GOLDEN / "rollout_correction.json").read_text())
-BYPASS = [
-    case
-    for case in json.loads((GOLDEN / "policy_losses.json").read_text())
-    if case["params"].get("loss") == "bypass_mode"
-]
-CORRECTIONS = [
-    case for case in CASES if case["params"]["function"] == "rollout_correction" and "raises" not in case["expected"]
-]
+BYPASS = golden("policy_losses", loss="bypass_mode")
+CASES = golden("rollout_correction", function="rollout_correction")
+CORRECTIONS = [case for case in CASES if "raises" not in case["expected"]]
 EMPTY_ROWS = [case for case in CORRECTIONS if case["name"].startswith("zero_row")]
-GAPS = [case for case in CASES if case["params"]["function"] == "offpolicy_metrics"]
+GAPS = golden("rollout_correction", function="offpolicy_metrics")
 EVERYTHING = {
     "rollout_is": "token",
     "rollout_is_threshold": "0.8_1.3",
@@ -42,10 +34,6 @@ EVERYTHING = {
     "rollout_rs_threshold": ",".join("0.5_2.0" if name.endswith("k1") else "0.2" for name in REJECTIONS),
 }
 PROBS = "training/rollout_probs_diff_"
-
-
-def named(case):
-    return case["name"]
 
 
 def section(params):
@@ -72,7 +60,7 @@ def without_probs(metrics):
     return {name: value for name, value in metrics.items() if not name.startswith(PROBS)}
 
 
-@pytest.mark.parametrize("case", [case for case in CORRECTIONS if case not in EMPTY_ROWS], ids=named)
+@each([case for case in CORRECTIONS if case not in EMPTY_ROWS])
 def test_corrections_golden(case, assert_close):
     corrected, metrics = both(*sides(case["inputs"]), section(case["params"]))
     want = case["expected"]
@@ -83,7 +71,7 @@ def test_corrections_golden(case, assert_close):
     assert_close(without_probs(metrics), want["metrics"])
 
 
-@pytest.mark.parametrize("case", GAPS, ids=named)
+@each(GAPS)
 def test_gap_golden(case, assert_close):
     if case["inputs"]["rollout_log_prob"] is None:
         trained, mask = (torch.tensor(case["inputs"][name]) for name in ("old_log_prob", "response_mask"))
@@ -112,7 +100,7 @@ def as_if_an_empty_row_counted(metrics, rows, level):
     return theirs | {"rollout_corr/rollout_is_seq_min": 0.0, "rollout_corr/rollout_is_seq_max_deviation": 1.0}
 
 
-@pytest.mark.parametrize("case", EMPTY_ROWS, ids=named)
+@each(EMPTY_ROWS)
 def test_rows_without_policy_tokens_count_nowhere(case, assert_close):
     tensors, config = sides(case["inputs"]), section(case["params"])
     there = tensors[2].bool().any(-1)
@@ -290,7 +278,7 @@ def test_observation_tokens_change_nothing(policy_batch, level, replaced, junk):
 # Bypass mode
 
 
-@pytest.mark.parametrize("case", BYPASS, ids=named)
+@each(BYPASS)
 def test_bypass_golden(case, assert_close, gradient):
     params, want = case["params"], case["expected"]
     around = params["policy_loss"]["rollout_correction"]

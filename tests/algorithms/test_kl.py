@@ -3,7 +3,6 @@
 import json
 import operator
 from itertools import accumulate, pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,20 +11,16 @@ from burnish.algorithms.kl import KLController, apply_kl_penalty, kl_controller,
 from burnish.config.actor import KL_KINDS
 from burnish.config.algorithm import KLControlConfig
 from burnish.errors import CheckpointError, ConfigError
+from tests.recorded import each, golden
 
-GOLDEN = Path(__file__).parents[1] / "golden"
-CASES = json.loads((GOLDEN / "kl_penalty.json").read_text())
-PENALTIES = [case for case in CASES if case["params"]["function"] == "kl_penalty"]
-REWARDS = [case for case in CASES if case["params"]["function"] == "compute_rewards"]
-CONTROLLERS = json.loads((GOLDEN / "kl_controllers.json").read_text())
+PENALTIES = golden("kl_penalty", function="kl_penalty")
+REWARDS = golden("kl_penalty", function="compute_rewards")
+CONTROLLERS = golden("kl_controllers")
+assert (len(PENALTIES), len(REWARDS), len(golden("kl_penalty")), len(CONTROLLERS)) == (48, 4, 52, 20)
 EVERY_KIND = pytest.mark.parametrize("kind", [*KL_KINDS, *(kind + "+" for kind in KL_KINDS)])
 
 
-def test_the_recorded_figures_are_complete():
-    assert (len(PENALTIES), len(REWARDS), len(CASES), len(CONTROLLERS)) == (48, 4, 52, 20)
-
-
-@pytest.mark.parametrize("case", PENALTIES, ids=lambda case: case["name"])
+@each(PENALTIES)
 def test_penalty_golden(case, assert_close):
     log_prob = torch.tensor(case["inputs"]["logprob"], requires_grad=True)
     reference, kind = torch.tensor(case["inputs"]["ref_logprob"]), case["params"]["kind"]
@@ -66,7 +61,7 @@ def test_refused_and_unknown_kinds_name_what_to_use():
         kl_penalty(one, one, "low_var_k")
 
 
-@pytest.mark.parametrize("case", REWARDS, ids=lambda case: case["name"])
+@each(REWARDS)
 def test_reward_golden(case, assert_close):
     scores, old, reference = (torch.tensor(values) for values in case["inputs"].values())
     rewards, _ = apply_kl_penalty(
@@ -97,7 +92,7 @@ def test_reward_metrics_and_the_step_of_the_controller():
     assert controller.value == pytest.approx(0.5 * (1 + 0.2 * 2 / 4))  # too far away: the next step costs more
 
 
-@pytest.mark.parametrize("case", CONTROLLERS, ids=lambda case: case["name"])
+@each(CONTROLLERS)
 def test_controller_golden(case, assert_close):
     params = {name: value for name, value in case["params"].items() if name != "function"}
     if "raises" in case["expected"]:
@@ -125,22 +120,19 @@ def test_one_step_divides_the_coefficient_by_ten_at_most():
 
 
 def test_the_adaptive_coefficient_survives_a_checkpoint():
-    controller = KLController(0.1, target=0.1, horizon=100)
+    """Where fixed and adaptive are switched on resume, it starts from the configuration."""
+
+    def adaptive(value=0.1):
+        return KLController(value, target=0.1, horizon=100)
+
+    controller, resumed, fixed = adaptive(), adaptive(), KLController(0.2)
     controller.update(0.05, n_steps=64)
-    state = json.loads(json.dumps(controller.state_dict()))  # checkpoints hold it as JSON
-    resumed = KLController(0.1, target=0.1, horizon=100)
-    resumed.load_state_dict(state)
+    resumed.load_state_dict(json.loads(json.dumps(controller.state_dict())))  # checkpoints hold it as JSON
     assert resumed.value == controller.value != 0.1
-
-
-def test_switching_the_controller_on_resume_starts_from_the_configuration():
-    adaptive, fixed = KLController(0.3, target=0.1, horizon=100), KLController(0.2)
-    adaptive.load_state_dict(fixed.state_dict())
-    fixed.load_state_dict(KLController(0.7, target=0.1, horizon=100).state_dict())
-    assert (adaptive.value, fixed.value) == (0.3, 0.2)
-
-
-@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
-def test_a_broken_coefficient_in_a_checkpoint_is_refused(value):
-    with pytest.raises(CheckpointError, match=f"coefficient is {value}, not a number of at least 0"):
-        KLController(0.1, target=0.1, horizon=100).load_state_dict({"kl_coef": value})
+    switched = adaptive(0.3)
+    switched.load_state_dict(fixed.state_dict())
+    fixed.load_state_dict(adaptive(0.7).state_dict())
+    assert (switched.value, fixed.value) == (0.3, 0.2)
+    for value in (-0.1, float("nan"), float("inf")):
+        with pytest.raises(CheckpointError, match=f"coefficient is {value}, not a number of at least 0"):
+            adaptive().load_state_dict({"kl_coef": value})

@@ -1,8 +1,6 @@
 """The value loss, and entropy and KL terms of the policy loss: recorded results, any cut, holes in the mask."""
 
 import dataclasses
-import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,20 +17,15 @@ from burnish.config.actor import AGGREGATIONS, KL_KINDS, ActorConfig
 from burnish.config.critic import CriticConfig
 from burnish.engine.forward import OUTPUTS
 from burnish.errors import BurnishError
+from tests.recorded import each, golden
 
-GOLDEN = Path(__file__).parents[1] / "golden"
-VALUE = json.loads((GOLDEN / "value_loss.json").read_text())
-ENTROPY = [
-    case
-    for case in json.loads((GOLDEN / "entropy_loss.json").read_text())
-    if case["params"]["function"] == "entropy_loss"
-]
+VALUE, ENTROPY = golden("value_loss"), golden("entropy_loss", function="entropy_loss")
 assert (len(VALUE), len(ENTROPY)) == (25, 10)
 MODES = pytest.mark.parametrize("mode", AGGREGATIONS)
 EVERY_KIND = pytest.mark.parametrize("kind", [*KL_KINDS, *(kind + "+" for kind in KL_KINDS)])
 
 
-@pytest.mark.parametrize("case", VALUE, ids=lambda case: case["name"])
+@each(VALUE)
 def test_value_loss_golden(case, assert_close, counts_of, gradient):
     params, tensors = case["params"], {name: torch.tensor(values) for name, values in case["inputs"].items()}
     config = CriticConfig(cliprange_value=params["cliprange_value"], loss_agg_mode=params["loss_agg_mode"])
@@ -47,7 +40,7 @@ def test_value_loss_golden(case, assert_close, counts_of, gradient):
     assert_close(merge([metrics])["critic/vpred_mean"], tensors["vpreds"][mask.bool()].mean())
 
 
-@pytest.mark.parametrize("case", ENTROPY, ids=lambda case: case["name"])
+@each(ENTROPY)
 def test_entropy_term_golden(case, policy_batch, assert_close):
     logits = torch.tensor(case["inputs"]["logits"], requires_grad=True)
     mask = torch.tensor(case["inputs"]["response_mask"])

@@ -1,21 +1,19 @@
-"""Masked sums, means, variance and whitening, against the recorded figures and with NaN outside the mask."""
+"""Masked sums, means, variance and whitening, against the recorded results and with NaN outside the mask."""
 
-import json
 import math
 from itertools import permutations
-from pathlib import Path
 
 import pytest
 import torch
 
 from burnish.algorithms.masked import masked_mean, masked_sum, masked_var, masked_whiten, zero_outside
 from burnish.errors import BurnishError
+from tests.recorded import each, golden
 
-RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "masked_ops.json").read_text())
-CASES = [case for case in RECORDED if case["params"]["function"] == "masked_ops"]
+RECORDED, CASES = golden("masked_ops"), golden("masked_ops", function="masked_ops")
 
 
-def test_the_recorded_figures_are_complete():
+def test_the_recorded_cases_are_complete():
     elsewhere = [case["params"]["function"] for case in RECORDED if case not in CASES]
     assert len(CASES) == 11 and elsewhere == ["get_response_mask"] * 4  # those: tests/rollout/test_request.py
 
@@ -30,7 +28,7 @@ def test_the_tolerance_takes_infinities_and_nan_exactly(got, want, assert_close)
         assert_close([*SPECIAL, got], [*SPECIAL, want])
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+@each(CASES)
 def test_golden(case, assert_close):
     values, mask = torch.tensor(case["inputs"]["values"]), torch.tensor(case["inputs"]["mask"])
     want = case["expected"]
@@ -58,15 +56,9 @@ def test_nan_outside_the_mask_reaches_neither_result_nor_gradient():
     assert values.grad is not None and values.grad.tolist() == [[0.5, 0.0, 0.5]]
 
 
-def test_mean_of_an_empty_row_is_zero():
+def test_empty_rows_and_values_that_hardly_differ():
     assert masked_mean(torch.ones(2, 3), torch.tensor([[1, 0, 0], [0, 0, 0]]), dim=-1).tolist() == [1.0, 0.0]
-
-
-def test_values_that_hardly_differ_are_not_blown_up():
     values = torch.tensor([[0.0, 1e-4]])  # variance 5e-9, to which 1e-8 is added
     assert masked_whiten(values, torch.ones(1, 2))[0, 1].item() == pytest.approx(5e-5 / 1.5e-8**0.5, rel=1e-5)
-
-
-def test_equal_values_are_whitened_to_exactly_zero():
-    values = torch.full((7, 3), 0.3)  # 21 · 0.3 is not exact in float32
-    assert not masked_whiten(values, torch.ones(7, 3)).any()
+    equal = torch.full((7, 3), 0.3)  # 21 · 0.3 is not exact in float32
+    assert not masked_whiten(equal, torch.ones(7, 3)).any()

@@ -1,27 +1,18 @@
 """Step metrics: the recorded results, configured maxima, and what happens when there is nothing to count."""
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 from tensordict import TensorDict
 
 from burnish.algorithms.metrics import data_metrics, lengths, reduce_metrics, throughput_metrics, timing_metrics
-
-CASES = json.loads((Path(__file__).parents[1] / "golden" / "data_metrics.json").read_text())
-
-
-def cases(function):
-    chosen = [case for case in CASES if case["params"]["function"] == function]
-    return pytest.mark.parametrize("case", chosen, ids=[case["name"] for case in chosen])
+from tests.recorded import each, golden
 
 
 def renamed(name):
     return f"training/{name}" if name.startswith("num_turns/") else name
 
 
-@cases("compute_data_metrics")
+@each(golden("data_metrics", function="compute_data_metrics"))
 def test_data_golden(case, assert_close):
     batch = {name: torch.tensor(values) for name, values in case["inputs"]["batch"].items()}
     if not case["params"]["use_critic"]:
@@ -99,7 +90,7 @@ def test_a_tensordict_is_a_batch():
         assert data_metrics(TensorDict(batch, batch_size=2), **LIMITS) == data_metrics(batch, **LIMITS)
 
 
-@cases("compute_timing_metrics")
+@each(golden("data_metrics", function="compute_timing_metrics"))
 def test_timing_golden(case, assert_close):
     attention = torch.tensor(case["inputs"]["batch"]["attention_mask"])
     width = len(case["inputs"]["batch"]["responses"][0])
@@ -118,7 +109,7 @@ def test_stages_over_all_tokens_have_a_time_per_token():
     assert {name for name in got if "per_token" in name} == {f"timing_per_token_ms/{stage}" for stage in stages}
 
 
-@cases("compute_throughput_metrics")
+@each(golden("data_metrics", function="compute_throughput_metrics"))
 def test_throughput_golden(case, assert_close):
     got = throughput_metrics(
         total_tokens=sum(case["inputs"]["meta_info"]["global_token_num"]),
@@ -128,7 +119,7 @@ def test_throughput_golden(case, assert_close):
     assert_close(got, case["expected"]["metrics"])
 
 
-@cases("reduce_metrics")
+@each(golden("data_metrics", function="reduce_metrics"))
 def test_reduce_golden(case, assert_close):
     metrics, want = case["inputs"]["metrics"], dict(case["expected"]["metrics"])
     for misread in ("maximum_entropy", "administrative"):  # the reference finds "max" and "min" inside these words

@@ -1,8 +1,5 @@
 """The penalty for responses near the length limit."""
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given
@@ -13,15 +10,13 @@ from burnish.config.algorithm import OverlongBufferConfig
 from burnish.errors import ConfigError
 from burnish.protocol import DataProto, object_column
 from burnish.trainer.score import add_overlong_penalty
+from tests.recorded import each, golden
 
-CASES = json.loads((Path(__file__).parents[1] / "golden" / "overlong_reward.json").read_text())
-
-
-def test_the_recorded_figures_are_complete():
-    assert len(CASES) == 12
+CASES = golden("overlong_reward")
+assert len(CASES) == 12
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+@each(CASES)
 def test_golden(case, assert_close):
     inputs, params, expected = case["inputs"], case["params"], case["expected"]
     config = OverlongBufferConfig(params["enable"], params["overlong_buffer_len"], params["penalty_factor"])
@@ -38,7 +33,7 @@ def test_golden(case, assert_close):
         assert (penalty < 0).tolist() == expected["overlong"]
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if "raises" not in c["expected"]], ids=lambda case: case["name"])
+@each([c for c in CASES if "raises" not in c["expected"]])
 def test_it_joins_the_score_on_the_last_token(case, assert_close):
     inputs, params, expected = case["inputs"], case["params"], case["expected"]
     lengths, width = torch.tensor(inputs["valid_response_lengths"]), params["response_tensor_width"]

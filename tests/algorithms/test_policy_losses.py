@@ -1,9 +1,7 @@
 """Every policy loss of the table: recorded results, any cut, holes in the mask, skipped rows, far ratios, keys."""
 
 import dataclasses
-import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,9 +15,9 @@ from burnish.algorithms.losses.inputs import PolicyLossInputs
 from burnish.algorithms.tally import merge
 from burnish.config.actor import AGGREGATIONS, OWN_AGGREGATION, USED_BY_LOSS, ActorConfig, PolicyLossConfig
 from burnish.errors import BurnishError, ConfigError
+from tests.recorded import each, golden
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "policy_losses.json"
-RECORDED = json.loads(GOLDEN.read_text())
+RECORDED = golden("policy_losses")
 CASES = [case for case in RECORDED if case["params"].get("loss") != "bypass_mode"]  # that: test_correction.py
 READ = ("log_prob", "old_log_prob", "advantages", "rollout_is_weights")
 NAMES = tuple(losses.TABLE.entries)
@@ -86,7 +84,7 @@ def test_every_loss_has_recorded_cases():
     assert (len(CASES), len(RECORDED)) == (324, 338)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+@each(CASES)
 def test_golden(case, assert_close, counts_of, gradient):
     name, inputs, devices = recorded(case, counts_of)
     loss_function, expected = losses.policy_loss(name), case["expected"]

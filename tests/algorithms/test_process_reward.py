@@ -26,9 +26,8 @@ def make(seed=0):
 def evaluate(log_prob, start, mask, outcomes, counts=None):
     """Loss, metrics and ∂loss/∂log_prob of one micro-batch."""
     leaf = log_prob.clone().requires_grad_()
-    loss, metrics = outcome_loss(
-        process_rewards(leaf, start, mask, BETA), outcomes, mask, counts or LossCounts.of(mask)
-    )
+    rewards = process_rewards(leaf, start, mask, BETA)
+    loss, metrics = outcome_loss(rewards, outcomes, mask, counts or LossCounts.of(mask))
     loss.backward()
     return loss.detach(), metrics, leaf.grad
 
@@ -86,15 +85,10 @@ def test_observation_tokens_change_nothing(replaced, junk):
     other_loss, other_metrics, other_slope = evaluate(*changed)
     assert torch.equal(loss, other_loss) and torch.equal(slope, other_slope)
     assert merge([metrics]) == merge([other_metrics])
-    assert torch.equal(process_rewards(*changed[:3], BETA), process_rewards(*batch[:3], BETA))
-
-
-def test_rewards_with_junk_outside_the_mask_change_no_loss(junk):
-    log_prob, start, mask, outcomes = make(5)
-    rewards = process_rewards(log_prob, start, mask, BETA)
-    loss, metrics = outcome_loss(rewards, outcomes, mask, LossCounts.of(mask))
-    other_loss, other_metrics = outcome_loss(rewards.masked_fill(mask == 0, junk), outcomes, mask, LossCounts.of(mask))
-    assert loss.item() == other_loss.item() and merge([metrics]) == merge([other_metrics])
+    rewards = process_rewards(*batch[:3], BETA)
+    assert torch.equal(process_rewards(*changed[:3], BETA), rewards)
+    other_loss, other_metrics = outcome_loss(rewards.masked_fill(mask == 0, junk), batch[3], mask, LossCounts.of(mask))
+    assert torch.equal(loss, other_loss) and merge([metrics]) == merge([other_metrics])
 
 
 def test_padding_rows_teach_nothing(junk):
@@ -108,12 +102,8 @@ def test_padding_rows_teach_nothing(junk):
     assert other_loss.item() == pytest.approx(loss.item()) and merge([other_metrics]) == pytest.approx(merge([metrics]))
     torch.testing.assert_close(other_slope[:ROWS], slope)
     assert not other_slope[ROWS:].any()
-
-
-def test_a_batch_without_policy_tokens_has_loss_0():
-    log_prob, start, mask, outcomes = make()
-    loss, metrics, slope = evaluate(log_prob, start, torch.zeros_like(mask), outcomes)
-    assert loss.item() == 0 and not slope.any()
+    loss, metrics, slope = evaluate(*batch[:2], torch.zeros_like(batch[2]), batch[3])
+    assert loss.item() == 0 and not slope.any(), "of nothing but such rows"
     assert merge([metrics]) == {"process_reward/accuracy": 0, "process_reward/reward_mean": 0}
 
 

@@ -27,11 +27,8 @@ def test_pow_goes_by_shares_of_the_largest_score_and_overflows_nowhere(scale):
     assert got == pytest.approx([0, 1.5, 1.5], abs=0.06)
 
 
-def test_max_min_draws_the_best_and_the_worst_only():
+def test_max_min_draws_the_best_and_the_worst_only_and_max_random_the_best_more_often():
     assert counts([0.5, 1.0, -1.0, 1.0], reweight_method="max_min") == pytest.approx([0, 4 / 3, 4 / 3, 4 / 3], abs=0.06)
-
-
-def test_max_random_draws_the_best_more_often():
     assert counts([0.5, 1.0, 0.0], reweight_method="max_random") == pytest.approx([2 / 3, 5 / 3, 2 / 3], abs=0.06)
 
 
@@ -39,12 +36,6 @@ def test_the_same_generator_draws_the_same_rows_in_order():
     config, scores = PFPPOConfig(enable=True), np.arange(20.0)
     one, other = (resample(scores, config, np.random.default_rng([1, 7])) for _ in range(2))
     assert np.array_equal(one, other) and np.array_equal(one, np.sort(one)) and len(one) == 20
-
-
-def test_a_batch_without_any_weight_stays_as_it_is():
-    assert resample(np.zeros(3), PFPPOConfig(enable=True), np.random.default_rng(0)).tolist() == [0, 1, 2]
-
-
-def test_an_unknown_method_is_named():
+    assert resample(np.zeros(3), config, np.random.default_rng(0)).tolist() == [0, 1, 2], "without any weight"
     with pytest.raises(ConfigError, match=r"reweight_method=best is unknown: choose pow, max_min or max_random"):
         resample(np.ones(2), PFPPOConfig(reweight_method="best"), np.random.default_rng(0))

@@ -18,13 +18,10 @@ def test_steps_are_taken_out_and_put_back(dtype):
     assert steps.put(taken).tolist() == [[1.0, 0.0, 2.0, 3.0], [0.0] * 4, [0.0, 4.0, 0.0, 0.0]]
 
 
-def test_a_row_ends_with_its_last_step():
+def test_a_row_ends_with_its_last_step_and_a_mask_may_have_none():
     steps = Steps(MASK)
     assert steps.following(steps.take(VALUES)).tolist() == [2.0, 3.0, 0.0, 0.0]
     assert steps.discounted_sum_to_end(steps.take(VALUES), 0.5).tolist() == [2.75, 3.5, 3.0, 4.0]
-
-
-def test_no_steps_at_all():
     steps = Steps(torch.zeros(2, 3))
     none = steps.take(torch.ones(2, 3))
     assert none.shape == steps.following(none).shape == steps.discounted_sum_to_end(none, 0.5).shape == (0,)

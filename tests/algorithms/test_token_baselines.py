@@ -1,8 +1,6 @@
 """The optimal token baselines: recorded results, a plain loop, lone positions. See also test_advantages.py."""
 
 import dataclasses
-import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,14 +10,11 @@ from hypothesis import strategies as st
 from burnish.algorithms.advantages.optimal_token_baseline import optimal_token_baseline
 from burnish.algorithms.advantages.tir_optimal_token_baseline import tir_optimal_token_baseline
 from burnish.errors import BurnishError
+from tests.recorded import each, golden
 
 ESTIMATORS = {function.__name__: function for function in (optimal_token_baseline, tir_optimal_token_baseline)}
 BY_COLUMN, BY_TOKEN = ESTIMATORS
-CASES = [
-    case
-    for case in json.loads((Path(__file__).parents[1] / "golden" / "advantages.json").read_text())
-    if case["params"]["estimator"] in ESTIMATORS
-]
+CASES = [case for case in golden("advantages") if case["params"]["estimator"] in ESTIMATORS]
 either = pytest.mark.parametrize("name", ESTIMATORS)
 
 
@@ -97,7 +92,7 @@ def lone_positions(mask, uids):
     return mask & ((same.long() @ mask.long()) == 1) & (same.sum(-1, keepdim=True) > 1)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+@each(CASES)
 def test_golden(case, make_inputs, assert_close):
     given_, name, tail = case["inputs"], case["params"]["estimator"], case["params"]["handle_zero_tail"]
     keys = ("token_level_rewards", "response_mask", "uid", "old_log_probs", "sum_pi_squared", "rollout_is_weights")

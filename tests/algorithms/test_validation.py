@@ -1,8 +1,6 @@
 """Validation statistics: the recorded results, the names they are tracked under, and gaps in the data."""
 
-import json
 from collections import Counter, defaultdict
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,16 +16,10 @@ from burnish.algorithms.validation import (
     subset_sizes,
     validation_metrics,
 )
-
-CASES = json.loads((Path(__file__).parents[1] / "golden" / "validation_metrics.json").read_text())
-
-
-def cases(function):
-    chosen = [case for case in CASES if case["params"]["function"] == function]
-    return pytest.mark.parametrize("case", chosen, ids=[case["name"] for case in chosen])
+from tests.recorded import each, golden
 
 
-@cases("process_validation_metrics")
+@each(golden("validation_metrics", function="process_validation_metrics"))
 def test_statistics_golden(case, assert_close):
     inputs = case["inputs"]
     got = process_validation_metrics(
@@ -36,7 +28,7 @@ def test_statistics_golden(case, assert_close):
     assert_close(got, case["expected"]["metrics"])
 
 
-@cases("bootstrap_metric")
+@each(golden("validation_metrics", function="bootstrap_metric"))
 def test_bootstrap_golden(case, assert_close):
     data, params = np.array(case["inputs"]["data"]), case["params"]
     drawn = positions(len(data), params["subset_size"], params["seed"], params["n_bootstrap"])
@@ -55,7 +47,7 @@ def winner(answers, drawn):
     return majority(codes[None], np.array(drawn))[0].tolist()
 
 
-@cases("calc_maj_val")
+@each(golden("validation_metrics", function="calc_maj_val"))
 def test_majority_golden(case):
     data = case["inputs"]["data"]
     (first,) = winner([sample["pred"] for sample in data], [range(len(data))])

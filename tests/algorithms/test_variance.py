@@ -1,19 +1,13 @@
 """The variance proxies: the recorded results, the gradient they stand for, and what is not counted."""
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 from tensordict import TensorDict
 
 from burnish.algorithms.variance import logit_gradient_power, variance_proxy_metrics
+from tests.recorded import each, golden
 
-CASES = [
-    case
-    for case in json.loads((Path(__file__).parents[1] / "golden" / "data_metrics.json").read_text())
-    if case["params"]["function"] == "compute_variance_proxy_metrics"
-]
+CASES = golden("data_metrics", function="compute_variance_proxy_metrics")
 assert len(CASES) == 9
 POWER, NOISE = "variance_proxy/proxy2_total_power", "variance_proxy/proxy3_pure_noise"
 
@@ -36,7 +30,7 @@ def random_batch(seed=0, rows=4, width=6, vocabulary=5):
     }
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+@each(CASES)
 def test_golden(case, assert_close):
     norm = case["params"]["gradient_norm"]
     assert_close(variance_proxy_metrics(batch_of(case), norm), case["expected"]["metrics"])

@@ -117,7 +117,7 @@ def test_rows(refuses, no_model, changes, parts):
     assert_says(message, "rows.parquet, row 2", *parts)
 
 
-def test_a_ground_truth_beside_the_reward_model(refuses, no_model, place):
+def test_ground_truth_next_to_the_reward_model(refuses, no_model, place):
     (place / "mine.py").write_text("def compute_score(solution_str, ground_truth):\n    return 0.0\n")
     (place / "rows.jsonl").write_text('{"prompt": "2+2=?", "ground_truth": "4"}\n')
     message = refuses("ppo", "data.train_files=rows.jsonl", "custom_reward_function.path=mine.py")

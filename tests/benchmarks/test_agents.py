@@ -1,4 +1,4 @@
-"""benchmarks/agents.py: trajectories wait for their tools together, and the figures say how long."""
+"""benchmarks/agents.py: trajectories wait for their tools together, and the results say how long."""
 
 import importlib.util
 import json
@@ -21,8 +21,8 @@ def agents():
 def test_a_batch_waits_for_its_slow_tools_at_the_same_time(agents, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["agents.py", "--trajectories", "64", "--seconds", "0.5", "--calls", "2"])
     agents.main()
-    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    none, at_once, slow = figures["batches"]
+    results = json.loads(capsys.readouterr().out.splitlines()[-1])
+    none, at_once, slow = results["batches"]
     assert [batch["calls"] for batch in (none, at_once, slow)] == [0, 2, 2] and none["one_by_one_s"] == 0
     assert slow["one_by_one_s"] == 64.0
     assert 1.0 <= slow["batch_s"] < 16.0  # a quarter: a busy machine, but not one call after another

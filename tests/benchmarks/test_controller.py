@@ -1,4 +1,4 @@
-"""benchmarks/controller.py: every column crosses once, and what is fitted and predicted follows from the figures."""
+"""benchmarks/controller.py: every column crosses once, and what is fitted and predicted follows from the results."""
 
 import importlib.util
 import json
@@ -30,17 +30,17 @@ def test_a_step_is_measured_and_each_column_crosses_once(controller):
         [sys.executable, str(SCRIPT), *sizes, "--seconds", "0.05"], capture_output=True, text=True, env=environment
     )
     assert done.returncode == 0, done.stderr
-    figures = json.loads(done.stdout.splitlines()[-1])
-    assert [(run["workers"], run["agents"]) for run in figures["steps"]] == [(1, 1), (2, 2)]
-    for run in figures["steps"]:
+    results = json.loads(done.stdout.splitlines()[-1])
+    assert [(run["workers"], run["agents"]) for run in results["steps"]] == [(1, 1), (2, 2)]
+    for run in results["steps"]:
         # responses and their mask, and 9 columns of numbers; prompts; ids, mask and positions of both
         whole = 16 * (2048 * (2 * 8 + 9 * 4) + 512 * 8 + 2560 * 3 * 8)
         assert run["added"] > 0 and 5 <= run["columns"] == run["puts"] <= 15
         assert whole / 3 < run["put_bytes"] <= whole  # less what came from workers, which is in the store already
         assert run["got_bytes"] > 16 * 2048 * 5 * 4
         assert run["added"] == pytest.approx(sum(run[name] for name in [*controller.SHOWN, "elsewhere"]))
-    assert [calls["workers"] for calls in figures["calls"]] == [2, 1000]
-    assert figures["predicted"]["sending calls"] > 0 and "first bottleneck: " in done.stdout
+    assert [calls["workers"] for calls in results["calls"]] == [2, 1000]
+    assert results["predicted"]["sending calls"] > 0 and "first bottleneck: " in done.stdout
 
 
 def test_the_line_is_found_and_extended(controller):

@@ -1,4 +1,4 @@
-"""benchmarks/run_ahead.py: every staleness does the same work, and the figures say how long its steps took."""
+"""benchmarks/run_ahead.py: every staleness does the same work, and the results say how long its steps took."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ def bench(*arguments):
 
 
 @pytest.mark.slow
-def test_a_table_and_a_line_of_figures():
+def test_a_table_and_a_line_of_metrics():
     done = bench(*SMALL, "--staleness", "0", "1")
     assert done.returncode == 0, done.stderr
     *table, line = done.stdout.splitlines()

@@ -64,18 +64,18 @@ def test_a_table_of_two_runs_has_their_ratios(step, capsys):
 def test_phases_and_what_they_leave_make_up_the_step(step):
     done = run("--kl", "--prompts", "2", "--n", "2", "--tokens", "8", "--steps", "2", "--lora", "2", "--device", "cpu")
     assert done.returncode == 0, done.stderr
-    figures = json.loads(done.stdout.splitlines()[-1])
-    phases = figures["phases"]
+    results = json.loads(done.stdout.splitlines()[-1])
+    phases = results["phases"]
     assert {"gen", "engine", "reward", "ref", "adv", "describe", "update_actor", "elsewhere"} <= phases.keys()
     outer = [seconds for name, seconds in phases.items() if name not in step.INSIDE]
-    assert sum(outer) == pytest.approx(figures["step"]) and min(outer) >= 0
-    assert figures["command to first step"] > figures["first step"] > 0
-    assert figures["update"] > 0 and figures["peak memory"] > 0
+    assert sum(outer) == pytest.approx(results["step"]) and min(outer) >= 0
+    assert results["command to first step"] > results["first step"] > 0
+    assert results["update"] > 0 and results["peak memory"] > 0
     assert "step 2 of 2" in done.stderr and "ready to fit" in done.stderr
 
 
 @pytest.mark.slow
-def test_the_quickstart_beside_the_simple_way():
+def test_the_quickstart_next_to_the_simple_way():
     done = run("trainer.seed=3", "--quickstart", "--beside", "--steps", "2")
     assert done.returncode == 0, done.stderr
     both = json.loads(done.stdout.splitlines()[-1])
@@ -93,7 +93,7 @@ def test_the_quickstart_beside_the_simple_way():
     "arguments, told",
     [(["--steps", "1"], "--steps 2: the first step is not counted"), (["--shape", "huge"], "invalid choice: 'huge'")],
 )
-def test_what_cannot_be_measured_is_told_before_anything_is_made(step, arguments, told, monkeypatch, capsys):
+def test_what_cannot_be_measured_is_reported_before_anything_is_made(step, arguments, told, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["step.py", *arguments])
     with pytest.raises(SystemExit):
         step.main()

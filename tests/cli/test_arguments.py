@@ -2,13 +2,13 @@
 
 import pytest
 
-from burnish.cli.arguments import Parser
+from burnish.entry.arguments import FlagParser
 from burnish.errors import ConfigError
 
 
 @pytest.fixture
-def parser() -> Parser:
-    parser = Parser("cook", "make a dish", "cook rice --minutes 12")
+def parser() -> FlagParser:
+    parser = FlagParser("cook", "make a dish", "cook rice --minutes 12")
     parser.add_argument("dish")
     parser.add_argument("--minutes", type=int)
     return parser
@@ -29,4 +29,4 @@ def test_mistakes_are_config_errors_that_point_to_the_help(parser, argv, words):
 
 
 def test_a_bracket_or_percent_in_an_example_is_plain_text():
-    assert "burnish x 'a=[50%]'" in Parser("x", "y", "x 'a=[50%]'").format_help()
+    assert "burnish x 'a=[50%]'" in FlagParser("x", "y", "x 'a=[50%]'").format_help()

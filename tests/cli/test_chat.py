@@ -11,7 +11,7 @@ from burnish.cli import chat as command
 from burnish.cli.main import main
 from burnish.serving import terminal
 from burnish.serving.loading import ModelOptions, load
-from burnish.serving.terminal import Conversation, obey, split
+from burnish.serving.terminal import ChatHistory, obey, split
 
 NANO = Path(__file__).parents[2] / "burnish" / "models" / "nano"
 QUESTION = "347+586=?"
@@ -140,7 +140,7 @@ def test_exit_ends_and_help_goes_to_stderr(say):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("/rest", "no such command: /rest; did you mean /reset? (`//rest` says it to the model)"),
+        ("/rest", "unknown command: /rest; did you mean /reset? (`//rest` says it to the model)"),
         ("/save", "/save needs a file: /save talk.jsonl"),
         ("/save x", "/save: nothing has been said yet"),
         ("9" * 2000, "would have 2002 tokens and the context holds 1024, so the question was not asked: /reset begins"),
@@ -189,7 +189,7 @@ def test_ctrl_c_stops_an_answer_and_keeps_the_talk(at_the_terminal, monkeypatch,
     before = signal.getsignal(signal.SIGINT)
     interrupted_after(monkeypatch, 5)
     code, out, err = at_the_terminal(QUESTION, QUESTION, f"/save {tmp_path / 'a.jsonl'}")
-    assert code == 0 and "stopped; what was said stays in the conversation" in err
+    assert code == 0 and "stopped; the part that was written stays in the conversation" in err
     (messages,) = saved(tmp_path / "a.jsonl")
     assert len(messages) == 4 and 4 <= len(messages[1]["content"]) <= 8
     assert out.startswith(messages[1]["content"] + "\n")
@@ -205,7 +205,7 @@ def test_ctrl_c_before_the_first_word_takes_the_question_back(at_the_terminal, m
 
     monkeypatch.setattr(nano.engine, "generate", too_soon)
     code, out, err = at_the_terminal(QUESTION, "/save nowhere.jsonl")
-    assert (code, out) == (0, "\n") and "the question is taken back" in err and "nothing has been said yet" in err
+    assert (code, out) == (0, "\n") and "the question is dropped" in err and "nothing has been said yet" in err
 
 
 def test_ctrl_c_ends_a_pipe(say, monkeypatch):
@@ -252,7 +252,7 @@ def test_a_reader_that_has_gone(say, monkeypatch):
     ],
 )
 def test_what_a_model_writes_cannot_command_the_terminal(text, shown, capsys):
-    answer = terminal.Shown()
+    answer = terminal.PrintedAnswer()
     answer.end(text)
     assert capsys.readouterr().out == shown + "\n" and answer.text == text
 
@@ -274,7 +274,7 @@ def test_lines_and_commands():
     assert split("/save a b.jsonl ") == ("/save", "a b.jsonl")
     assert split("/usr/bin is a folder") == ("", "/usr/bin is a folder")
     assert split("//help") == ("", "/help")
-    conversation = Conversation("S")
+    conversation = ChatHistory("S")
     conversation.add("q", "a")
     assert obey("/reset", "", conversation) and conversation.messages("x") == [
         {"role": "system", "content": "S"},

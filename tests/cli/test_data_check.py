@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from burnish.cli.data_check import main, parser
-from burnish.cli.errors import guard
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
+from burnish.entry.guard import guard
 
 ROOT = Path(__file__).parents[2]
 
@@ -108,7 +108,7 @@ def test_lengths_in_tokens_and_the_limit(splits, tiny_model, capsys):
     assert "problem: rows over the length limit (10); the longest has 27 tokens (row 0)" in capsys.readouterr().out
 
 
-def test_a_reward_function_of_ones_own(jsonl, tmp_path, capsys):
+def test_a_reward_function_of_the_user(jsonl, tmp_path, capsys):
     reward = tmp_path / "my_reward.py"
     reward.write_text("def mine(solution_str, ground_truth): return 0.2 * (solution_str == ground_truth == 'x')\n")
     rows = jsonl({"prompt": "a", "reward_model": {"ground_truth": "x"}}, row("b", "y", extra_info={"answer": "z"}))
@@ -157,7 +157,10 @@ def no_tokenizer(tmp_path):
         (["nowhere.parquet"], "data file not found: nowhere.parquet (working directory: "),
         (["a.parquet", "--max-prompt-length", "9"], "--max-prompt-length counts tokens: give the model's --tokenizer"),
         (["a.parquet", "--max-prompt-length", "0", "--tokenizer", "x"], "--max-prompt-length 0: a prompt has at least"),
-        (["a.parquet", "--json", "nowhere/found.json"], "--json nowhere/found.json: there is no such folder; make it"),
+        (
+            ["a.parquet", "--json", "nowhere/found.json"],
+            "--json nowhere/found.json: its folder does not exist; create it",
+        ),
         (broken_gz, "rows.jsonl.gz: cannot be read: Compressed file ended"),
         (no_tokenizer, "empty: no config.json; the model path must name a Hugging Face model folder"),
     ],
@@ -169,12 +172,12 @@ def test_mistakes_are_one_line_with_the_fix(line, said, tmp_path, monkeypatch, c
     assert said in error and error.startswith("burnish: error: ") and error.count("\n") == 1
 
 
-def test_a_column_that_is_not_there(jsonl, capsys):
+def test_a_column_that_is_missing(jsonl, capsys):
     assert guard(main, [jsonl({"question": "x"})]) == 2
     assert "no column 'prompt'; the columns are question. Name the one with the prompts in" in capsys.readouterr().err
 
 
-def test_a_reward_function_that_is_not_there_is_told_before_rows_are_read(jsonl, capsys):
+def test_a_reward_function_that_is_missing_is_reported_before_rows_are_read(jsonl, capsys):
     assert guard(main, [jsonl(row()), "--reward", "nowhere.py"]) == 2
     out, error = capsys.readouterr()
     assert "--reward nowhere.py: custom_reward_function.path=nowhere.py: no such file" in error

@@ -71,7 +71,7 @@ def test_one_file_of_which_a_part_is_kept_apart(capsys):
     write_jsonl(Path("math.jsonl"), [*answers, {"problem": "p", "answer": None, "difficulty": 1.0}])
     assert make("math", "--train", "math.jsonl", "--test-size", "5", "--out", "data/math") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "data/math/train.parquet: 15 rows; left out: 1 because 'answer' is empty"
+    assert lines[0] == "data/math/train.parquet: 15 rows; skipped: 1 because 'answer' is empty"
     assert lines[1] == "data/math/test.parquet: 5 rows"
     train, test = (read_rows(f"data/math/{split}.parquet") for split in ("train", "test"))
     asked = [{row["extra_info"]["question"] for row in rows} for rows in (train, test)]
@@ -142,13 +142,13 @@ def test_preference_rows():
     ]
 
 
-def test_files_that_are_there_are_kept_unless_told_otherwise(capsys):
+def test_files_that_are_there_are_kept_unless_asked_otherwise(capsys):
     words = ("multiply", "--train-size", "3", "--test-size", "3", "--out", "a")
     assert make(*words) == 0
     before = Path("a/train.parquet").read_bytes()
     capsys.readouterr()
     message = refused(capsys, *words, "--seed", "5")
-    assert message.startswith("already there: a/train.parquet and a/test.parquet; add --overwrite")
+    assert message.startswith("already exists: a/train.parquet and a/test.parquet; add --overwrite")
     assert Path("a/train.parquet").read_bytes() == before
     assert make(*words, "--seed", "5", "--overwrite") == 0
     assert Path("a/train.parquet").read_bytes() != before
@@ -169,7 +169,7 @@ def test_files_that_are_there_are_kept_unless_told_otherwise(capsys):
             ["gsm8k", "--train", "gsm8k/test.json", "--out", "gsm8k/test.json/a"],
             "gsm8k/test.json is a file, not a folder",
         ),
-        (["multiply", "--train-size", "-1", "--out", "a"], "--train-size -1: how many rows, 0 for none"),
+        (["multiply", "--train-size", "-1", "--out", "a"], "--train-size -1: give a number of rows, 0 for none"),
         (["multiply", "--train-size", "0", "--test-size", "0", "--out", "a"], "makes nothing: ask for some rows"),
         (["multiply", "--test-size", "many", "--out", "a"], "argument --test-size: invalid int value: 'many'"),
         (["multiply", "--digits", "1", "--out", "a"], "different train questions could be found with these options"),
@@ -202,7 +202,7 @@ def test_what_is_wrong_with_a_file_is_one_line(capsys):
     assert not Path("a").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_any_work(capsys, monkeypatch):
+def test_a_folder_that_cannot_be_written_is_reported_before_any_work(capsys, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     said = refused(capsys, "gsm8k", "--source", "gsm8k", "--out", "a/b")
     assert said == f"--out a/b: no permission to write in {Path.cwd()}; choose another folder"
@@ -261,7 +261,7 @@ def test_data_lists_its_three_commands_with_examples(capsys):
 
 def test_an_unknown_command_of_data(capsys):
     assert main(["data", "mke"]) == 2
-    assert "no such command: burnish data mke; did you mean `burnish data make`?" in capsys.readouterr().err
+    assert "unknown command: burnish data mke. Did you mean `burnish data make`?" in capsys.readouterr().err
 
 
 def test_a_traceback_is_shown_on_request(capsys):

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from burnish.cli.data_show import main, parser
-from burnish.cli.errors import guard
 from burnish.data.files import write_parquet
 from burnish.data.tasks import arithmetic
+from burnish.entry.guard import guard
 
 ROOT = Path(__file__).parents[2]
 

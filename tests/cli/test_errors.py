@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from burnish.cli.errors import guard
+from burnish.entry.guard import guard
 from burnish.errors import ConfigError, DataError, NotAvailable, WorkerError
 
 ROOT = Path(__file__).parents[2]

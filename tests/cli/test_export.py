@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from burnish.cli.export import parser
 from burnish.cli.main import main
 from burnish.errors import ConfigError
+from burnish.export.command import parser
 
 ROOT = Path(__file__).parents[2]
 

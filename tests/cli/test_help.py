@@ -3,13 +3,14 @@
 import pytest
 
 from burnish.algorithms import advantages, losses
-from burnish.cli.main import COMMANDS, main
+from burnish.cli.main import main
 from burnish.config.finalise import finalise, finalise_rm, finalise_sft
 from burnish.config.key import keys_of
 from burnish.config.load import load_ppo, load_rm, load_sft
 from burnish.config.ppo import PPOConfig
 from burnish.config.rm import RMConfig
 from burnish.config.sft import SFTConfig
+from burnish.entry.keys import KEY_COMMANDS
 
 
 @pytest.mark.parametrize(("command", "root"), [("ppo", PPOConfig), ("sft", SFTConfig), ("rm", RMConfig)])
@@ -49,7 +50,7 @@ def test_an_example_that_works_comes_first(command, capsys):
     shown = text.partition("example:")[2].partition("usage:")[0]
     assert text.index("example:") < text.index("usage:")
     words = shown.replace("\\\n", " ").split()
-    assert words == ["burnish", command, *COMMANDS[command].example]
+    assert words == ["burnish", command, *KEY_COMMANDS[command].example]
     if command == "ppo":
         ppo = load_ppo(words[2:])
         finalise(ppo.config, ppo.explicit, advantages.needs_of(ppo.config.algorithm.adv_estimator))
@@ -61,11 +62,11 @@ def test_an_example_that_works_comes_first(command, capsys):
         finalise_rm(rm.config, rm.explicit)
 
 
-@pytest.mark.parametrize("command", [name for name, command in COMMANDS.items() if command.keys])
+@pytest.mark.parametrize("command", KEY_COMMANDS)
 def test_a_flag_of_some_commands_is_in_their_help_alone(command, capsys):
     main([command, "--help"])
     flags = capsys.readouterr().out.partition("flags:\n")[2].partition("\n\n")[0]
-    own = COMMANDS[command].flag
+    own = KEY_COMMANDS[command].flag
     expected = [own.split()[0]] if own else []
     assert [line.split()[0] for line in flags.splitlines()] == [
         *expected,

@@ -38,4 +38,4 @@ def test_help_shows_the_defaults(capsys):
         main(["quickstart", "--help"])
     assert ended.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "training steps [60]" in text and "folder of the run [outputs/quickstart]" in text
+    assert "training steps [60]" in text and "run folder [outputs/quickstart;" in text

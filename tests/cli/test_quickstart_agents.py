@@ -60,7 +60,7 @@ def test_the_server_ends_whatever_happens(tmp_path, capsys, failure):
     assert not is_running(int(pid))
 
 
-def test_a_server_that_does_not_heed_is_made_to_end(monkeypatch):
+def test_a_server_that_ignores_sigterm_is_made_to_end(monkeypatch):
     monkeypatch.setattr(quickstart_agents, "STOP_S", 0.2)
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
     deaf = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
@@ -69,12 +69,12 @@ def test_a_server_that_does_not_heed_is_made_to_end(monkeypatch):
     assert deaf.poll() is not None
 
 
-def test_a_server_that_does_not_come_up_is_told_with_its_words(tmp_path):
+def test_a_server_that_does_not_come_up_is_reported_with_its_output(tmp_path):
     log = tmp_path / "log"
     log.write_text("burnish: error: no such index")
     ended = subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
     ended.wait()
-    with pytest.raises(BurnishError, match="the retrieval server ended with 2; it said: burnish: error: no such index"):
+    with pytest.raises(BurnishError, match="server ended with 2; its output: burnish: error: no such index"):
         wait_for(ended, log)
     silent = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
@@ -84,7 +84,7 @@ def test_a_server_that_does_not_come_up_is_told_with_its_words(tmp_path):
         end(silent)
 
 
-def test_a_corpus_that_cannot_be_indexed_is_told(tmp_path):
+def test_a_corpus_that_cannot_be_indexed_is_reported(tmp_path):
     corpus = quickstart_agents.corpus(tmp_path)
     corpus.parent.mkdir()
     corpus.write_text("not JSON\n")
@@ -118,7 +118,7 @@ def result_of(lesson, folder, *further):
     return learn(1, folder, with_more, parser().parse_args([]))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_search_is_learnt_and_only_because_what_was_found_is_masked(tmp_path, capsys):
     masked, unmasked = result_of(SEARCH, tmp_path / "masked"), result_of(SEARCH, tmp_path / "unmasked", UNMASKED)
     assert masked.before == unmasked.before <= 0.3 and masked.after >= 0.8
@@ -128,7 +128,7 @@ def test_search_is_learnt_and_only_because_what_was_found_is_masked(tmp_path, ca
     assert before <= 0.4 and after >= 0.9
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_calculator_is_learnt(tmp_path):
     result = result_of(CALCULATOR, tmp_path)
     assert result.before <= 0.3 and result.after >= 0.8

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from burnish.cli import retriever, retriever_index, retriever_query
-from burnish.cli.main import main
+from burnish.cli import retriever_index, retriever_query
+from burnish.cli.main import RETRIEVER, main
 from tests.search.small import PASSAGES, write_corpus
 
 ROOT = Path(__file__).parents[2]
@@ -24,9 +24,9 @@ def corpus(tmp_path):
 def test_the_group_lists_its_commands_and_every_example_parses(capsys):
     assert main(["retriever"]) == main(["retriever", "--help"]) == 0
     text = capsys.readouterr().out
-    for name in retriever.GROUP.commands:
+    for name in RETRIEVER.parts:
         assert f"  {name} " in text and f"burnish retriever {name} --" in text
-    examples = [shlex.split(line) for line in retriever.GROUP.examples]
+    examples = [shlex.split(line) for line in RETRIEVER.examples]
     assert retriever_index.parser().parse_args(examples[0][3:]).output == "wiki-index"
     assert retriever_query.parser().parse_args(examples[1][3:]).query == ["who wrote hamlet"]
 
@@ -88,7 +88,7 @@ def test_passages_cannot_drive_the_terminal(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["idnex"], "no such command: burnish retriever idnex; did you mean `burnish retriever index`?"),
+        (["idnex"], "unknown command: burnish retriever idnex. Did you mean `burnish retriever index`?"),
         (["index", "--output", "x"], "the following arguments are required: --corpus"),
         (["index", "--corpus", "no.jsonl", "--output", "x"], "cannot read the corpus no.jsonl: No such file"),
         (["index", "--corpus", "CORPUS", "--output", "x", "--kind", "dense"], "--kind dense needs --encoder FOLDER"),
@@ -100,7 +100,7 @@ def test_passages_cannot_drive_the_terminal(tmp_path, capsys):
         (["query", "--index", "x", "q", "--topk", "0"], "argument --topk: 0 is not 1 or more"),
     ],
 )
-def test_mistakes_are_told(words, message, corpus, tmp_path, monkeypatch, capsys):
+def test_mistakes_are_reported(words, message, corpus, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["retriever", *(corpus if word == "CORPUS" else word for word in words)]) == 2
     assert message in capsys.readouterr().err

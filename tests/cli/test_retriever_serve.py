@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from burnish.cli import retriever_serve as command
 from burnish.cli.main import main
 from burnish.errors import install_command
+from burnish.search import serve_command as command
 from burnish.search import server
 
 ROOT = Path(__file__).parents[2]
@@ -72,14 +72,14 @@ def test_wrong_flags(flags, message, capsys, unopened):
     assert message in capsys.readouterr().err
 
 
-def test_a_port_in_use_is_told_before_the_index_is_opened(capsys, unopened):
+def test_a_port_in_use_is_reported_before_the_index_is_opened(capsys, unopened):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main([*SERVE, "--index", "x", "--port", str(taken.getsockname()[1])]) == 2
     assert "Address already in use" in capsys.readouterr().err
 
 
 def test_without_its_packages_the_extra_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    monkeypatch.setattr("burnish.entry.arguments.find_spec", lambda name: None)
     assert main([*SERVE, "--index", "x"]) == 2
     assert (
         f"needs the package fastapi and uvicorn; install it with {install_command('search')}" in capsys.readouterr().err

@@ -66,7 +66,7 @@ def test_an_empty_key_is_no_key(capsys, monkeypatch, unloaded):
     assert command.api_key("other") == "other"
 
 
-def test_mistakes_are_told_without_torch(tmp_path):
+def test_mistakes_are_reported_without_torch(tmp_path):
     program = (
         "import sys\n"
         "from burnish.cli.main import main\n"
@@ -82,21 +82,21 @@ def test_mistakes_are_told_without_torch(tmp_path):
 
 
 def test_without_its_packages_the_extra_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    monkeypatch.setattr("burnish.entry.arguments.find_spec", lambda name: None)
     assert main(["serve", NANO]) == 2
     assert (
         f"needs the package fastapi and uvicorn; install it with {install_command('serve')}" in capsys.readouterr().err
     )
 
 
-def test_a_port_in_use_is_told_before_the_model_loads(capsys, unloaded):
+def test_a_port_in_use_is_reported_before_the_model_loads(capsys, unloaded):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["serve", NANO, "--port", str(port)]) == 2
     error = capsys.readouterr().err.strip()
     assert (
         error
-        == f"burnish: error: port {port} on 127.0.0.1 is in use by another program; take another one: --port {port + 1}"
+        == f"burnish: error: port {port} on 127.0.0.1 is in use by another program; choose another: --port {port + 1}"
     )
 
 
@@ -115,13 +115,13 @@ def test_two_servers_that_start_at_once_do_not_share_a_port():
         (["--engine", "nope"], "--engine nope: unknown rollout engine; this version has native, hf, vllm, sglang"),
     ],
 )
-def test_what_is_wrong_is_told_before_the_model_loads(flags, message, capsys, monkeypatch, unloaded):
+def test_what_is_wrong_is_reported_before_the_model_loads(flags, message, capsys, monkeypatch, unloaded):
     monkeypatch.setattr(spec, "find_spec", lambda name: None)
     assert main(["serve", NANO, "--port", "0", *flags]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_device_that_is_not_there(capsys, monkeypatch):
+def test_a_device_that_is_missing(capsys, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert main(["serve", NANO, "--port", "0", "--device", "cuda"]) == 2
     assert "--device=cuda, but torch sees no GPU" in capsys.readouterr().err
@@ -132,7 +132,7 @@ def test_from_start_to_sigterm(capfd, monkeypatch):
     monkeypatch.setenv("BURNISH_API_KEY", "sesame")
     found = {}
 
-    def say_hello(model, options, listener):
+    def print_address(model, options, listener):
         hello(model, options, listener)
 
         def talk():
@@ -144,8 +144,8 @@ def test_from_start_to_sigterm(capfd, monkeypatch):
 
         threading.Thread(target=talk).start()
 
-    hello = server.say_hello
-    monkeypatch.setattr(server, "say_hello", say_hello)
+    hello = server.print_address
+    monkeypatch.setattr(server, "print_address", print_address)
     assert (
         main(["serve", NANO, "--host", "0.0.0.0", "--port", "0", "--served-model-name", "sums", "--dtype", "fp32"]) == 0
     )

@@ -55,7 +55,7 @@ def status_of(folder, **expected):
     return until(seen)
 
 
-def test_a_run_under_way(run, capsys):
+def test_running_run_as_text_and_json(run, capsys):
     folder, tracker = begun(run)
     with folder, tracker:
         tracker.log({"reward/mean": 0.5}, 12)
@@ -65,7 +65,11 @@ def test_a_run_under_way(run, capsys):
             both = {"tool": 1, "engine": 1}
             until(lambda: any(process.counts == both for process in read_status(folder.path).processes))
             assert main(["status", str(folder.path)]) == 0
-    text = capsys.readouterr().out
+            text = capsys.readouterr().out
+            assert main(["status", str(folder.path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["state"], found["step"], found["steps"]) == ("running", 12, 80)
+    assert found["processes"][0]["name"] == "controller"
     assert f"state     running: process {os.getpid()} on " in text
     assert re.search(r"step      12 of 80, logged \d+ s ago", text)
     assert "  controller (pid " in text and "): waits: 1 engine, 1 tool\n" in text
@@ -74,31 +78,12 @@ def test_a_run_under_way(run, capsys):
     assert "checkpoint  step=12" in text
 
 
-def test_the_same_as_json(run, capsys):
-    folder, tracker = begun(run)
-    with folder, tracker:
-        tracker.log({"reward/mean": 0.5}, 12)
-        status_of(folder.path, state="running")
-        assert main(["status", str(folder.path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["state"], found["step"], found["steps"]) == ("running", 12, 80)
-    assert found["processes"][0]["name"] == "controller"
-
-
 def test_other_processes_are_shown_and_those_of_an_earlier_run_are_not(run, capsys):
     old = Path(run.default_local_dir) / "status"
     old.mkdir(parents=True)
-    facts = {
-        "pid": 1,
-        "host": "h",
-        "late": 0,
-        "counts": {},
-        "waits": [],
-        "state": "running",
-        "step": None,
-        "started": 0,
-    }
-    (old / "gone-7.json").write_text(json.dumps({"name": "gone-7", "time": time.time() - 100, **facts}))
+    facts = {"pid": 1, "host": "h", "late": 0, "counts": {}, "waits": [], "state": "running", "step": None}
+    old_status = {"name": "gone-7", "time": time.time() - 100, "started": 0, **facts}
+    (old / "gone-7.json").write_text(json.dumps(old_status))
     folder, tracker = begun(run)
     with folder, tracker:
         tracker.start()
@@ -113,7 +98,7 @@ def test_other_processes_are_shown_and_those_of_an_earlier_run_are_not(run, caps
     ("error", "said"),
     [(None, "done, "), (ValueError, "ended with an error, "), (KeyboardInterrupt, "stopped by hand, ")],
 )
-def test_a_run_that_ended(run, capsys, error, said):
+def test_run_that_ended(run, capsys, error, said):
     folder, tracker = begun(run)
     with suppress(ValueError, KeyboardInterrupt), folder:
         with tracker:
@@ -126,7 +111,7 @@ def test_a_run_that_ended(run, capsys, error, said):
 
 
 @pytest.mark.parametrize("earlier", [False, True])
-def test_what_a_run_waits_for_while_it_starts_is_shown(run, capsys, earlier):
+def test_waits_of_a_starting_run_are_shown(run, capsys, earlier):
     """Models are loaded and processes started before the run begins to write its folder."""
     if earlier:
         folder, tracker = begun(run)
@@ -149,7 +134,7 @@ def test_what_a_run_waits_for_while_it_starts_is_shown(run, capsys, earlier):
         assert read_status(folder.path / "previous-1").state == "done", "as it said itself"
 
 
-def test_of_a_run_that_ended_before_it_began_nothing_is_left(run):
+def test_run_that_ended_before_it_began_leaves_nothing(run):
     folder, tracker = begun(run)
     with folder, tracker:
         tracker.log({"reward/mean": 0.5}, 80)
@@ -165,7 +150,7 @@ def test_of_a_run_that_ended_before_it_began_nothing_is_left(run):
     assert read_status(folder.path).state == "done"
 
 
-def test_a_folder_that_another_run_holds_is_left_to_it(run):
+def test_folder_held_by_another_run_is_left_alone(run):
     first, second = begun(run), begun(run)
     with first[0], first[1]:
         status_of(run.default_local_dir, state="starting")
@@ -174,7 +159,7 @@ def test_a_folder_that_another_run_holds_is_left_to_it(run):
         status_of(run.default_local_dir, state="starting")
 
 
-def test_a_run_that_begins_where_another_has_ended(run):
+def test_run_that_begins_in_the_folder_of_another(run):
     folder, tracker = begun(run)
     with folder, tracker:
         tracker.log({"reward/mean": 0.5}, 80)
@@ -200,8 +185,8 @@ with RunFolder(sys.argv[1]) as folder, Tracker(trainer, folder) as tracker:
 """
 
 
-def test_a_run_that_says_nothing_any_more_or_was_killed(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("burnish.tracking.run_status.SILENT_S", 8.0)
+def test_stopped_and_killed_runs_are_recognised(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("burnish.tracking.run_status.SILENT_S", 3600.0)
     folder = tmp_path / "run"
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
@@ -210,23 +195,27 @@ def test_a_run_that_says_nothing_any_more_or_was_killed(tmp_path, capsys, monkey
         assert process.stdout.readline() == b"begun\n"
         status_of(folder, state="running")
         os.kill(process.pid, 19)  # SIGSTOP
+        monkeypatch.setattr("burnish.tracking.run_status.SILENT_S", 0.0)
         status_of(folder, state="silent")
         main(["status", str(folder)])
         assert f"process {process.pid} on " in (text := capsys.readouterr().out)
-        assert "holds the folder but says nothing" in text and ", silent since " in text
+        assert "holds the folder but reports nothing" in text and ", silent since " in text
     finally:
         process.kill()
         process.wait()
     status_of(folder, state="dead")
     main(["status", str(folder)])
     text = capsys.readouterr().out
-    assert "state     ended without a word, " in text and "no checkpoint yet: the same command starts afresh" in text
+    assert (
+        "state     ended without a last report, " in text
+        and "no checkpoint yet: the same command starts from scratch" in text
+    )
     (folder / "global_step_1").mkdir()
     main(["status", str(folder)])
-    assert "The same command goes on from the newest checkpoint\n" in capsys.readouterr().out
+    assert "The same command resumes from the newest checkpoint\n" in capsys.readouterr().out
 
 
-def test_a_last_line_of_the_metrics_that_is_spoilt_is_passed_over(run):
+def test_broken_last_line_of_the_metrics_is_skipped(run):
     folder, tracker = begun(run)
     with folder, tracker:
         tracker.log({"reward/mean": 0.5}, 12)
@@ -235,7 +224,7 @@ def test_a_last_line_of_the_metrics_that_is_spoilt_is_passed_over(run):
     assert read_status(folder.path).step == 12
 
 
-def test_the_newest_dump_is_named(run, capsys):
+def test_newest_dump_is_named(run, capsys):
     folder, tracker = begun(run)
     with folder, tracker:
         tracker.start()
@@ -249,7 +238,7 @@ def test_the_newest_dump_is_named(run, capsys):
     assert json.loads((folder.path / "metrics.jsonl").read_text())["failures/late_waits"] == 1
 
 
-def test_what_a_tool_calls_itself_cannot_command_the_terminal(run, capsys):
+def test_names_of_tools_cannot_control_the_terminal(run, capsys):
     folder, tracker = begun(run)
     with folder, tracker:
         tracker.start()
@@ -260,7 +249,7 @@ def test_what_a_tool_calls_itself_cannot_command_the_terminal(run, capsys):
 
 
 @pytest.mark.parametrize("make", [False, True])
-def test_a_folder_without_a_run(tmp_path, capsys, make):
+def test_folder_without_a_run(tmp_path, capsys, make):
     if make:
         (tmp_path / "x").mkdir()
     assert main(["status", str(tmp_path / "x")]) == 2
@@ -268,7 +257,7 @@ def test_a_folder_without_a_run(tmp_path, capsys, make):
     assert f"x: {said}. Name the folder that trainer.default_local_dir names" in capsys.readouterr().err
 
 
-def test_files_that_are_torn_or_strange_are_passed_over(tmp_path, capsys):
+def test_torn_files_are_skipped(tmp_path, capsys):
     (tmp_path / "status").mkdir()
     (tmp_path / "config.yaml").write_text("")
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "a": 2}\n{"st')
@@ -289,7 +278,7 @@ def test_files_that_are_torn_or_strange_are_passed_over(tmp_path, capsys):
         ("events.jsonl", "\n\n"),
     ],
 )
-def test_what_another_program_wrote_is_passed_over(tmp_path, capsys, file, text):
+def test_files_of_other_programs_are_skipped(tmp_path, capsys, file, text):
     (tmp_path / "config.yaml").write_text("")
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text(text)
@@ -298,7 +287,7 @@ def test_what_another_program_wrote_is_passed_over(tmp_path, capsys, file, text)
     assert "state     unknown: no process of it has left a status here\n" in text and "none is logged yet" in text
 
 
-def test_of_a_long_file_the_end_is_read(tmp_path):
+def test_only_the_end_of_a_long_file_is_read(tmp_path):
     (tmp_path / "config.yaml").write_text("")
     with (tmp_path / "events.jsonl").open("w") as file:
         for i in range(30):
@@ -310,14 +299,14 @@ def test_of_a_long_file_the_end_is_read(tmp_path):
     assert [event["time"] for event in status.events] == [25, 26, 27, 28, 29] and status.step == 80
 
 
-def test_the_example_of_the_help_is_a_command(capsys):
+def test_example_in_the_help_is_valid(capsys):
     with pytest.raises(SystemExit):
         main(["status", "--help"])
     words = capsys.readouterr().out.partition("example:\n  burnish ")[2].split()
     assert words[0] == "status" and parser().parse_args(words[1:]).run == "outputs/burnish/run"
 
 
-def test_it_comes_without_torch(tmp_path):
+def test_status_does_not_import_torch(tmp_path):
     (tmp_path / "config.yaml").write_text("")
     program = (
         "import sys\n"

@@ -44,7 +44,7 @@ def test_two_switches_for_different_agents_are_refused(finish):
         finish({"do_search": True, ENABLE: True})
 
 
-def test_two_switches_beside_a_loop_that_is_named(finish):
+def test_two_switches_with_a_named_loop(finish):
     config, notices = finish({"do_search": True, ENABLE: True, LOOP: "tool_agent"})
     assert loop_of(config) == "tool_agent" and f"do_search=true has no effect: {LOOP}=tool_agent" in notices
 

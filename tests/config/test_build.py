@@ -210,9 +210,9 @@ def test_what_is_the_default_anyway_is_taken(make, keys):
 def test_keys_without_effect_are_named_once_per_reason(make):
     built = make({f"{ROLLOUT}.load_format": "dummy", f"{ROLLOUT}.mode": "sync", f"{ACTOR}.strategy": "fsdp2"})
     assert built.notices == [
-        f"no effect: {ACTOR}.strategy (several processes share a model by FSDP2, and one holds it whole)",
+        f"no effect: {ACTOR}.strategy (several processes shard a model with FSDP2; one process holds all of it)",
         f"no effect: {ROLLOUT}.mode (every engine serves each trajectory by itself)",
-        f"no effect: {ROLLOUT}.load_format (engines generate with the very weights that are loaded)",
+        f"no effect: {ROLLOUT}.load_format (engines generate with the weights that are trained)",
     ]
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from burnish.config.ppo import PPOConfig
-from burnish.config.rules.checkpoint import checkpoint
 from burnish.config.rules.given import Given
+from burnish.config.rules.run import checkpoint
 from burnish.errors import ConfigError
 
 ACTOR = "actor_rollout_ref.actor.checkpoint"
@@ -36,7 +36,7 @@ def test_what_is_read_follows_what_is_written(settle):
 
 
 @pytest.mark.parametrize("name", ["save_contents", "load_contents"])
-def test_a_part_that_there_is_not_is_refused_with_the_choices(settle, name):
+def test_unknown_part_is_refused_with_the_choices(settle, name):
     with pytest.raises(
         ConfigError, match=rf"{ACTOR}\.{name}=\[model,optimiser\]: there is no part 'optimiser'; .*optimizer, extra"
     ):
@@ -65,7 +65,7 @@ def test_the_critic_is_written_when_the_actor_is(settle):
 
 
 @pytest.mark.parametrize("trains_a_critic", [True, False])
-def test_checkpoints_that_no_run_can_go_on_from_are_told(trains_a_critic):
+def test_checkpoints_that_cannot_be_resumed_are_reported(trains_a_critic):
     config, given = PPOConfig(), Given()
     config.critic.enable = trains_a_critic
     config.critic.checkpoint.save_contents = ["hf_model"]

@@ -10,7 +10,7 @@ import pytest
 from burnish.config import GENERATION, Needs, estimate_memory, load, load_rm, load_sft, plan_micro_batches, plan_numbers
 from burnish.config.checks import check_heads
 from burnish.config.memory import gib
-from burnish.config.placement import Split, agent_processes, describe, pool_of, pools_of, split_of
+from burnish.config.placement import ModelSplit, agent_processes, describe, pool_of, pools_of, split_of
 from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, REWARD_MODEL
 from burnish.config.rules.cluster import devices
 from burnish.errors import ConfigError, NotAvailable, install_command
@@ -62,7 +62,7 @@ def test_more_than_one_process_is_ray(finish, keys, reason):
     assert str(error.value) == f"trainer.executor=local runs one process, but {reason}; leave one of them out"
 
 
-def test_ray_that_is_not_installed_is_told_with_the_command(finish, monkeypatch):
+def test_missing_ray_is_named_with_the_command(finish, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else found(name))
     with pytest.raises(ConfigError, match=rf"^trainer\.n_gpus_per_node: .*`{re.escape(install_command('ray'))}`"):
@@ -83,7 +83,6 @@ def test_errors_about_processes_come_without_torch():
 def test_keys_of_ray_are_reported_where_there_is_none(finish):
     keys = {
         "trainer.worker_timeout": 5,
-        "trainer.max_restarts": 1,
         "ray_init.num_cpus": 4,
         f"{ROLLOUT}.agent.num_workers": 3,
     }
@@ -215,7 +214,7 @@ def test_a_number_is_a_pool_on_one_node(finish):
         ({"main": [1], "spare": [1]}, "no role runs on spare. The roles of this run are actor_rollout_ref; map one"),
     ],
 )  # fmt: skip
-def test_pools_that_cannot_be_are_told(finish, pools, words):
+def test_impossible_pools_are_refused(finish, pools, words):
     with pytest.raises(ConfigError, match=rf"^trainer\.resource_pools.*{words}"):
         finish({POOLS: pools})
 
@@ -260,11 +259,11 @@ def test_agent_loops_are_spread_over_the_nodes_of_the_policy(finish, keys, found
 @pytest.mark.parametrize(
     ("keys", "split"),
     [
-        ({PER_NODE: 1}, Split(1, 1, 1)),
-        ({PER_NODE: 4}, Split(4, 4, 1)),
-        ({PER_NODE: 4, f"{ACTOR}.fsdp_config.fsdp_size": 2}, Split(4, 2, 1)),
-        ({PER_NODE: 4, f"{ACTOR}.fsdp_config.fsdp_size": 8}, Split(4, 4, 1)),
-        ({PER_NODE: 4, f"{ACTOR}.ulysses_sequence_parallel_size": 2}, Split(4, 4, 2)),
+        ({PER_NODE: 1}, ModelSplit(1, 1, 1)),
+        ({PER_NODE: 4}, ModelSplit(4, 4, 1)),
+        ({PER_NODE: 4, f"{ACTOR}.fsdp_config.fsdp_size": 2}, ModelSplit(4, 2, 1)),
+        ({PER_NODE: 4, f"{ACTOR}.fsdp_config.fsdp_size": 8}, ModelSplit(4, 4, 1)),
+        ({PER_NODE: 4, f"{ACTOR}.ulysses_sequence_parallel_size": 2}, ModelSplit(4, 4, 2)),
     ],
 )
 def test_a_pool_shares_a_model_as_the_keys_say(finish, keys, split):
@@ -293,7 +292,7 @@ def test_more_shards_than_processes_are_as_many_as_these(finish):
         ),
     ],
 )  # fmt: skip
-def test_a_pool_that_does_not_split_is_told_with_what_does(finish, keys, key, pool):
+def test_pool_that_does_not_split_is_refused_with_sizes_that_do(finish, keys, key, pool):
     with pytest.raises(ConfigError) as error:
         finish(keys, CRITIC)
     text = str(error.value)
@@ -323,7 +322,7 @@ def test_fused_passes_need_whole_weights(finish):
 
 
 @pytest.mark.parametrize(("section", "model"), [(ACTOR, ACTOR_MODEL), ("critic", CRITIC_MODEL)])
-def test_heads_that_do_not_split_are_told(finish, section, model):
+def test_heads_that_do_not_split_are_refused(finish, section, model):
     config, _ = finish({PER_NODE: 4, f"{section}.ulysses_sequence_parallel_size": 4}, CRITIC)
     check_heads(config, model, Sizes(heads=8))
     with pytest.raises(ConfigError, match=rf"^{section}\.ulysses.*=4: {model}\.path=some/model has 6 .*1, 2, 3, 6"):

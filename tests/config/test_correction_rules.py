@@ -54,7 +54,7 @@ def test_what_the_reference_refuses_in_a_step_is_refused_before_the_run(settle, 
     refused(settle, keys, f"{SECTION}.")
 
 
-def test_without_any_key_the_gap_is_measured_and_nothing_is_said(settle):
+def test_without_any_key_the_gap_is_measured_silently(settle):
     config, notices = settle()
     assert config.algorithm.rollout_correction.mode == "measure" and notices == []
 
@@ -105,7 +105,7 @@ def test_on_and_off_are_modes_on_the_command_line(load, typed, mode):
 
 
 @pytest.mark.parametrize("mode", ["always", 1])
-def test_an_unknown_mode_is_told_with_those_there_are(make, mode):
+def test_unknown_mode_is_refused_with_the_choices(make, mode):
     with pytest.raises(ConfigError, match=rf"mode={mode}: must be one of measure, auto, on, off"):
         make({f"{SECTION}.mode": mode})
 
@@ -221,11 +221,11 @@ def test_weights_in_bypass_mode_are_for_a_loss_without_a_ratio(settle):
         ),
     ],
 )
-def test_what_bypass_mode_cannot_be_is_told(settle, keys, said):
+def test_bypass_mode_conflicts_are_refused(settle, keys, said):
     refused(settle, keys, said)
 
 
-def test_an_estimator_that_reads_the_saved_pass_is_told(settle):
+def test_estimator_that_reads_the_saved_pass_is_refused(settle):
     keys = BYPASS | {"algorithm.adv_estimator": "optimal_token_baseline"}
     said = (
         f"{SECTION}.bypass_mode=true saves the pass that gives sum_pi_squared, which "
@@ -249,7 +249,7 @@ def test_what_the_loss_reads_comes_from_the_update_itself(settle, make, tmp_path
 
 
 @pytest.mark.parametrize("keys", [{"mode": "on"}, {"mode": "off"}, {"rollout_is": "token"}])
-def test_a_threshold_that_nothing_is_compared_with_is_told(settle, keys):
+def test_unused_threshold_is_reported(settle, keys):
     config, notices = settle(keys | {"gap_threshold": 0.5})
     mode = config.algorithm.rollout_correction.mode
     assert f"unused: {SECTION}.gap_threshold ({SECTION}.mode={mode} compares the gap with nothing)" in notices
@@ -258,7 +258,7 @@ def test_a_threshold_that_nothing_is_compared_with_is_told(settle, keys):
         assert not [line for line in notices if line.startswith("unused")]
 
 
-def test_measuring_without_log_probs_is_told(settle):
+def test_measuring_without_log_probs_is_reported(settle):
     said = f"({LOG_PROBS}=false: there is no gap to measure)"
     off = {LOG_PROBS: False}
     assert settle(off | {"mode": "measure"})[1] == [f"unused: {SECTION}.mode {said}"]

@@ -80,7 +80,8 @@ def test_arguments_reach_their_engine_alone(finish, installed, name, argument):
 def test_attention_is_checked_for_engines_that_page_it(finish, installed):
     installed("0.32.0")
     keys = {"actor_rollout_ref.model.attn_implementation": "flash_attention_2"}
-    finish({f"{ROLLOUT}.name": "vllm", **keys})
+    for name in ("vllm", "hf"):
+        finish({f"{ROLLOUT}.name": name, **keys})
     with pytest.raises(ConfigError, match=r"model\.attn_implementation=flash_attention_2: .*native.*name=hf"):
         finish(keys)
 

@@ -40,7 +40,7 @@ def test_the_command_of_the_docs_sets_its_keys():
         ("out.json", "out.eval.json"),
     ],
 )
-def test_figures_go_beside_the_responses(path, output):
+def test_metrics_go_next_to_the_responses(path, output):
     assert finished(f"data.path={path}").data.output_path == output
     assert finished(f"data.path={path}", "data.output_path=x/y.json").data.output_path == "x/y.json"
 
@@ -90,6 +90,6 @@ def test_jobs_of_a_sweep_do_not_write_the_same_file(tmp_path, monkeypatch, words
         swept(*words)
 
 
-def test_jobs_of_a_sweep_that_write_files_of_their_own():
+def test_jobs_of_a_sweep_that_write_separate_files():
     assert swept("data.path=a.parquet,b.parquet") == ["a.eval.json", "b.eval.json"]
     assert swept("data.path=x/a.json", "data.output_path=1.json,2.json") == ["1.json", "2.json"]

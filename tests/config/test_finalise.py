@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from burnish.algorithms.advantages import needs_of
 from burnish.config import Needs, SFTConfig, finalise, finalise_sft
+from burnish.config.algorithm import ESTIMATORS
 from burnish.errors import ConfigError
 
 GROUPS, CRITIC = Needs(groups=True), Needs(critic=True)
@@ -68,7 +70,9 @@ def test_groups(finish):
     config, notices = finish({f"{ROLLOUT}.n": 8}, GROUPS)
     assert (config.actor_rollout_ref.rollout.n, notices) == (8, [])
     keys = {"algorithm.adv_estimator": "grpo", f"{ROLLOUT}.n": 1}
-    refused(finish, keys, f"{ROLLOUT}.n=1", "grpo", "at least 2", needs=GROUPS)
+    for name in (name for name in ESTIMATORS if needs_of(name).groups):
+        keys["algorithm.adv_estimator"] = name
+        refused(finish, keys, f"{ROLLOUT}.n=1", name, "at least 2", "leave", needs=GROUPS)
     refused(finish, {f"{ROLLOUT}.do_sample": False}, "do_sample=false gives 4 equal responses", needs=GROUPS)
 
 
@@ -269,11 +273,42 @@ def test_sft():
         finalise_sft(SFTConfig(), frozenset())
 
 
-def test_keys_of_augmentation_without_the_switch_are_told(finish):
+def test_augmentation_keys_without_the_switch_are_reported(finish):
     _, said = finish({"data.augment.share": 0.3}, needs=CRITIC)
     assert "data.augment.share has no effect, because data.augment.enable is false" in said
     _, said = finish({"data.augment.share": 0.3, "data.augment.enable": True}, needs=CRITIC)
     assert not any("augment" in line for line in said)
+
+
+GDPO = {"algorithm.adv_estimator": "gdpo", "algorithm.gdpo_reward_keys": ["a"]}
+LOSS, SANDBOX = f"{ACTOR}.policy_loss", "reward_model.sandbox"
+
+
+@pytest.mark.parametrize(
+    ("keys", "parts"),
+    [
+        ({f"{LOSS}.loss_mode": "clip_cov", f"{LOSS}.clip_cov_lb": 9}, ["clip_cov_lb=9", "clip_cov_ub=5"]),
+        (
+            GDPO | {"algorithm.gdpo_reward_keys": None, "algorithm.gdpo_reward_weights": [1]},
+            ["needs algorithm.gdpo_reward_k"],
+        ),
+        (GDPO | {"algorithm.gdpo_reward_weights": [1, 2]}, ["has 2 weights for the 1", "one for each"]),
+        (GDPO | {"algorithm.gdpo_reward_weights": [0]}, ["gdpo_reward_weights=[0.0]", "not all 0"]),
+        (GDPO | {"algorithm.use_kl_in_reward": True}, ["use_kl_in_reward", "gdpo_reward_keys", "use_kl_loss"]),
+        (
+            GDPO | {"algorithm.overlong_buffer.enable": True, "algorithm.overlong_buffer.len": 2},
+            ["overlong_buffer", "gdpo_reward_keys", "overlong_reward"],
+        ),
+        ({f"{SANDBOX}.backend": "sandbox_fusion"}, [f"{SANDBOX}.backend=sandbox_fusion", f"{SANDBOX}.url=http://"]),
+        ({f"{SANDBOX}.url": "host/run"}, ["url=host/run", "http://"]),
+        (
+            {f"{SANDBOX}.backend": "local", f"{SANDBOX}.url": "http://host/run_code"},
+            [f"{SANDBOX}.url=http://host/run_code", f"{SANDBOX}.backend=local", "keep one"],
+        ),
+    ],
+)
+def test_keys_that_contradict_each_other_are_refused(finish, keys, parts):
+    refused(finish, keys, *parts, needs=Needs(groups=True, reward_components=True) if "gdpo" in str(keys) else None)
 
 
 # What happens around sampling
@@ -303,7 +338,7 @@ def test_rounds_that_can_never_fill_the_batch(finish):
     finish({**rounds, f"{FILTER}.max_num_gen_batches": 0})
 
 
-def test_keys_of_a_filter_that_is_off_are_told(finish):
+def test_filter_keys_are_reported_where_it_is_off(finish):
     said = f"unused: {FILTER}.max_num_gen_batches, {FILTER}.metric ({FILTER}.enable is false)"
     keys = {f"{FILTER}.metric": "score", f"{FILTER}.max_num_gen_batches": 3}
     assert said in finish(keys)[1]
@@ -333,7 +368,7 @@ def test_the_limit_of_the_penalty_is_the_one_the_rollout_names(finish):
     refused(finish, keys, "data.max_response_length=99")
 
 
-def test_keys_of_a_penalty_that_is_off_are_told(finish):
+def test_penalty_keys_are_reported_where_it_is_off(finish):
     said = f"unused: {OVERLONG}.len, {OVERLONG}.penalty_factor ({OVERLONG}.enable is false)"
     keys = {f"{OVERLONG}.len": 16, f"{OVERLONG}.penalty_factor": 0.5}
     assert said in finish(keys)[1]
@@ -412,13 +447,13 @@ def test_what_an_algorithm_of_ones_own_reads_is_theirs_to_know(finish):
     assert not [line for line in notices if line.startswith("unused")]
 
 
-def test_a_loss_with_its_own_aggregation_says_so(finish):
+def test_loss_with_its_own_aggregation_is_reported(finish):
     keys = {f"{ACTOR}.policy_loss.loss_mode": "gspo", f"{ACTOR}.loss_agg_mode": "token-sum"}
     [notice] = [line for line in finish(keys)[1] if "loss_agg_mode" in line]
     assert "for entropy and KL terms only: the policy loss gspo is always seq-mean-token-mean" in notice
 
 
-def test_what_the_hf_engine_does_not_read_is_said(finish):
+def test_keys_that_the_hf_engine_ignores_are_reported(finish):
     keys = {f"{ROLLOUT}.{name}": False for name in ("free_cache_engine", "enable_chunked_prefill", "enforce_eager")}
     assert not any("engine" in line for line in finish(keys)[1])
     said = [line for line in finish(keys | {f"{ROLLOUT}.name": "hf"})[1] if "engine" in line]
@@ -426,11 +461,3 @@ def test_what_the_hf_engine_does_not_read_is_said(finish):
         f"no effect: {ROLLOUT}.enable_chunked_prefill, {ROLLOUT}.free_cache_engine (the hf engine keeps no KV pool)",
         f"no effect: {ROLLOUT}.enforce_eager (the hf engine uses no CUDA graphs)",
     ]
-
-
-@pytest.mark.parametrize("name", ["flash_attention_2", "flex_attention"])
-def test_attention_that_cannot_be_paged_is_refused_for_the_native_engine(finish, name):
-    keys = {"actor_rollout_ref.model.attn_implementation": name}
-    with pytest.raises(ConfigError, match=f"actor_rollout_ref.model.attn_implementation={name}: .*{ROLLOUT}.name=hf"):
-        finish(keys)
-    finish(keys | {f"{ROLLOUT}.name": "hf"})

@@ -48,7 +48,7 @@ def test_what_must_be_set():
     assert "data.output_path must be set, for example data.output_path=out.parquet" in refused("data.output_path=null")
 
 
-def test_the_output_is_a_parquet_file_of_its_own(tmp_path, monkeypatch):
+def test_output_is_a_separate_parquet_file(tmp_path, monkeypatch):
     assert "data.output_path=out.jsonl: the output is a parquet file" in refused("data.output_path=out.jsonl")
     assert "is the file of data.path" in refused("data.output_path=./test.parquet")
     monkeypatch.chdir(tmp_path)
@@ -56,7 +56,7 @@ def test_the_output_is_a_parquet_file_of_its_own(tmp_path, monkeypatch):
     assert "is the file of data.path" in refused("data.output_path=link.parquet")
 
 
-def test_greedy_is_said_by_temperature_or_do_sample():
+def test_greedy_by_temperature_or_do_sample():
     config, notices = finish("rollout.temperature=0")
     assert not config.rollout.do_sample and notices == ["rollout.do_sample=false, because rollout.temperature=0"]
     assert "sampling needs more than 0" in refused("rollout.temperature=0", "rollout.do_sample=true")
@@ -66,7 +66,7 @@ def test_greedy_is_said_by_temperature_or_do_sample():
     assert notices == ["no effect: rollout.top_p (rollout.do_sample=false takes the likeliest token)"]
 
 
-def test_what_only_training_has_is_said_to_have_no_effect():
+def test_training_keys_are_reported_as_without_effect():
     _, notices = finish("model.enable_gradient_checkpointing=true")
     assert notices == ["no effect: model.enable_gradient_checkpointing (there is no backward pass in burnish generate)"]
 
@@ -103,7 +103,7 @@ def test_an_engine_that_is_not_there_names_those_that_are():
         finish("rollout.tensor_model_parallel_size=2")
 
 
-def test_what_the_hf_engine_does_not_read_is_said():
+def test_keys_that_the_hf_engine_ignores_are_reported():
     keys = ["rollout.enable_prefix_caching=false", "rollout.gpu_memory_utilization=0.9", "rollout.enforce_eager=true"]
     assert finish(*keys)[1] == []
     assert finish(*keys, "rollout.name=hf")[1] == [

@@ -142,12 +142,12 @@ def test_a_recipe_that_is_nowhere_in_a_folder_without_any(recipes, load):
         load("--config-name=plain")  # it is in recipes/
 
 
-def test_recipes_beside_the_package_are_found_behind_a_folder_of_the_same_name(recipes, load):
+def test_recipes_of_a_checkout_are_found_behind_a_folder_of_the_same_name(recipes, load):
     assert load("--config-name=recipes/dr_grpo").config.algorithm.norm_adv_by_std_in_grpo is False
     assert load("--config-name=recipes/plain").config.trainer.experiment_name == "from-recipe"
 
 
-def test_a_recipe_of_the_working_directory_beside_a_folder_of_others(recipes, load):
+def test_recipe_in_the_working_directory_next_to_a_folder_of_others(recipes, load):
     (recipes / "plain.yaml").rename("mine.yaml")
     assert load("--config-path=recipes", "--config-name=mine").config.trainer.experiment_name == "from-recipe"
 
@@ -414,7 +414,7 @@ def test_taking_a_key_back_leaves_the_others_as_they_were_set(run_again):
     assert "algorithm.kl_ctrl.kl_coef" not in again.explicit
 
 
-def test_the_jobs_of_a_sweep_have_recipes_of_their_own():
+def test_each_job_of_a_sweep_has_its_own_recipe():
     seen = []
     run(["-m", "trainer.seed=1,2", "trainer.default_local_dir=out"], PPO, no_rules, seen.append)
     assert [job.given["trainer.experiment_name"] for job in seen] == ["run-seed_1", "run-seed_2"]

@@ -22,7 +22,7 @@ def test_one_name_is_a_list_of_one(finish):
     assert config.actor_rollout_ref.model.target_modules == ["q_proj"] and not unused(notices)
 
 
-def test_keys_of_an_adapter_that_is_not_there_are_told(finish):
+def test_adapter_keys_without_an_adapter_are_reported(finish):
     _, notices = finish({f"{MODEL}.lora_alpha": 32})
     assert unused(notices) == [f"unused: {MODEL}.lora_alpha ({MODEL}.lora_rank is 0: all weights are trained)"]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from burnish.config import SFTConfig
-from burnish.config.rules.offload import without_gpu
+from burnish.config.rules.models import without_gpu
 from burnish.errors import ConfigError
 
 ACTOR, REF = "actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config"
@@ -38,7 +38,7 @@ def test_what_can_be_moved_is_taken_without_a_word(finish):
         (JUDGE | {"reward_model.model.fsdp_config.optimizer_offload": True}, "the reward model is not trained"),
     ],
 )
-def test_what_moves_nothing_is_said(finish, keys, reason):
+def test_offload_keys_without_effect_are_reported(finish, keys, reason):
     notices = finish(keys)[1]
     assert len(told(notices, "no effect", reason, "_offload")) == 1
     assert not told(finish({name: value for name, value in keys.items() if "offload" not in name})[1], "offload")

@@ -101,7 +101,7 @@ def test_rounds_of_generation_are_what_samples_together(finish):
     assert not [line for line in plan_numbers(finish(KEYS)[0], None, None) if "round" in line.name]
 
 
-def test_greedy_rows_sample_beside_the_others(finish):
+def test_greedy_rows_are_sampled_with_the_others(finish):
     needs = Needs(greedy_baseline=True)
     keys = KEYS | HF | {f"{ROLLOUT}.n": 1, "algorithm.adv_estimator": "remax"}
     config, _ = finish(keys, needs)
@@ -273,7 +273,7 @@ def test_low_precision_weights_have_float32_masters(finish):
     assert both.critic == 14_000_000
 
 
-def test_logits_are_those_of_a_chunk_and_have_gradients_beside_them(finish):
+def test_logits_are_those_of_a_chunk_with_their_gradients(finish):
     """On a CPU 256 tokens at least, or 2**20 logits; on a GPU 2**28. The weight's gradient is summed in float32."""
     config, _ = finish(KEYS)
     assert estimate_memory(config, sizes(), 2).logits == 2**20 // 1000 * 1000 * 4 + 1000 * 128 * 4
@@ -489,7 +489,7 @@ def test_activations_are_recomputed_where_they_do_not_fit_and_then_more_sequence
     assert 1 < tight.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu < 16, "planned again with what is recomputed"
 
 
-def test_what_was_said_about_activations_is_not_decided_again(finish):
+def test_set_checkpointing_is_not_changed(finish):
     for value in (True, False):
         for memory in (2**20, 2**50):
             config, _ = finish(KEYS | {CHECKPOINTING: value})
@@ -597,7 +597,7 @@ def test_weights_in_host_memory_are_there_while_their_model_is_used(finish):
     assert estimate_memory(config, facts, 2).always == before.always, "on a CPU"
 
 
-def test_a_process_reward_model_with_an_adapter_has_no_start_beside_it(finish):
+def test_process_reward_model_with_an_adapter_keeps_no_start(finish):
     def words(**keys):
         config, _ = finish(KEYS | keys, Needs(process_reward=True))
         lines = {line.name: line.how for line in plan_numbers(config, None, sizes())}

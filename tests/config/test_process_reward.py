@@ -92,7 +92,7 @@ def test_an_estimator_without_it_has_none_and_says_what_is_unused(finish):
     )
 
 
-def test_a_micro_batch_size_beside_a_token_budget_has_no_effect(finish):
+def test_micro_batch_size_with_a_token_budget_has_no_effect(finish):
     keys = {"process_reward.use_dynamic_bsz": True, "process_reward.micro_batch_size_per_gpu": 2}
     _, notices = finish(KEYS | keys, PRIME)
     assert any(notice.startswith("no effect: process_reward.micro_batch_size_per_gpu") for notice in notices)

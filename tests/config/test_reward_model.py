@@ -47,7 +47,7 @@ def test_weights_are_finite(finish, name, weight):
     assert getattr(finish(ON | {f"reward_model.{name}": -0.5})[0].reward_model, name) == -0.5
 
 
-def test_keys_that_are_set_and_not_read_are_told(finish):
+def test_keys_that_are_not_read_are_reported(finish):
     tokens, checkpointing = "reward_model.forward_max_token_len_per_gpu", f"{KEY}.enable_gradient_checkpointing"
     told = "\n".join(finish(ON | {tokens: 512, checkpointing: True})[1])
     assert f"unused: {tokens} (reward_model.use_dynamic_bsz is false" in told
@@ -91,7 +91,7 @@ def test_its_micro_batches_are_planned(finish):
     assert MICRO not in plan_micro_batches(config, POLICY, 10**15)[-1]
 
 
-def test_a_short_context_is_told_and_not_refused(finish):
+def test_short_context_is_reported_and_not_refused(finish):
     config, _ = finish(ON)  # 512 + 512 tokens
     assert check_model(config, KEY, facts(context=1024)) == check_model(config, KEY, facts(context=None)) == []
     (notice,) = check_model(config, KEY, facts(context=1000))
@@ -106,7 +106,7 @@ def test_a_short_context_is_told_and_not_refused(finish):
         check_model(config, KEY, facts(context=700))
 
 
-def test_a_critic_counts_beside_it(finish):
+def test_critic_counts_too(finish):
     config, _ = finish(BATCH | ON | {"algorithm.adv_estimator": "gae"}, Needs(critic=True))
     assert list(config.models) == ["actor_rollout_ref.model", "critic.model", KEY]
     memory = estimate_memory(config, POLICY, 2)

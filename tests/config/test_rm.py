@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from burnish.cli.main import COMMANDS
 from burnish.cli.main import main as burnish
 from burnish.config import RMConfig, check_files, finalise_rm, load_rm
 from burnish.config.key import keys_of
 from burnish.config.sft import SFTConfig
+from burnish.entry.keys import KEY_COMMANDS
 from burnish.errors import ConfigError, DataError
 
 GIVEN = ["data.train_files=pairs.parquet", "model.path=some/model"]
@@ -106,5 +106,5 @@ def test_its_help_says_what_its_plan_prints(capsys):
 
 
 def test_the_example_of_its_help_is_right():
-    loaded = load_rm(list(COMMANDS["rm"].example))
+    loaded = load_rm(list(KEY_COMMANDS["rm"].example))
     assert finalise_rm(loaded.config, loaded.explicit) == []

@@ -11,7 +11,7 @@ MODE, BYPASS = "algorithm.rollout_correction.mode", "algorithm.rollout_correctio
 FREES = "actor_rollout_ref.rollout.free_cache_engine"
 
 
-def test_what_follows_from_it(finish):
+def test_staleness_sets_defaults(finish):
     config, notices = finish(AHEAD)
     assert config.staleness == 2
     assert (config.algorithm.rollout_correction.mode, config.algorithm.rollout_correction.rollout_is) == ("on", "token")
@@ -22,7 +22,7 @@ def test_what_follows_from_it(finish):
 
 
 @pytest.mark.parametrize("keys", [{}, {STALENESS: 2}, {ENABLE: True}], ids=["nothing", "a number", "the switch"])
-def test_off(finish, keys):
+def test_run_ahead_is_off_without_both_keys(finish, keys):
     config, notices = finish(keys)
     assert config.staleness == 0 and config.algorithm.rollout_correction.mode == "measure"
     assert config.actor_rollout_ref.rollout.free_cache_engine is True
@@ -54,6 +54,6 @@ def test_with_the_rollouts_log_probs_as_the_old_ones(finish):
         ({"trainer.deterministic": True}, ConfigError, "no two runs are the same"),
     ],
 )
-def test_refused(finish, keys, error, message):
+def test_run_ahead_refuses(finish, keys, error, message):
     with pytest.raises(error, match=message):
         finish(AHEAD | keys)

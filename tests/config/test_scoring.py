@@ -59,7 +59,7 @@ def test_evaluation_has_the_same_rules():
         finalise_eval(config, frozenset())
 
 
-def test_keys_of_a_reward_model_that_is_off_are_told(finish):
+def test_reward_model_keys_are_reported_where_it_is_off(finish):
     keys = {"reward_model.model.path": "rm", "reward_model.rule_weight": 0.5, "reward_model.sandbox.timeout": 3}
     _, notices = finish(GRPO | keys)
     (said,) = [notice for notice in notices if "reward_model.enable is false" in notice]

@@ -14,7 +14,7 @@ from burnish.controller.columns import flat, pack
 from burnish.controller.decorator import register
 from burnish.controller.dispatch import Dispatch
 from burnish.controller.group import ClassWithInitArgs
-from burnish.controller.host import Host, Reply
+from burnish.controller.host import WorkerHost, WorkerReply
 from burnish.controller.process import Address, Surroundings
 from burnish.controller.worker import Worker, WorkerPlace, device_of
 from burnish.errors import WorkerError
@@ -58,7 +58,7 @@ class Busy(Worker):
 
 @pytest.fixture
 def host(tmp_path):
-    host = Host(Surroundings(str(tmp_path)), Address(1, "127.0.0.1", "here", "node", str(tmp_path / "log"), 0))
+    host = WorkerHost(Surroundings(str(tmp_path)), Address(1, "127.0.0.1", "here", "node", str(tmp_path / "log"), 0))
     host.make("busy", ClassWithInitArgs(Busy), WorkerPlace())
     return host
 
@@ -84,13 +84,13 @@ def test_jobs_run_in_the_order_they_were_given_out_whatever_order_they_arrive_in
 def test_peers_are_answered_while_a_job_computes(host):
     async def both():
         job = asyncio.ensure_future(call(host, 0, "hold"))
-        while (there := await host.whereabouts()).doing != "Busy.hold" or "in hold\n" not in there.stack:
+        while (there := await host.status()).doing != "Busy.hold" or "in hold\n" not in there.stack:
             await asyncio.sleep(0.02)
         answer = await host.direct("busy", "direct", *_message(7))
-        where = await host.whereabouts()
+        where = await host.status()
         host._workers["busy"].released.set()
         await job
-        return answer.value(), where, await host.whereabouts()
+        return answer.value(), where, await host.status()
 
     (thread, x), where, after = asyncio.run(both())
     assert (thread, x) == ("MainThread", 7)
@@ -143,10 +143,10 @@ def test_calls_of_peers_are_told_while_they_run(host):
         start = time.monotonic()
         calls = [asyncio.ensure_future(host.direct("busy", "stay", *_message())) for _ in range(2)]
         await asyncio.sleep(0.1)
-        during, passed = await host.whereabouts(), time.monotonic() - start
+        during, passed = await host.status(), time.monotonic() - start
         host._workers["busy"].free.set()
         await asyncio.gather(*calls)
-        return during, passed, await host.whereabouts()
+        return during, passed, await host.status()
 
     during, passed, after = asyncio.run(look())
     assert during.doing == "no call" and [what for what, _ in during.peers] == ["Busy.stay"] * 2
@@ -165,7 +165,7 @@ def test_a_result_that_cannot_be_sent_or_read_names_its_own_call(host):
     with pytest.raises(WorkerError, match=r"the result of Busy.give_away, a lock, cannot be sent"):
         asyncio.run(beside_a_job()).value()
     with pytest.raises(WorkerError, match=r"the result of Busy.x cannot be read here: UnpicklingError"):
-        Reply(b"\x80\x05garbage").value("Busy.x")
+        WorkerReply(b"\x80\x05garbage").value("Busy.x")
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ from dataclasses import replace
 
 import torch
 
+from burnish.child.process import TAIL_LENGTH, TAIL_LINES
 from burnish.controller.process import (
-    LINE_LENGTH,
-    LOG_LINES,
     Address,
     Surroundings,
     Warnings,
@@ -67,9 +66,9 @@ def test_the_last_lines_of_a_log(tmp_path):
     assert tail(address) == ""
     with log.open("a") as file:
         file.write("new\n" + "x" * 1000 + "\n")
-    assert tail(address).splitlines() == ["new", "x" * LINE_LENGTH + "…"]
+    assert tail(address).splitlines() == ["new", "x" * TAIL_LENGTH + "…"]
     log.write_text("old\n" + "".join(f"line {n}\n" for n in range(10_000)))
-    assert tail(address).splitlines() == [f"line {n}" for n in range(10_000 - LOG_LINES, 10_000)]
+    assert tail(address).splitlines() == [f"line {n}" for n in range(10_000 - TAIL_LINES, 10_000)]
     assert tail(Address(1, "", "", "", str(tmp_path / "absent"), 0)) is None
 
 

@@ -151,7 +151,7 @@ def is_stopped(pid):
 def asked(group, rank):
     """What a process says of itself; None where it does not answer."""
     process = group._hosts.processes[rank]
-    return group._hosts.whereabouts([process])[id(process)]
+    return group._hosts.status([process])[id(process)]
 
 
 def gone(pid, seconds=SOON):
@@ -175,7 +175,7 @@ def test_workers_compute_together(gang):
     assert out.batch["total"].tolist() == [int(x.sum())]
 
 
-def test_a_column_is_put_into_the_object_store_once_and_read_there(gang, monkeypatch):
+def test_column_is_put_into_the_object_store_once_and_read_there(gang, monkeypatch):
     import ray
 
     puts, put = [], ray.put
@@ -191,7 +191,7 @@ def test_a_column_is_put_into_the_object_store_once_and_read_there(gang, monkeyp
     assert puts == [400_000] * 2
 
 
-def test_a_result_is_read_in_the_object_store_and_sent_on_as_it_lies_there(gang, monkeypatch):
+def test_result_is_read_in_the_object_store_and_sent_on_without_a_copy(gang, monkeypatch):
     import ray
 
     puts, put = [], ray.put
@@ -203,7 +203,7 @@ def test_a_result_is_read_in_the_object_store_and_sent_on_as_it_lies_there(gang,
     assert puts == [400_000], "the column x alone; y was put by the worker that made it"
 
 
-def test_warnings_of_rank_zero_are_said_here(gang, caplog):
+def test_warnings_of_rank_zero_are_logged_in_the_controller(gang, caplog):
     gang.warn("the tokenizer is odd")
     assert [(r.name, r.levelname, r.getMessage()) for r in caplog.records] == [
         ("burnish.member", "WARNING", "the tokenizer is odd")
@@ -228,7 +228,7 @@ def test_starting_does_not_wait(gang, tmp_path):
     released = tmp_path / "released"
     try:
         future = gang.hold.start(str(released), "done")  # which would end late if it were waited for
-        with pytest.raises(DeadlineError, match=r"Member.hold has not finished within 0.01 s; it goes on"):
+        with pytest.raises(DeadlineError, match=r"Member.hold has not finished within 0.01 s; it continues"):
             future.get(timeout=0.01)
     finally:
         released.touch()
@@ -236,7 +236,7 @@ def test_starting_does_not_wait(gang, tmp_path):
     assert future.get() == "done"
 
 
-def test_what_cannot_be_sent_is_named_and_leaves_the_group_as_it_was(gang):
+def test_arguments_that_cannot_be_sent_are_named_and_change_nothing(gang):
     with pytest.raises(WorkerError, match=r"Member.nap: its arguments cannot be sent to the workers: .*lock"):
         gang.nap(0, threading.Lock())
     with pytest.raises(WorkerError, match=r"the result of Member.lock, a lock, cannot be sent"):
@@ -275,7 +275,7 @@ def test_cancelling_the_wait_cancels_the_call(gang):
 # --- failures ---
 
 
-def test_a_process_that_dies(pair):
+def test_dead_process_is_named(pair):
     pids = pair.pid()
     with pytest.raises(WorkerDied) as e:
         pair.trouble("die")
@@ -292,7 +292,7 @@ def test_a_process_that_dies(pair):
         asyncio.run(pair.peers()[0].call("generate", 0))
 
 
-def test_a_process_that_hangs(pair, monkeypatch):
+def test_hanging_process_is_named(pair, monkeypatch):
     pids = pair.pid()
     future = pair.trouble.start("stop")
     until(lambda: is_stopped(pids[1]))
@@ -314,7 +314,7 @@ def test_a_process_that_hangs(pair, monkeypatch):
         pair.pid()
 
 
-def test_a_refusal_while_others_wait_in_a_collective(pair):
+def test_refusal_while_others_wait_in_a_collective(pair):
     pids = pair.pid()
     start = time.monotonic()
     with pytest.raises(NotAvailable, match=r"^not available yet: flying. walk$"):
@@ -323,7 +323,7 @@ def test_a_refusal_while_others_wait_in_a_collective(pair):
     assert all(map(gone, pids))
 
 
-def test_more_nodes_than_there_are(ray_groups, monkeypatch):
+def test_too_few_nodes_are_reported(ray_groups, monkeypatch):
     monkeypatch.setattr("burnish.controller.ray.hosts.STARTING", 0.5)
     with pytest.raises(ConfigError, match=r"pool 'p' asks for \[1, 1\] processes, node by node; there are 1 nodes: "):
         ray_groups.spawn(ResourcePool([1, 1], "p", "cpu"), {"it": ClassWithInitArgs(Member)})
@@ -374,7 +374,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_a_full_object_store_and_a_controller_that_dies(tmp_path):
+def test_full_object_store_and_a_controller_that_dies(tmp_path):
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
     done = subprocess.run(
         [sys.executable, "-c", CONTROLLER, str(tmp_path)], env=environment, capture_output=True, text=True
@@ -395,7 +395,7 @@ def test_no_ray_at_an_address():
             start_ray(address, 1)
 
 
-def test_a_broken_connection_of_which_ray_knows_nothing_ends_the_group(gang):
+def test_broken_connection_unknown_to_ray_ends_the_group(gang):
     """As after a network failure: all that is heard is that a collective lost a worker."""
     from burnish.controller.failures import Weight
     from burnish.controller.ray import Hosts, RayFuture
@@ -413,7 +413,7 @@ def test_a_broken_connection_of_which_ray_knows_nothing_ends_the_group(gang):
     assert str(future._most_telling()).startswith("rank 3 died\nlast lines of ")
 
 
-def test_a_peer_that_dies_is_named_to_the_controller(ray_groups, ray_on_running_hosts):
+def test_peer_that_dies_is_named_to_the_controller(ray_groups, ray_on_running_hosts):
     pool = ResourcePool([1], "replicas", "cpu")
     replica = ray_groups.spawn(pool, {"replica": ClassWithInitArgs(Member)})["replica"]
     callers = ray_on_running_hosts.spawn(ResourcePool([2], "callers", "cpu"), {"callers": ClassWithInitArgs(Member)})
@@ -452,7 +452,7 @@ def test_peers_that_hang_are_named_when_those_that_wait_for_them_are_late(pair, 
     assert "await asyncio.sleep(0.05)" in str(e.value)
 
 
-def test_a_call_of_a_peer_has_the_time_of_the_rounds_that_it_may_wait_for(gang, monkeypatch, tmp_path):
+def test_deadline_of_a_peer_call_counts_the_rounds_it_waits_for(gang, monkeypatch, tmp_path):
     monkeypatch.setattr(gang.cluster, "deadline_s", 0.5)
     [peer, *_], released = gang.peers(2), tmp_path / "released"
     told = r"suffer of gang, rank 0 of 4 .*has not finished within 1 s \(2 × trainer\.worker_timeout\); it "
@@ -463,7 +463,7 @@ def test_a_call_of_a_peer_has_the_time_of_the_rounds_that_it_may_wait_for(gang, 
         released.touch()
 
 
-def test_the_time_of_a_call_begins_when_it_was_given_out_and_its_processes_were_free():
+def test_deadline_of_a_call_starts_when_its_processes_are_free():
     from burnish.controller.process import Address
     from burnish.controller.ray import Process, RayFuture
 
@@ -476,7 +476,7 @@ def test_the_time_of_a_call_begins_when_it_was_given_out_and_its_processes_were_
     assert second._due() == second._given + 14
 
 
-def test_an_answer_that_is_there_is_taken_however_late_one_asks(gang, monkeypatch):
+def test_answer_that_has_arrived_is_taken_after_the_deadline(gang, monkeypatch):
     import ray
 
     future = gang.nap.start(0, "done")
@@ -485,7 +485,7 @@ def test_an_answer_that_is_there_is_taken_however_late_one_asks(gang, monkeypatc
     assert future.get() == "done"
 
 
-def test_a_result_that_cannot_be_fetched_in_time_is_waited_for(gang, monkeypatch):
+def test_result_that_cannot_be_fetched_in_time_is_waited_for(gang, monkeypatch):
     import ray
 
     def slow(refs, *, timeout):
@@ -496,13 +496,13 @@ def test_a_result_that_cannot_be_fetched_in_time_is_waited_for(gang, monkeypatch
     future, get = gang.doubled.start(DataProto.from_dict({"x": torch.ones(100_000)})), ray.get
     with monkeypatch.context() as patch:
         patch.setattr(ray, "get", slow)
-        with pytest.raises(DeadlineError, match=r"Member.doubled has not finished within 0.5 s; it goes on") as e:
+        with pytest.raises(DeadlineError, match=r"Member.doubled has not finished within 0.5 s; it continues") as e:
             future.get(timeout=0.5)
     assert type(e.value) is DeadlineError
     assert future.get().batch["y"][0] == 2
 
 
-def test_a_ray_that_does_not_answer_is_typed(gang, monkeypatch):
+def test_silent_ray_raises_a_typed_error(gang, monkeypatch):
     import ray
 
     from burnish.controller.ray import Hosts
@@ -521,7 +521,7 @@ def test_a_ray_that_does_not_answer_is_typed(gang, monkeypatch):
     assert len(ended) == 1
 
 
-def test_a_process_on_another_node_is_killed_there(ray_groups, monkeypatch):
+def test_process_on_another_node_is_killed_there(ray_groups, monkeypatch):
     from burnish.controller.process import Address, start_time
     from burnish.controller.ray import nodes
 

@@ -1,9 +1,7 @@
 """Parts are as even as the recorded ones, within their budget, few, and the same every time."""
 
-import json
 import math
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burnish.engine.balance import balanced_partitions, best_fit, micro_batches, workload
+from tests.recorded import each, golden
 
-CASES = json.loads((Path(__file__).parents[1] / "golden" / "seqlen_balancing.json").read_text())
+CASES = golden("seqlen_balancing")
 PARTITIONS = ("get_seqlen_balanced_partitions", "greedy_partition")
 GROUPS, MICRO, UNEVEN, ROUNDING = (
     "get_group_balanced_partitions", "rearrange_micro_batches", "log_seqlen_unbalance", "ceildiv",
@@ -20,9 +19,7 @@ GROUPS, MICRO, UNEVEN, ROUNDING = (
 
 
 def cases(*functions):
-    chosen = [case for case in CASES if case["params"]["function"] in functions]
-    assert chosen
-    return pytest.mark.parametrize("case", chosen, ids=[case["name"] for case in chosen])
+    return each([case for case in CASES if case["params"]["function"] in functions])
 
 
 def sums(weights, parts):

@@ -1,8 +1,6 @@
 """Packed, fused and padded passes against each sequence alone through the transformers module."""
 
-import json
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,9 +16,10 @@ from burnish.engine.packing import pack
 from burnish.errors import ConfigError
 from burnish.models.backbones import FusedBackbone, PackedBackbone, PaddedBackbone
 from burnish.ops.varlen_attention import Sequences
+from tests.recorded import each, golden
 from tests.rollout.native.models import build
 
-RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "entropy_loss.json").read_text())
+RECORDED = golden("entropy_loss")
 FAMILIES = {
     "llama": {},
     "qwen2": {},
@@ -64,7 +63,7 @@ def test_the_recorded_cases_are_complete():
 
 
 @pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("case", RECORDED, ids=lambda case: case["name"])
+@each(RECORDED)
 def test_golden(case, fused, monkeypatch):
     logits, expected = torch.tensor(case["inputs"]["logits"]), case["expected"]
     tokens = torch.tensor(case["inputs"].get("labels", torch.zeros(logits.shape[:2]).long().tolist()))

@@ -235,3 +235,62 @@ def test_damaged_checkpoints_are_named(make_trainable, batch, tmp_path):
     engine.write_text(json.dumps(facts))
     with pytest.raises(CheckpointError, match=r"written with optim.optimizer=Lion, this run has AdamW"):
         trainable.load(tmp_path)
+
+
+# Frozen parts
+
+FROZEN = ("model.embed_tokens.", "model.layers.0.", "model.layers.1.self_attn.k_proj.")
+
+
+@pytest.fixture
+def make_frozen(model_folder):
+    def make(dtype):
+        module = AutoModelForCausalLM.from_pretrained(model_folder, dtype=dtype)
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(not is_frozen(name))
+        # Decay would shrink a parameter even without a gradient.
+        return Trainable(module, OptimConfig(lr=1e-2, weight_decay=0.1), total_steps=6)
+
+    return make
+
+
+def is_frozen(name):
+    return name.startswith(FROZEN)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_frozen_parameters_have_no_state_and_keep_their_bits(make_frozen, batch, dtype):
+    trainable = make_frozen(dtype)
+    before = weights(trainable)
+    assert sum(map(is_frozen, before)) > 5
+    for _ in range(3):
+        metrics = step(trainable, batch)
+        assert metrics["grad_norm"] > 0 and not metrics["bad_step"]
+    for name, parameter in trainable.module.named_parameters():
+        assert parameter.equal(before[name]) == is_frozen(name), name
+        assert parameter.grad is None and parameter.requires_grad != is_frozen(name), name
+    trained = {name for name in before if not is_frozen(name)}
+    assert set(trainable.masters) == trained and len(trainable.optimizer.state) == len(trained)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_training_resumes_from_a_checkpoint_of_a_partly_frozen_model(make_frozen, batch, tmp_path, dtype):
+    straight = make_frozen(dtype)
+    history = [step(straight, batch) for _ in range(4)]
+    first = make_frozen(dtype)
+    resumed = [step(first, batch) for _ in range(2)]
+    first.save(tmp_path)
+    second = make_frozen(dtype)
+    second.load(tmp_path)
+    assert resumed + [step(second, batch) for _ in range(2)] == history
+    ours, theirs = weights(second), weights(straight)
+    assert all(ours[name].equal(theirs[name]) for name in theirs)
+    whole = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype)
+    kept = weights(first)
+    assert all(p.equal(kept[name]) for name, p in whole.named_parameters())  # frozen ones are in the folder too
+
+
+def test_a_model_that_freezes_other_parts_is_refused(make_frozen, make_trainable, tmp_path):
+    make_frozen(torch.float32).save(tmp_path)
+    with pytest.raises(CheckpointError, match=r"no parameter model\.embed_tokens\.weight"):
+        make_trainable().load(tmp_path)

@@ -69,13 +69,13 @@ def test_two_nodes_train_as_one_process_does(two_nodes, tmp_path):
 @pytest.mark.cluster
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_run_that_lost_a_node_goes_on_when_it_is_back(two_nodes):
+def test_a_run_that_lost_a_node_continues_when_it_is_back(two_nodes):
     code, told = two_nodes("--lose-node", "trainer.total_training_steps=12", BACK_AFTER="1")
     assert code == 0, told
     assert "on second (10.77.0.2)" in told and "restart 1 of 2: the run goes on from" in told
 
 
-def test_an_option_that_is_none_is_told():
+def test_an_unknown_option_is_reported():
     done = subprocess.run([EXAMPLES / "two_nodes.sh", "--three"], capture_output=True, text=True)
     assert done.returncode == 2 and "there is no option --three" in done.stderr
 
@@ -135,7 +135,7 @@ def test_slurm_starts_ray_on_every_node_and_trains_from_the_first(slurm, tmp_pat
     assert notes[-1] == f"burnish ppo {keys}"
 
 
-def test_the_end_of_slurms_time_is_told_to_the_run(slurm, tmp_path):
+def test_the_end_of_slurms_time_is_reported_to_the_run(slurm, tmp_path):
     process = slurm("forever=true")
     end = time.monotonic() + 60
     while "forever" not in (tmp_path / "notes").read_text() if (tmp_path / "notes").exists() else True:

@@ -16,6 +16,7 @@ from burnish.errors import WorkerError
 from burnish.rewards.equivalence import LONGEST, algebra, equivalent, exact
 from burnish.rewards.equivalence.latex import tidy
 from burnish.rewards.equivalence.reader import read
+from tests.processes import is_running, until
 
 HARD = r"10^{10^{10^{10}}}"  # sympy would compute it
 
@@ -361,23 +362,13 @@ def test_it_dies_with_its_parent(busy):
         helper = int(parent.stdout.readline())
         assert Path(f"/proc/{helper}").exists()
         parent.kill()
-    deadline = time.monotonic() + 60
-    while is_running(helper) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not is_running(helper)
+    assert until(lambda: not is_running(helper))
 
 
 def computed(process: int) -> float:
     """Seconds of processor time so far."""
     words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def is_running(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_a_tolerance_is_for_irrational_values_only():

@@ -54,14 +54,6 @@ def test_values_come_by_name(reward_file):
     assert call(path, bonus=7) == ("truth", {"index": 3}, "src", 7)
 
 
-def test_a_file_imports_its_neighbours(reward_file):
-    reward_file("HALF = 0.5", name="neighbour_of_the_reward.py")
-    assert (
-        call(reward_file("from neighbour_of_the_reward import HALF\ndef compute_score(solution_str): return HALF"))
-        == 0.5
-    )
-
-
 def test_a_module_path(monkeypatch, tmp_path, reward_file):
     reward_file("def compute_score(solution_str): return 0.25", name="reward_module_of_the_test.py")
     monkeypatch.syspath_prepend(tmp_path)
@@ -73,17 +65,6 @@ def test_missing_file(tmp_path, reward_file):
     message = problem(str(tmp_path / "my_rewrad.py"))
     assert "custom_reward_function.path=" in message and "no such file (looked for" in message
     assert message.endswith("did you mean my_reward.py?")
-
-
-def test_missing_module():
-    assert problem("no_such_module_at_all") == (
-        "custom_reward_function.path=no_such_module_at_all: no such file, and no module of that name; "
-        "give a .py file or an importable module"
-    )
-
-
-def test_a_folder(tmp_path):
-    assert "is a folder, not a .py file" in problem(str(tmp_path))
 
 
 def test_missing_function_names_those_there(reward_file):

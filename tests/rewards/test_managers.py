@@ -248,8 +248,9 @@ def test_a_users_class(way, reward_file, monkeypatch, tmp_path):
         },
     }[way]
     manager = load(**keys)
-    assert type(manager).__name__ == "Mine" and (manager.num_examine, manager.reward_fn_key) == (2, "task")
-    assert manager(None) == 1.0
+    assert manager.name == "Mine" and (manager.manager.num_examine, manager.manager.reward_fn_key) == (2, "task")
+    assert manager(None) == 1.0 and not manager.takes_results and manager.check_row({}) is None
+    manager.close()  # it has none
 
 
 # All managers, the same scores
@@ -387,7 +388,7 @@ def test_a_function_given_as_an_object_in_the_batch_form():
         NaiveRewardManager(Letters(), 0, compute_score)
 
 
-def test_a_call_that_fails_is_told_with_its_rows(manager_of, reward_file):
+def test_a_call_that_fails_is_reported_with_its_rows(manager_of, reward_file):
     manager = manager_of("batch", reward_file("def compute_score(solution_strs): return [1.0]"))
     with pytest.raises(RewardError) as error:
         manager(batch(["a\x1b", "b"], uid=["x", "y"], index=[5, 6]))

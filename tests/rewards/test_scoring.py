@@ -61,7 +61,7 @@ def test_numbers_come_from_the_configuration():
     config.reward.timeout, config.reward.retries, config.reward.num_workers = 3.5, 4, 5
     config.data.reward_fn_key = "task"
     made = Scoring.from_config(config)
-    assert (made.pool.timeout, made.pool.retries, len(made.pool._workers), made.reward_fn_key) == (3.5, 4, 5, "task")
+    assert (made.pool.timeout, made.pool.retries, len(made.pool._processes), made.reward_fn_key) == (3.5, 4, 5, "task")
 
 
 def test_extra_info_is_assembled():
@@ -165,7 +165,7 @@ def test_validate_finds_a_bad_function_before_training(scoring):
 def test_validate_leaves_no_process_and_scoring_starts_one_again(scoring):
     one = scoring("import os\ndef compute_score(): return {'score': 1, 'pid': os.getpid()}")
     one.validate()
-    assert not any(worker.alive for worker in one.pool._workers)
+    assert not any(worker.alive for worker in one.pool._processes)
     result = asyncio.run(one.score(ROW, output(), ""))
     assert result.score == 1 and Path(f"/proc/{result.info['pid']}").exists()
 
@@ -198,7 +198,7 @@ def test_check_row_knows_whether_the_function_insists_on_a_ground_truth(scoring,
 
 def test_limits_follow_the_manager():
     made = Scoring.from_config(finished("prime"))
-    assert (made.pool.timeout, len(made.pool._workers)) == (300, 64) and made.pool.batch is None
+    assert (made.pool.timeout, len(made.pool._processes)) == (300, 64) and made.pool.batch is None
 
 
 # What the configuration tells the built-in scorers
@@ -260,7 +260,7 @@ def test_options_of_the_code_scorer(tmp_path):
     with closing(Scoring(FunctionSpec(reward_kwargs={"continuous": True}), rules=rules, num_workers=2)) as one:
         one.validate()
         assert asyncio.run(one.score(CODE, output(), WRONG)).score == 0.5
-        assert (len(one.sandbox._pool._workers), one.sandbox._pool.at_once) == (1, 1)
+        assert (len(one.sandbox._pool._processes), one.sandbox._pool.at_once) == (1, 1)
         assert one.sandbox._pool.spec.reward_kwargs["sandbox"]["max_concurrent"] == 1
 
 
@@ -319,18 +319,17 @@ def test_evaluation_reads_its_own_keys():
 # Time
 
 
-@pytest.mark.parametrize("body", ["time.sleep(0.01)", "sum(range(10_000))"], ids=["waits", "computes"])
-def test_a_slow_scorer_delays_no_generation(scoring, tmp_path, body):
-    """It scores 1 when a coroutine, as a rollout engine is one, has gone on since it was called, and 0 without."""
+def test_a_slow_scorer_delays_no_generation(scoring, tmp_path):
+    """It scores 1 when a coroutine, as a rollout engine is one, has continued since it was called, and 0 without."""
     begun, go = tmp_path / "begun", tmp_path / "go"
     one = scoring(f"""
         import time
         from pathlib import Path
         def compute_score(solution_str):
             Path({str(begun)!r}).touch()
-            end = time.monotonic() + 20
+            end = time.monotonic() + 60
             while not Path({str(go)!r}).exists() and time.monotonic() < end:
-                {body}
+                sum(range(10_000))
             return float(Path({str(go)!r}).exists())
         """)
 
@@ -347,9 +346,8 @@ def test_a_slow_scorer_delays_no_generation(scoring, tmp_path, body):
     assert [result.score for result in asyncio.run(score_some())] == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("manager", ["naive", "prime"])
-def test_a_scorer_that_hangs_costs_only_its_own_time_limit(reward_file, manager):
-    config = finished(manager)
+def test_a_scorer_that_hangs_costs_only_its_own_time_limit(reward_file):
+    config = finished()
     config.custom_reward_function.path = reward_file(
         "import time\ndef compute_score(solution_str): time.sleep(float(solution_str)); return 1.0"
     )

@@ -3,7 +3,6 @@
 import asyncio
 
 PATIENT_S = 60.0
-LOOK_S = 0.05
 
 
 def in_time(work):
@@ -18,12 +17,7 @@ async def until(condition):
         await asyncio.sleep(0.001)
 
 
-def all_have_asked(supervised, what, count):
-    """Whether so many requests wait for the engine, or for a renewal."""
-    return [request._awaits for request in list(supervised._requests)] == [what] * count
-
-
-def log_is_whole(supervised):
-    """The thread that makes a new engine writes its last line when requests go on already."""
-    supervised._maker.join(PATIENT_S)
-    assert not supervised._maker.is_alive()
+def log_is_whole(replacing):
+    """The thread that makes a new engine writes its last line when requests have continued already."""
+    replacing._maker.join(PATIENT_S)
+    assert not replacing._maker.is_alive()

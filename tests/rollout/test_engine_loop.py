@@ -1,4 +1,4 @@
-"""An engine in a thread of its own: the same completions, cancelled and stopped from outside, changed between steps."""
+"""An engine in its own thread: the same completions, cancelled and stopped from outside, changed between steps."""
 
 import asyncio
 import threading
@@ -89,7 +89,7 @@ def requests(nano, count=12):
     return [(prompt, Sampling(max_tokens=5 + i, seed=i, top_p=0.9)) for i, prompt in enumerate(ids)]
 
 
-def test_requests_of_several_loops_at_once_get_what_they_get_alone(nano, native):
+def test_requests_of_several_loops_get_the_same_as_alone(nano, native):
     asked = requests(nano)
     expected = native.run(asked)
     loop, found = EngineLoop(native), {}
@@ -116,7 +116,7 @@ def test_requests_of_several_loops_at_once_get_what_they_get_alone(nano, native)
     loop.close()
 
 
-def test_tokens_come_in_the_loop_that_awaits(looped):
+def test_on_token_is_called_in_the_awaiting_loop(looped):
     seen = []
 
     async def main():
@@ -132,7 +132,7 @@ def test_tokens_come_in_the_loop_that_awaits(looped):
     assert {thread for thread, *_ in seen} == {threading.current_thread()}
 
 
-def test_a_caller_that_is_cancelled_takes_its_request_with_it(looped, gate):
+def test_cancelled_caller_cancels_its_request(looped, gate):
     async def main():
         task = asyncio.create_task(looped.generate(Request([5, 6], LONG, request_id="a")))
         await until(lambda: looped.stats()["running"])
@@ -147,7 +147,7 @@ def test_a_caller_that_is_cancelled_takes_its_request_with_it(looped, gate):
 
 
 @pytest.mark.parametrize("change", ["sleep", "publish"])
-def test_right_after_its_callers_were_cancelled_the_engine_can_change(looped, gate, nano, change):
+def test_engine_can_change_right_after_its_callers_were_cancelled(looped, gate, nano, change):
     async def main():
         gate.is_open = False
         tasks = [asyncio.create_task(looped.generate(Request([5, 6], LONG, request_id=str(i)))) for i in range(5)]
@@ -166,7 +166,7 @@ def test_right_after_its_callers_were_cancelled_the_engine_can_change(looped, ga
 
 
 @pytest.mark.parametrize("is_under_way", [False, True])
-def test_abort_gives_what_there_is(looped, gate, is_under_way):
+def test_abort_returns_the_tokens_so_far(looped, gate, is_under_way):
     async def main():
         task = asyncio.create_task(looped.generate(Request([5, 6], LONG, request_id="a")))
         await asyncio.sleep(0)  # handed over
@@ -181,7 +181,7 @@ def test_abort_gives_what_there_is(looped, gate, is_under_way):
     assert done.finish_reason == "abort" and len(done.token_ids) < 400
 
 
-def test_what_is_wrong_with_a_request_is_told(looped):
+def test_invalid_request_is_named(looped):
     with pytest.raises(RolloutError, match="request a: token id 99999"):
         in_time(looped.generate(Request([99_999], LONG, request_id="a")))
 
@@ -205,7 +205,7 @@ def test_weights_and_memory_change_between_two_steps_in_the_callers_thread(loope
     assert [c.token_ids for c in after] == [c.token_ids for c in before] and after[0].policy_version == 4
 
 
-def test_requests_go_on_under_weights_that_are_published_while_they_run(looped, gate):
+def test_requests_continue_under_weights_published_while_they_run(looped, gate):
     async def main():
         task = asyncio.create_task(looped.generate(Request([5, 6], LONG, request_id="a")))
         await until(lambda: looped.stats()["running"])
@@ -219,7 +219,7 @@ def test_requests_go_on_under_weights_that_are_published_while_they_run(looped, 
     assert len(done.token_ids) == 400 and done.token_versions()[-1] == 1 and looped.runs_on
 
 
-def test_nothing_is_stepped_while_it_stands_still(looped, gate):
+def test_no_step_while_the_engine_is_paused(looped, gate):
     async def main():
         task = asyncio.create_task(looped.generate(Request([5, 6], LONG, request_id="a")))
         await until(lambda: looped.stats()["running"])
@@ -233,7 +233,7 @@ def test_nothing_is_stepped_while_it_stands_still(looped, gate):
     assert len(in_time(main()).token_ids) == 400
 
 
-def test_a_loop_that_awaits_stays_responsive(looped, gate):
+def test_awaiting_loop_stays_responsive(looped, gate):
     async def main():
         task = asyncio.create_task(looped.generate(Request([5, 6], LONG, request_id="a")))
         await until(lambda: looped.stats()["running"])
@@ -246,7 +246,7 @@ def test_a_loop_that_awaits_stays_responsive(looped, gate):
     assert len(in_time(main()).token_ids) == 400
 
 
-def test_stop_ends_what_runs_with_an_error(looped, gate):
+def test_close_ends_running_requests_with_an_error(looped, gate):
     async def main():
         tasks = [asyncio.create_task(looped.generate(Request([5, 6], LONG, request_id=name))) for name in "ab"]
         await asyncio.sleep(0)  # handed over
@@ -266,7 +266,7 @@ def test_stop_ends_what_runs_with_an_error(looped, gate):
 
 
 class Blocking:
-    """An engine with one step that ends when it is told to."""
+    """An engine with one step that ends when the test lets it."""
 
     context = vocabulary = 100
     own_weights, runs_on = True, False
@@ -306,78 +306,7 @@ def blocking():
     engine.go_on.set()
 
 
-def hang(loop):
-    """No sign of life of a thread that is in a step, for longer than it may take."""
-    assert loop._engine.began.wait(30)
-    loop._sign = float("-inf")
-
-
-@pytest.mark.parametrize("who_looks", ["lost", "publish", "sleep"])
-def test_a_thread_that_hangs_is_lost_with_what_it_has(blocking, caplog, who_looks):
-    loop = EngineLoop(blocking)
-    orders = {"lost": loop.lost, "publish": lambda: loop.publish(None, 1), "sleep": loop.sleep}
-
-    async def main():
-        task = asyncio.create_task(loop.generate(Request([5], LONG, request_id="a")))
-        await asyncio.to_thread(hang, loop)
-        if who_looks != "lost":
-            with pytest.raises(EngineLost, match="no sign of life for 1810 s"):
-                await asyncio.to_thread(orders[who_looks])
-        assert loop.lost() == "its thread has shown no sign of life for 1810 s"
-        return (await asyncio.gather(task, return_exceptions=True))[0]
-
-    error = in_time(main())
-    assert isinstance(error, EngineLost) and str(error).startswith("request a: the rollout engine is lost: its thread")
-    assert loop.in_flight == 0 and blocking.orders == []
-    assert "self.go_on.wait()" in caplog.text  # where it hangs
-    for order in (loop.sleep, loop.wake, lambda: loop.publish(None, 1)):
-        with pytest.raises(EngineLost, match="no sign of life"):
-            order()
-    with pytest.raises(EngineLost, match="request b: .*no sign of life"):
-        in_time(loop.generate(Request([5], LONG, request_id="b")))
-    loop.close()
-    assert loop._thread.is_alive()  # nobody waits for it
-    new = loop.renewed()
-    new._engine.go_on.set()
-    assert in_time(new.generate(Request([5], LONG, request_id="a"))).token_ids == [1]
-    assert new.lost() is None and new._heartbeat_s == loop._heartbeat_s
-    new.close()
-    blocking.go_on.set()
-    loop._thread.join(30)
-    assert not loop._thread.is_alive()  # its step has ended after all
-
-
-def test_a_step_within_its_time_is_no_hang(blocking):
-    loop = EngineLoop(blocking)
-
-    async def main():
-        task = asyncio.create_task(loop.generate(Request([5], LONG, request_id="a")))
-        assert await asyncio.to_thread(blocking.began.wait, 30)
-        loop._sign -= 1000
-        assert loop.lost() is None
-        blocking.go_on.set()
-        return await task
-
-    assert in_time(main()).token_ids == [1]
-    loop.close()
-    assert loop.lost() is None  # it was closed
-
-
-def test_an_idle_thread_gives_signs_of_life(looped):
-    seen = looped._sign
-    in_time(until(lambda: looped._sign > seen))
-    assert looped.lost() is None
-
-
-def test_a_thread_that_stands_still_for_a_caller_is_not_lost(looped):
-    with looped.standstill():
-        looped._sign = float("-inf")
-        assert looped.lost() is None
-    looped.sleep()  # the thread is back
-    assert looped.lost() is None
-
-
-def test_a_thread_that_ends_is_lost_with_what_it_has(nano, native, monkeypatch, caplog):
+def test_thread_that_ends_fails_its_requests(nano, native, monkeypatch, caplog):
     def ends(*_, **__):
         raise SystemExit("enough")
 
@@ -397,7 +326,7 @@ def test_a_thread_that_ends_is_lost_with_what_it_has(nano, native, monkeypatch, 
     loop.close()
 
 
-def test_an_engine_that_is_lost_is_lost_in_its_thread_too(blocking):
+def test_loss_of_the_engine_is_passed_on(blocking):
     loop = EngineLoop(blocking)
     assert loop.lost() is None and loop.own_weights and not loop.runs_on
     blocking.error = "the process is gone"
@@ -407,17 +336,11 @@ def test_an_engine_that_is_lost_is_lost_in_its_thread_too(blocking):
     assert not loop._thread.is_alive()
 
 
-def test_how_long_a_step_may_take_is_the_engines_own(looped, native, nano):
-    assert native.step_deadline_s == 1800 and looped._heartbeat_s == 1810
-    loop = EngineLoop(NativeEngine(*nano, max_num_seqs=16, max_model_len=512, blocks=200, step_deadline_s=20))
-    assert loop._heartbeat_s == 30
-    loop.close()
-
-
-def test_who_waits_for_another_that_holds_the_engine_is_told(blocking, monkeypatch):
-    loop = EngineLoop(blocking, heartbeat_s=60)
+def test_caller_that_waits_for_another_that_pauses_the_engine_times_out(blocking, monkeypatch):
+    blocking.step_deadline_s = 60.0
+    loop = EngineLoop(blocking)
     with loop.standstill():
-        monkeypatch.setattr(engine_loop, "GRACE_S", -59.4)  # it waits for heartbeat_s and this
-        with pytest.raises(DeadlineError, match=r"stood still for another caller for more than 0\.6 s"):
+        monkeypatch.setattr(engine_loop, "GRACE_S", -59.4)  # it waits for a step and this
+        with pytest.raises(DeadlineError, match=r"paused by another caller for more than 0\.6 s"):
             loop.sleep()
     loop.close()

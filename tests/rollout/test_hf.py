@@ -326,39 +326,12 @@ def test_nan_logits_are_an_error(tiny_folder, tokenizer, generate_all):
         generate_all(HFEngine(module, tokenizer), [([5], Sampling(max_tokens=4))])
 
 
-@pytest.mark.parametrize(
-    "prompt,message",
-    [
-        ([], "the prompt is empty"),
-        ([5] * 64, "has 64 tokens and the context holds 64"),
-        ([5, 99_999], "token id 99999 is outside the model's vocabulary of"),
-    ],
-)
-def test_bad_prompts(engine, generate_all, prompt, message):
-    with pytest.raises(RolloutError, match=message):
-        generate_all(engine, [(prompt, Sampling(max_tokens=4))])
-
-
 def test_sleeping_engines_refuse(engine, generate_all):
     engine.sleep()
     with pytest.raises(RolloutError, match="call wake"):
         generate_all(engine, [([5], Sampling(max_tokens=4))])
     engine.wake()
     assert generate_all(engine, [([5], Sampling(max_tokens=1))])[0].token_ids
-
-
-def test_equal_request_ids_are_refused(engine):
-    async def main():
-        calls = [engine.generate(Request([5], Sampling(max_tokens=4), request_id="same")) for _ in range(2)]
-        await asyncio.gather(*calls)
-
-    with pytest.raises(RolloutError, match="request same is already running"):
-        asyncio.run(main())
-
-
-def test_images_are_not_available(engine):
-    with pytest.raises(NotAvailable, match="images"):
-        asyncio.run(engine.generate(Request([5], Sampling(), request_id="a", images=["cat.png"])))
 
 
 def test_models_with_other_caches_are_refused(tokenizer, generate_all):

@@ -15,7 +15,7 @@ from burnish.rollout import load_engine
 from burnish.rollout.hf.engine import HFEngine
 from burnish.rollout.hosted.canary import ROUNDING, TOKENS
 from burnish.rollout.native.spec import SPEC
-from burnish.rollout.supervised import Supervised
+from burnish.rollout.replacing import ReplacingEngine
 
 GPU = torch.device("cuda", 0)
 
@@ -74,7 +74,7 @@ def loaded(tiny_folder, tokenizer):
 def test_a_program_is_given_weights_from_the_cpu_and_a_proof(program, loaded, teacher):
     """All of the GPU, which it was to be loaded for, is the program's."""
     engine = loaded(attn_implementation="flash_attention_2")
-    assert isinstance(engine, Supervised)
+    assert isinstance(engine, ReplacingEngine)
     made = engine.engine
     assert made.loaded.device.type == "cpu" and made.taken.keys() == dict(made.loaded.named_parameters()).keys()
     proof, ids = made.proof, made.proof.token_ids

@@ -47,7 +47,7 @@ def run(sandbox: LocalSandbox):
 
 
 def supervisor_pid(sandbox: LocalSandbox) -> int:
-    return sandbox._supervisors[True].pid
+    return sandbox._supervisors.children[True].pid
 
 
 def children(pid: int) -> list[int]:

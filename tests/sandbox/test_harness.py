@@ -19,10 +19,10 @@ import pytest
 
 from burnish.rewards.code_names import names_in
 from burnish.sandbox import Limits, Outcome
-from burnish.sandbox.harness import Job, Verdict, harness_source
-from burnish.sandbox.harness.same import same_value
+from burnish.sandbox.harness import HarnessJob, HarnessVerdict, harness_source
+from burnish.sandbox.harness.candidate import usual_names
 from burnish.sandbox.harness.solution import refresh
-from burnish.sandbox.harness.usual import usual_names
+from burnish.sandbox.harness.tester import same_value
 from burnish.sandbox.harness.wire import Wire
 from burnish.sandbox.local import LocalSandbox
 
@@ -136,16 +136,18 @@ def test_usual_names_are_those_that_a_solution_lacks():
     assert usual_names(source) == {"List": typing.List, "deque": collections.deque, "math": math}  # noqa: UP006
 
 
-def judged(sandbox: LocalSandbox, solution: str, *programs: str, graded: int = 99, seconds: float = 10) -> Verdict:
+def judged(
+    sandbox: LocalSandbox, solution: str, *programs: str, graded: int = 99, seconds: float = 10
+) -> HarnessVerdict:
     names = names_in(programs)
     tests = [{"program": program, "take": names.take, "give": names.give} for program in programs]
-    job = Job(solution, tests, names.modules, graded=graded)
+    job = HarnessJob(solution, tests, names.modules, graded=graded)
     return job.verdict(asyncio.run(sandbox.run(job.program(), Limits(seconds=seconds))))
 
 
-def passes(verdict: Verdict, count: int) -> bool:
+def passes(verdict: HarnessVerdict, count: int) -> bool:
     assert not verdict.why and not verdict.broken, verdict
-    return verdict == Verdict((True,) * count)
+    return verdict == HarnessVerdict((True,) * count)
 
 
 def test_functions_take_and_give_data(sandbox):
@@ -276,16 +278,16 @@ def test_a_solution_is_a_module_not_the_main_program(sandbox):
 
 
 def test_a_harness_that_cannot_start_is_not_the_solutions_fault():
-    job = Job("", [])
+    job = HarnessJob("", [])
     assert "no output" in job.verdict(Outcome("timeout")).broken
     assert "no such module" in job.verdict(Outcome("finished", 1, "", "no such module")).broken
     assert "hidden" in job.verdict(Outcome("finished", 0, f'\n{job.nonce} {{"broken": "not hidden"}}\n')).broken
-    assert job.verdict(Outcome("finished", -9, f'\n{job.nonce} {{"ready": true}}\n')) == Verdict(ended=True)
+    assert job.verdict(Outcome("finished", -9, f'\n{job.nonce} {{"ready": true}}\n')) == HarnessVerdict(ended=True)
     forged = '\n{"ready": true}\nxx {"ready": true}\n'
     assert job.verdict(Outcome("finished", 0, forged)).broken
 
 
-def without_sandbox(job: Job, folder: Path, source: str | None = None) -> Verdict:
+def without_sandbox(job: HarnessJob, folder: Path, source: str | None = None) -> HarnessVerdict:
     path = folder / "main.py"
     path.write_text(source or job.program().source)
     done = subprocess.run([sys.executable, path], input=job.program().stdin, capture_output=True, text=True, cwd=folder)
@@ -294,7 +296,7 @@ def without_sandbox(job: Job, folder: Path, source: str | None = None) -> Verdic
 
 def test_another_python_compiles_the_text(tmp_path):
     """Where the server's Python is not this one, the compiled parts are of no use."""
-    job = Job("def f(x): return x", [{"program": "assert f(2) == 2", "take": ["f"], "give": {}}])
+    job = HarnessJob("def f(x): return x", [{"program": "assert f(2) == 2", "take": ["f"], "give": {}}])
     source = harness_source().replace(repr(sys.version), "'another'", 1).replace("marshal.loads(", "refuse(")
     assert passes(without_sandbox(job, tmp_path, source), 1)
 
@@ -321,13 +323,13 @@ def f():
 def test_the_tester_is_hidden_even_without_a_sandbox(tmp_path):
     """On a server both share a container that may have /proc and no filter; and this test may be run by root."""
     programs = ["assert f() == []"]
-    job = Job(LOOKS_AT_THE_TESTER, [{"program": program, "take": ["f"], "give": {}} for program in programs])
+    job = HarnessJob(LOOKS_AT_THE_TESTER, [{"program": program, "take": ["f"], "give": {}} for program in programs])
     assert passes(without_sandbox(job, tmp_path), 1)
 
 
 def test_modules_left_behind_by_the_solution_are_not_imported(tmp_path):
     plant = "for name in ('colorsys', 'decimal', 'numpy'): open(name + '.py', 'w').write('raise SystemExit')\n"
-    job = Job(
+    job = HarnessJob(
         plant + "def f(): return 1", [{"program": "import colorsys, decimal\nassert f()", "take": ["f"], "give": {}}]
     )
     assert passes(without_sandbox(job, tmp_path), 1)

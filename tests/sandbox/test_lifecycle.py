@@ -6,13 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 
 import pytest
 
 from burnish.sandbox import Limits, Outcome, Program
 from burnish.sandbox.local import LocalSandbox
+from tests.processes import is_running, until
 from tests.sandbox.conftest import MARK, children, marked_processes, supervisor_pid
 
 #: It starts something whose command line holds the mark, and waits for it.
@@ -21,15 +20,6 @@ import subprocess, sys
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(999)", {MARK!r}], start_new_session=True).wait()
 """
 LONG = Limits(seconds=60.0)
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def test_cancelling_ends_the_program_with_what_it_started(sandbox):
@@ -43,16 +33,16 @@ def test_cancelling_ends_the_program_with_what_it_started(sandbox):
             await task
 
     asyncio.run(begin_and_cancel())
-    assert wait_for(lambda: not marked_processes() and not children(supervisor_pid(sandbox)))
+    assert until(lambda: not marked_processes() and not children(supervisor_pid(sandbox)))
 
 
 def test_a_time_limit_around_it_does_too(sandbox):
     async def begin() -> None:
-        await asyncio.wait_for(sandbox.run(Program(SLEEPER), LONG), 0.5)
+        await asyncio.until(sandbox.run(Program(SLEEPER), LONG), 0.5)
 
     with pytest.raises(TimeoutError):
         asyncio.run(begin())
-    assert wait_for(lambda: not children(supervisor_pid(sandbox)))
+    assert until(lambda: not children(supervisor_pid(sandbox)))
 
 
 OWNER = """
@@ -63,11 +53,11 @@ from burnish.sandbox.local import LocalSandbox
 sandbox = LocalSandbox()
 async def main():
     running = asyncio.create_task(sandbox.run(Program(sys.stdin.read()), Limits(seconds=60.0)))
-    while True not in sandbox._supervisors:
+    while True not in sandbox._supervisors.children:
         await asyncio.sleep(0.01)
     if sys.argv[1] == "forked" and not os.fork():
         time.sleep(60)
-    print(sandbox._supervisors[True].pid, flush=True)
+    print(sandbox._supervisors.children[True].pid, flush=True)
     print(await running)
 asyncio.run(main())
 """
@@ -83,31 +73,21 @@ def test_killing_leaves_nothing(how, killed, sandbox):
         owner.stdin.write(SLEEPER)
         owner.stdin.close()
         supervisor = int(owner.stdout.readline())
-        assert wait_for(lambda: bool(marked_processes()))
+        assert until(lambda: bool(marked_processes()))
         os.kill(supervisor if killed == "supervisor" else owner.pid, signal.SIGKILL)
-        assert wait_for(lambda: not marked_processes() and not alive(supervisor))
+        assert until(lambda: not marked_processes() and not is_running(supervisor))
         if killed == "supervisor":
             assert "the sandbox's supervisor died" in owner.stdout.readline()
     os.killpg(owner.pid, signal.SIGKILL)
     owner.wait()
 
 
-def alive(pid: int) -> bool:
-    """A zombie is not: its parent may have other things to do than to wait for it."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def test_after_its_supervisor_died_a_sandbox_goes_on(sandbox):
     sandbox = LocalSandbox()  # the others' goes on undisturbed
     assert asyncio.run(sandbox.run(Program("print(1)"), LONG)).stdout == "1\n"
-    first = supervisor_pid(sandbox)
+    first, before = supervisor_pid(sandbox), len(os.listdir("/proc/self/fd"))
     os.kill(first, signal.SIGKILL)
-    assert wait_for(lambda: not alive(first))
-    before = len(os.listdir("/proc/self/fd"))
+    assert until(lambda: not is_running(first))
     assert asyncio.run(sandbox.run(Program("print(2)"), LONG)).stdout == "2\n"
     assert len(os.listdir("/proc/self/fd")) == before
     sandbox.close()

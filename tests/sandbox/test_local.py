@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from burnish.sandbox import Limits, Program, run_python
-from burnish.sandbox.child import python_folders
-from burnish.sandbox.local import LocalSandbox
+from burnish.sandbox.local import LocalSandbox, python_folders
 from tests.sandbox.conftest import MARK, supervisor_pid
 
 

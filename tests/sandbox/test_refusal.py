@@ -45,7 +45,7 @@ async def main():
     limits = Limits(seconds=1.0, memory_mb=128, processes=8)
     programs = json.load(sys.stdin)
     outcomes = await asyncio.gather(*(sandbox.run(Program(source, "x"), limits) for source in programs))
-    supervisor = sandbox._supervisors[False].pid
+    supervisor = sandbox._supervisors.children[False].pid
     for _ in range(3000):  # what was killed among the last comes to the supervisor one by one
         with open(f"/proc/{supervisor}/task/{supervisor}/children") as file:
             left = file.read().split()
@@ -114,7 +114,8 @@ FAULTY = """
 async def main():
     sandbox = LocalSandbox(allow_unsafe=True)
     outcome = await sandbox.run(Program("print(1)"), Limits())
-    print(json.dumps([outcome.status, outcome.reason, outcome.refused, sandbox._probed, list(sandbox._supervisors)]))
+    children = list(sandbox._supervisors.children)
+    print(json.dumps([outcome.status, outcome.reason, outcome.refused, sandbox._probed, children]))
     print(json.dumps(await sandbox.why_not()))
 asyncio.run(main())
 """
@@ -132,15 +133,15 @@ def test_a_fault_that_may_pass_is_no_refusal():
 def test_after_a_fault_that_passed_programs_are_isolated(sandbox, monkeypatch):
     lenient = LocalSandbox(allow_unsafe=True)
     with monkeypatch.context() as short:
-        short.setattr("burnish.sandbox.local.sealed_file", no_more_files)
+        short.setattr(asyncio.BaseEventLoop, "subprocess_exec", no_more_files)
         outcome = asyncio.run(lenient.run(Program("print(1)"), Limits()))
     assert outcome.status == "failed" and "Too many open files" in outcome.reason
     outcome = asyncio.run(lenient.run(Program("import os; print(os.getuid())"), Limits()))
-    assert outcome.stdout == "1000\n" and list(lenient._supervisors) == [True]
+    assert outcome.stdout == "1000\n" and list(lenient._supervisors.children) == [True]
     lenient.close()
 
 
-def no_more_files(*_: object) -> int:
+async def no_more_files(*_: object, **__: object) -> None:
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 

@@ -49,9 +49,11 @@ def look(prefix: list[str], python: str, package: Path) -> str:
 
 @pytest.fixture
 def open_copy(tmp_path: Path) -> Path:
-    """The sandbox's files where everyone can read them."""
-    shutil.copytree(PACKAGE / "sandbox", tmp_path / "burnish" / "sandbox")
-    shutil.copy(PACKAGE / "__init__.py", tmp_path / "burnish")
+    """The sandbox's files, and those that it imports, where everyone can read them."""
+    for folder in ("sandbox", "child"):
+        shutil.copytree(PACKAGE / folder, tmp_path / "burnish" / folder)
+    for file in ("__init__", "errors", "loop_thread", "waits"):
+        shutil.copy(PACKAGE / f"{file}.py", tmp_path / "burnish")
     for folder in (tmp_path, *tmp_path.parents):
         if folder.owner() == Path(PACKAGE).owner() and folder != Path("/tmp") and folder != Path("/"):
             folder.chmod(0o755)

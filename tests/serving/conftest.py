@@ -14,7 +14,7 @@ import pytest
 from burnish.models.tiny import write_tiny_model
 from burnish.rollout.native.engine import NativeEngine
 from burnish.serving.loading import ModelOptions, ServedModel, load
-from burnish.serving.server import ServeOptions, Server, listen, run
+from burnish.serving.server import ServeOptions, ServeServer, listen, run
 
 NANO = Path(__file__).parents[2] / "burnish" / "models" / "nano"
 DEADLINE_S = 60
@@ -25,7 +25,7 @@ class Running:
     """A server that runs, and what tests ask of it."""
 
     model: ServedModel
-    server: Server
+    server: ServeServer
     url: str
     thread: threading.Thread
     result: list[int]
@@ -46,9 +46,9 @@ def serving(model: ServedModel, **options: Any) -> Iterator[Running]:
     asked = ServeOptions(ModelOptions("unused", max_num_seqs=max_num_seqs), **options)
     listener = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    ready, servers, result = threading.Event(), list[Server](), list[int]()
+    ready, servers, result = threading.Event(), list[ServeServer](), list[int]()
 
-    def up(server: Server) -> None:
+    def up(server: ServeServer) -> None:
         servers.append(server)
         ready.set()
 

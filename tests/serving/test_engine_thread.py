@@ -6,8 +6,9 @@ import threading
 import pytest
 
 from burnish.errors import RolloutError
+from burnish.openai_wire.answers import Token
 from burnish.rollout.base import Completion, Sampling
-from burnish.serving.engine_thread import EngineThread, Token
+from burnish.serving.engine_thread import EngineThread
 
 LONG = Sampling(max_tokens=100_000, ignore_eos=True)
 
@@ -88,7 +89,7 @@ def test_a_newcomer_does_not_wait_for_a_long_request(talkative):
         await long.get()
         await last_of(submit(thread, "short", Sampling(max_tokens=3)))
         assert thread.in_flight == 1
-        thread.abort_all()
+        thread.abort()
         return await last_of(long)
 
     assert in_loop(talkative, talk)[1].finish_reason == "abort"

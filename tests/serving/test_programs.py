@@ -28,7 +28,7 @@ def ask(url, **fields):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_it_answers_and_leaves_nothing_behind(monkeypatch, capfd, name):
-    found, hello = {}, server.say_hello
+    found, hello = {}, server.print_address
 
     def talk(url, engine):
         try:
@@ -43,12 +43,12 @@ def test_it_answers_and_leaves_nothing_behind(monkeypatch, capfd, name):
         finally:
             signal.raise_signal(signal.SIGTERM)
 
-    def say_hello(model, options, listener):
+    def print_address(model, options, listener):
         hello(model, options, listener)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         threading.Thread(target=talk, args=(url, model.engine)).start()
 
-    monkeypatch.setattr(server, "say_hello", say_hello)
+    monkeypatch.setattr(server, "print_address", print_address)
     assert main(["serve", str(NANO), "--engine", name, "--port", "0", "--device", "cpu", "--max-num-seqs", "4"]) == 0
     assert capfd.readouterr().out.startswith("serving nano on cpu in float32, context 1024 tokens: http://127.0.0.1:")
     assert found["health"].json() == {"status": "ok", "answers_in_flight": 0}

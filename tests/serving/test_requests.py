@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from burnish.serving.fields import Problem
+from burnish.openai_wire.fields import ApiError
+from burnish.openai_wire.http import parse_json
 from burnish.serving.requests import read_chat, read_completion
-from burnish.serving.wire import parse_json
 
 MESSAGES = [{"role": "user", "content": "347+586=?"}]
 
@@ -21,7 +21,7 @@ def completion(served, /, **fields):
 
 
 def refusal(read, served, /, **fields):
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ApiError) as caught:
         read(served, **fields)
     return caught.value
 
@@ -149,7 +149,7 @@ def test_a_model_without_a_template_has_no_variables_of_it(talkative):
         ({"stop": "a" * 257}, "stop: at most 16 strings of at most 256 characters"),
         ({"stop": ["a", ""]}, "stop=['a', '']: expected a string that is not empty"),
         ({"stop": {"a": 1}}, "expected a string that is not empty"),
-        ({"stop": "\ufffd"}, "half a character"),
+        ({"stop": "\ufffd"}, "incomplete character"),
         ({"stop_token_ids": [1] * 17}, "stop_token_ids: at most 16"),
         ({"stop_token_ids": ["a"]}, "expected a list of whole numbers"),
         ({"stop_token_ids": [-5]}, "stop_token_ids=[-5]: expected a list of whole numbers from 0 to 258"),
@@ -224,7 +224,7 @@ def test_what_a_completion_request_may_not_say(nano, fields, message):
 
 def test_another_model_is_not_found(nano):
     problem = refusal(chat, nano, model="gpt-4o")
-    assert problem.status == 404 and "there is no model 'gpt-4o' here; this server has 'nano'" in str(problem)
+    assert problem.status == 404 and "unknown model 'gpt-4o'; this server has 'nano'" in str(problem)
     assert problem.body["error"]["code"] == "model_not_found"
 
 
@@ -240,7 +240,7 @@ def test_values_that_ask_for_nothing_are_taken(nano):
 
 @pytest.mark.parametrize("body", ["[1]", '"x"', "5", "null"])
 def test_a_body_that_is_no_object(nano, body):
-    with pytest.raises(Problem, match="the request must be a JSON object"):
+    with pytest.raises(ApiError, match="the request must be a JSON object"):
         read_chat(json.loads(body), nano)
 
 
@@ -250,7 +250,7 @@ def test_a_body_that_is_no_object(nano, body):
     ids=["empty", "cut", "no UTF-8", "half a pair", "half a pair in a name", "deep", "long number"],
 )
 def test_bodies_that_are_not_json(body):
-    with pytest.raises(Problem, match="the body is not readable as JSON") as caught:
+    with pytest.raises(ApiError, match="the body is not readable as JSON") as caught:
         parse_json(body)
     assert caught.value.status == 400
 
@@ -259,14 +259,14 @@ def test_bodies_that_are_not_json(body):
     "body", ['{"messages": [{"role": "user", "content": %s}]}', '{"stop": %s}', '{"tools": [{"a": %s}]}']
 )
 def test_a_deep_value_is_refused_not_a_crash(body):
-    with pytest.raises(Problem, match="more than 32 objects and lists in each other") as caught:
+    with pytest.raises(ApiError, match="more than 32 nested objects and lists") as caught:
         parse_json((body % ("[" * 900 + "]" * 900)).encode())
     assert caught.value.status == 400
 
 
 def test_depth_is_counted_exactly():
     assert parse_json(b"[" * 32 + b"5" + b"]" * 32)
-    with pytest.raises(Problem):
+    with pytest.raises(ApiError):
         parse_json(b"[" * 33 + b"]" * 33)
 
 

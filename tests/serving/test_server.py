@@ -233,7 +233,7 @@ def test_models(client):
     (card,) = client.models.list().data
     assert (card.id, card.object, card.max_model_len) == ("nano", "model", 1024)
     assert client.models.retrieve("nano") == card
-    with pytest.raises(openai.NotFoundError, match="there is no model 'other/model' here"):
+    with pytest.raises(openai.NotFoundError, match="unknown model 'other/model'"):
         client.models.retrieve("other/model")
 
 
@@ -242,7 +242,7 @@ def test_models(client):
     [
         ({"temperature": 5}, openai.BadRequestError, "temperature=5: expected a number from 0 to 2"),
         ({"extra_body": {"temprature": 1}}, openai.BadRequestError, "did you mean 'temperature'?"),
-        ({"model": "gpt-4o"}, openai.NotFoundError, "there is no model 'gpt-4o' here; this server has 'nano'"),
+        ({"model": "gpt-4o"}, openai.NotFoundError, "unknown model 'gpt-4o'; this server has 'nano'"),
         ({"messages": [{"role": "user", "content": "9" * 3000}]}, openai.BadRequestError, "3002 tokens"),
     ],
 )
@@ -258,8 +258,8 @@ def test_errors_reach_the_client_as_its_own(client, fields, error, message):
 @pytest.mark.parametrize(
     ("method", "path", "options", "status", "message"),
     [
-        ("GET", "/v1/nothing", {}, 404, "there is no such address; there are POST /v1/chat/completions"),
-        ("GET", "/v1/completions", {}, 405, "GET is not for this address"),
+        ("GET", "/v1/nothing", {}, 404, "unknown address; use POST /v1/chat/completions"),
+        ("GET", "/v1/completions", {}, 405, "GET is not allowed here"),
         ("POST", "/v1/completions", {"content": b"{", "headers": {"content-type": "application/json"}}, 400, "as JSON"),
         ("POST", "/v1/completions", {"data": {"model": "nano"}}, 400, "Content-Type: application/json"),
         ("POST", "/v1/completions", {"json": {"model": "nano", "prompt": "9" * (5 << 20)}}, 413, "larger than 4194304"),
@@ -295,7 +295,7 @@ def test_health_answers_during_a_forward_pass(serving, held, another):
         assert httpx.get(f"{running.url}/health", timeout=DEADLINE_S).json()["answers_in_flight"] == 0
 
 
-def test_health_tells_of_an_engine_that_is_given_up(serving, another, monkeypatch):
+def test_health_reports_an_engine_that_is_given_up(serving, another, monkeypatch):
     with serving(another) as running:
         assert httpx.get(f"{running.url}/health", timeout=DEADLINE_S).status_code == 200
         monkeypatch.setattr(another.engine, "lost", lambda: "given up")
@@ -357,7 +357,7 @@ def test_long_bodies_do_not_pile_up_before_the_reader(serving, another, monkeypa
                 ask(running.client(), user="x" * 150)
             assert caught.value.status_code == 503
             monkeypatch.setattr(app_module, "MAX_RECEIVED", 0)
-            with pytest.raises(openai.InternalServerError, match="0 requests are on their way"):
+            with pytest.raises(openai.InternalServerError, match="0 requests are being received"):
                 ask(running.client())
         finally:
             go.set()
@@ -413,7 +413,7 @@ def test_the_access_log_is_one_short_line(serving, another, caplog):
         list(ask(running.client(), max_tokens=4, stream=True))
         httpx.get(f"{running.url}/v1/a%0Ab%1b", timeout=DEADLINE_S)
         httpx.get(f"{running.url}/health", timeout=DEADLINE_S)
-    lines = [r.getMessage() for r in caplog.records if r.name == "burnish.serving.wire"]
+    lines = [r.getMessage() for r in caplog.records if r.name == "burnish.serving.app"]
     assert [line.rpartition(" tokens")[0] or line.rpartition(" 404 ")[0] for line in lines] == [
         "POST /v1/chat/completions 200 11+3",
         "POST /v1/chat/completions 200 11+4",
@@ -475,7 +475,7 @@ def leave_alone(url, body):
 
 
 def test_a_sigterm_after_two_ctrl_c_does_not_wait_again():
-    server = server_module.Server(None, lambda _: None)
+    server = server_module.ServeServer(None, lambda _: None)
     for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
         server.handle_exit(number, None)
     assert server.force_exit and server.stopped_by == signal.SIGINT

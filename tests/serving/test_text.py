@@ -10,8 +10,8 @@ from transformers import PreTrainedTokenizerFast
 
 from burnish.data.chat import special_ids
 from burnish.models.tiny import EOS, START, byte_tokenizer
+from burnish.openai_wire.text import TextStream
 from burnish.rollout.stops import StopMatcher
-from burnish.serving.text import TextStream
 
 TOKENIZER = byte_tokenizer()
 HIDDEN = special_ids(TOKENIZER)

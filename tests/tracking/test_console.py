@@ -29,7 +29,7 @@ def backend(tmp_path, terminal, total=80, width=100):
     return ConsoleBackend(RunFacts(tmp_path, "p", "e", total), console), stream
 
 
-def test_a_log_file_gets_one_line_with_full_names(tmp_path):
+def test_log_file_gets_one_line_with_full_names(tmp_path):
     logger, stream = backend(tmp_path, terminal=False)
     logger.log(METRICS | {"timing_s/step": 2.0}, 3)
     assert stream.getvalue() == (
@@ -38,19 +38,19 @@ def test_a_log_file_gets_one_line_with_full_names(tmp_path):
     )
 
 
-def test_the_length_of_the_run_may_be_unknown(tmp_path):
+def test_length_of_the_run_may_be_unknown(tmp_path):
     logger, stream = backend(tmp_path, terminal=False, total=None)
     logger.log({"train/loss": 1.5}, 3)
     assert stream.getvalue() == "step:3 - train/loss:1.5000\n"
 
 
-def test_validation_is_said_when_it_comes(tmp_path):
+def test_validation_is_printed_when_it_comes(tmp_path):
     logger, stream = backend(tmp_path, terminal=False)
     logger.log({"val-core/[gsm8k]/acc/mean@1": 0.5, "val-aux/x": 1.0}, 0)
     assert stream.getvalue() == "validation at step 0: val-core/[gsm8k]/acc/mean@1 0.5000\n"
 
 
-def test_the_name_of_a_data_source_cannot_command_the_terminal(tmp_path):
+def test_name_of_a_data_source_cannot_control_the_terminal(tmp_path):
     logger, stream = backend(tmp_path, terminal=False)
     logger.log({"val-core/\x1b]0;x\x07\nstep:9/acc/mean@1": 0.5}, 0)
     assert stream.getvalue() == "validation at step 0: val-core/\\x1b]0;x\\x07\\nstep:9/acc/mean@1 0.5000\n"
@@ -62,7 +62,7 @@ def rows_of(text):
     return [line for line in lines if re.match(r" *(step|\d+)  ", line)]
 
 
-def test_a_terminal_gets_every_step_once_below_a_heading_that_comes_back(tmp_path):
+def test_terminal_gets_every_step_once_below_a_heading_that_comes_back(tmp_path):
     logger, stream = backend(tmp_path, terminal=True)
     for step in range(1, 26):
         logger.log(METRICS | {"critic/score/mean": step / 100}, step)
@@ -76,7 +76,7 @@ def test_a_terminal_gets_every_step_once_below_a_heading_that_comes_back(tmp_pat
     assert "left" in last and "▁" in last and "█" in last
 
 
-def test_the_cells_stand_under_their_headings(tmp_path):
+def test_cells_are_below_their_headings(tmp_path):
     logger, stream = backend(tmp_path, terminal=True, total=12345)
     logger.log(METRICS, 9)
     logger.log(METRICS | {"perf/throughput": 1234567.0}, 12345)
@@ -88,7 +88,7 @@ def test_the_cells_stand_under_their_headings(tmp_path):
     ]
 
 
-def test_a_figure_that_comes_later_gets_its_column(tmp_path):
+def test_metric_that_comes_later_gets_its_column(tmp_path):
     """The validation loss of SFT; it stays empty where there is none."""
     logger, stream = backend(tmp_path, terminal=True)
     for step in (1, 2, 3):
@@ -112,7 +112,7 @@ def test_kl_is_shown_where_the_run_has_a_kl_term(tmp_path, terminal, term):
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
 @pytest.mark.parametrize("total", [1000, None])
-def test_no_line_on_a_terminal_is_wider_than_it(tmp_path, width, total):
+def test_no_line_is_wider_than_the_terminal(tmp_path, width, total):
     logger, stream = backend(tmp_path, terminal=True, total=total, width=width)
     for step in range(1, 31):
         logger.log(METRICS | {"critic/score/mean": float(step), "timing_s/step": 4000.0, "actor/kl_loss": 0.1}, step)
@@ -135,7 +135,7 @@ def test_validation_comes_below_the_row_of_its_step(tmp_path):
     assert text.index("12,346") < text.index("validation at step 1: val-core/x/acc/mean@1 0.5000")
 
 
-def test_the_progress_line_ends_with_the_run(tmp_path):
+def test_progress_line_ends_with_the_run(tmp_path):
     logger, _ = backend(tmp_path, terminal=True)
     logger.log(METRICS, 1)
     live = logger._live
@@ -145,7 +145,7 @@ def test_the_progress_line_ends_with_the_run(tmp_path):
 
 
 @pytest.mark.parametrize("width", [40, 200])
-def test_a_long_wait_is_in_the_progress_line(tmp_path, width):
+def test_long_wait_is_in_the_progress_line(tmp_path, width):
     logger, _ = backend(tmp_path, terminal=True, width=width)
     logger.log(METRICS, 3)
 
@@ -164,7 +164,7 @@ def test_a_long_wait_is_in_the_progress_line(tmp_path, width):
     logger.close()
 
 
-def test_what_is_waited_for_before_the_first_step_is_shown(tmp_path):
+def test_waits_before_the_first_step_are_shown(tmp_path):
     logger, stream = backend(tmp_path, terminal=True, width=100)
     with waiting("engine", "uid 3, sample 1", "a request", 1800.0) as wait:
         wait.since -= 42.0
@@ -192,7 +192,7 @@ def test_time_left_follows_the_pace(monkeypatch):
     assert pace.left() == 14.0
 
 
-def test_the_time_in_all_counts_from_the_start_of_the_run(monkeypatch):
+def test_total_time_counts_from_the_start_of_the_run(monkeypatch):
     now = 100.0
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
     pace = Pace(total=2)

@@ -13,7 +13,7 @@ from burnish.errors import CheckpointError
 from burnish.tracking.disk import disk_problem, json_line, write_atomically
 
 
-def test_a_problem_names_the_key_of_the_place():
+def test_problem_names_the_key_of_the_place():
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert disk_problem(full).endswith("name a place on another disk with trainer.default_local_dir")
     assert disk_problem(full, "--json").endswith("name a place on another disk with --json")
@@ -32,7 +32,7 @@ def test_lines_of_many_numbers_always_parse():
     assert read["mixed"] == [1, 2.5, True, None, "a"] and read["arrays"] == [0.5, [0, 1]] and read["none"] == []
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+def test_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     def full(_descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

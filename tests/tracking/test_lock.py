@@ -35,7 +35,7 @@ def holder(tmp_path):
 
 
 @pytest.mark.parametrize("way", ["begin", "resume", "append", "write_rollouts"])
-def test_the_second_process_is_refused_before_it_writes(tmp_path, holder, way):
+def test_second_process_is_refused_before_it_writes(tmp_path, holder, way):
     (tmp_path / "metrics.jsonl").write_text("of the other")
     before = {path.name for path in tmp_path.iterdir()}
     folder = RunFolder(tmp_path)
@@ -51,7 +51,7 @@ def test_the_second_process_is_refused_before_it_writes(tmp_path, holder, way):
     assert {path.name for path in tmp_path.iterdir()} == before
 
 
-def test_a_killed_run_can_be_resumed(tmp_path, holder):
+def test_killed_run_can_be_resumed(tmp_path, holder):
     os.kill(holder.pid, signal.SIGKILL)
     holder.wait()
     assert (tmp_path / ".lock").exists()
@@ -73,7 +73,7 @@ def test_runs_one_after_another_need_only_close(tmp_path):
         RunFolder(tmp_path).begin()
 
 
-def test_a_run_that_fails_lets_go(trainer):
+def test_failed_run_releases_the_lock(trainer):
     with pytest.raises(ValueError), RunFolder.of(trainer) as folder, Tracker(trainer, folder) as tracker:
         tracker.log({"a": 1.0}, 1)
         raise ValueError
@@ -81,7 +81,7 @@ def test_a_run_that_fails_lets_go(trainer):
         folder.resume(1)
 
 
-def test_a_child_that_outlives_the_run_does_not_hold_the_lock(tmp_path):
+def test_child_that_outlives_the_run_does_not_hold_the_lock(tmp_path):
     folder = RunFolder(tmp_path)
     folder.begin()
     os.set_inheritable(folder._lock._file.fileno(), True)  # as a forked process has it
@@ -95,7 +95,7 @@ def test_a_child_that_outlives_the_run_does_not_hold_the_lock(tmp_path):
             child.kill()
 
 
-def test_a_lock_file_removed_while_it_is_being_taken_is_taken_anew(tmp_path, monkeypatch):
+def test_lock_file_removed_while_it_is_being_taken_is_taken_again(tmp_path, monkeypatch):
     """The holder ends, and removes the file, between our opening and locking it."""
     flock, calls = fcntl.flock, []
 
@@ -113,7 +113,7 @@ def test_a_lock_file_removed_while_it_is_being_taken_is_taken_anew(tmp_path, mon
         FolderLock(tmp_path).take()
 
 
-def test_a_folder_removed_while_the_lock_is_being_taken_is_made_anew(tmp_path, monkeypatch):
+def test_folder_removed_while_the_lock_is_being_taken_is_made_again(tmp_path, monkeypatch):
     """The holder ends, and removes its folder, between our making and using it; once, not for ever."""
     folder, opened = tmp_path / "folder", os.open
 
@@ -146,7 +146,7 @@ def test_messages_name_the_keys_of_the_place(tmp_path):
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP])
-def test_a_file_system_without_locks_is_warned_about_once(tmp_path, monkeypatch, caplog, code):
+def test_file_system_without_locks_is_warned_about_once(tmp_path, monkeypatch, caplog, code):
     def refuse(file, operation):
         raise OSError(code, "no locks")
 
@@ -161,13 +161,13 @@ def test_a_file_system_without_locks_is_warned_about_once(tmp_path, monkeypatch,
     assert (tmp_path / "rollouts" / "1.jsonl").exists()
 
 
-def test_a_lock_that_cannot_be_written_names_the_fix(tmp_path, monkeypatch):
+def test_lock_that_cannot_be_written_names_the_fix(tmp_path, monkeypatch):
     (tmp_path / ".lock").mkdir()
     with pytest.raises(CheckpointError, match=r"cannot write .*\.lock: .*trainer\.default_local_dir"):
         RunFolder(tmp_path).begin()
 
 
-def test_a_look_at_who_has_it_does_not_keep_a_run_from_starting(tmp_path, monkeypatch):
+def test_reading_the_holder_does_not_block_a_run_from_starting(tmp_path, monkeypatch):
     """`burnish status` has the lock for a moment."""
     monkeypatch.setattr(lock, "PATIENCE_S", 30.0)
     (tmp_path / ".lock").write_text("")

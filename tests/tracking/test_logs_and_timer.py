@@ -17,7 +17,7 @@ from burnish.tracking.timer import timed
 @pytest.mark.parametrize(
     ("value", "level"), [("debug", logging.DEBUG), ("WARN", logging.WARNING), (None, logging.INFO)]
 )
-def test_the_environment_sets_the_level(monkeypatch, value, level):
+def test_environment_sets_the_level(monkeypatch, value, level):
     if value:
         monkeypatch.setenv("BURNISH_LOGGING_LEVEL", value)
     configure_logging()
@@ -56,7 +56,7 @@ def test_log_lines_on_a_terminal_are_the_message_unwrapped(terminal):
 
 
 @pytest.mark.parametrize("watched", [True, False])
-def test_what_a_line_quotes_cannot_command_the_terminal(terminal, capsys, monkeypatch, watched):
+def test_quoted_text_cannot_control_the_terminal(terminal, capsys, monkeypatch, watched):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: watched, raising=False)
     configure_logging("INFO")
     logging.getLogger("burnish.data").warning("no column %s\n  at all", "\x1b[2J\u202ex")
@@ -64,7 +64,7 @@ def test_what_a_line_quotes_cannot_command_the_terminal(terminal, capsys, monkey
     assert text.endswith("no column \\x1b[2J\\u202ex\n  at all\n") and "\x1b" not in text
 
 
-def test_a_traceback_reaches_the_terminal(terminal):
+def test_traceback_reaches_the_terminal(terminal):
     configure_logging("INFO")
     try:
         raise ValueError("oops")
@@ -74,13 +74,13 @@ def test_a_traceback_reaches_the_terminal(terminal):
     assert terminal.getvalue().endswith("ValueError: oops\n")
 
 
-def test_an_unknown_level_names_those_there_are(monkeypatch):
+def test_unknown_level_names_those_there_are(monkeypatch):
     monkeypatch.setenv("BURNISH_LOGGING_LEVEL", "loud")
     with pytest.raises(ConfigError, match="BURNISH_LOGGING_LEVEL=loud: no such level. There are: DEBUG, INFO"):
         configure_logging()
 
 
-def test_a_timer_adds_up_and_counts_a_block_that_raises(monkeypatch):
+def test_timer_adds_up_and_counts_a_block_that_raises(monkeypatch):
     ticks = iter([10.0, 11.5, 20.0, 20.25])
     monkeypatch.setattr(timer.time, "perf_counter", lambda: next(ticks))
     metrics: dict[str, float] = {}

@@ -20,7 +20,7 @@ def figures(monkeypatch):
     return seen
 
 
-def test_a_run_folder_becomes_a_png(tmp_path, figures):
+def test_run_folder_becomes_a_png(tmp_path, figures):
     lines = [{"step": s, "critic/score/mean": s / 10} for s in range(1, 11)] + [{"step": 11, "val-core/x": 1.0}]
     lines.append({"step": 12, "critic/score/mean": "nan"})
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -44,7 +44,7 @@ def test_moving_average():
     assert moving_average([1.0, 2.0, 3.0, 4.0], 2) == [1.0, 1.5, 2.5, 3.5]
 
 
-def test_nothing_to_plot_says_what_there_is(tmp_path):
+def test_nothing_to_plot_names_the_metrics_there_are(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "train/loss": 2.0}\n')
     with pytest.raises(DataError, match=r"no metric critic/score/mean to plot\. It holds: train/loss"):
         plot_curve(tmp_path, tmp_path / "a.png")
@@ -52,7 +52,7 @@ def test_nothing_to_plot_says_what_there_is(tmp_path):
         plot_curve([(1, float("nan"))], tmp_path / "a.png")
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
+def test_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"cannot write .*file/a\.png: .*is a file, not a folder"):
         plot_curve([(1, 1.0)], tmp_path / "file" / "a.png")

@@ -40,7 +40,7 @@ def test_brackets_are_shown_as_they_are(clock):
     assert text.getvalue() == "reading [a]: 1/1 files, 0 s\n"
 
 
-def test_a_terminal_gets_a_bar():
+def test_terminal_gets_a_bar():
     text = io.StringIO()
     with Progress("scoring", 3, console=Console(file=text, force_terminal=True, width=100, _environ={})) as progress:
         progress.advance(3, "fast")

@@ -73,7 +73,7 @@ MODEL, TRAIN = "actor_rollout_ref.model.path", "data.train_files"
         (TRAIN, ["train.parquet", "run/rollouts/3.jsonl"]),
     ],
 )  # fmt: skip
-def test_what_beginning_moves_is_not_to_be_read(used, key, value):
+def test_files_that_a_new_run_moves_aside_cannot_be_its_input(used, key, value):
     config = PPOConfig()
     write(config, key, value)
     with pytest.raises(ConfigError, match=rf"{key}=\S+ is what an earlier run left in run: .*default_local_dir="):
@@ -87,19 +87,19 @@ def test_what_beginning_moves_is_not_to_be_read(used, key, value):
         (TRAIN, "run/data/train.parquet"), (TRAIN, ["train.parquet"]), ("trainer.rollout_data_dir", "run/rollouts"),
     ],
 )  # fmt: skip
-def test_what_beginning_leaves_may_be_read(used, key, value):
+def test_files_that_a_new_run_leaves_may_be_its_input(used, key, value):
     config = PPOConfig()
     write(config, key, value)
     used.check_inputs_stay(config)
 
 
-def test_in_a_new_folder_everything_may_be_read(tmp_path):
+def test_everything_in_a_new_folder_may_be_input(tmp_path):
     config = PPOConfig()
     write(config, MODEL, str(tmp_path))
     RunFolder(tmp_path).check_inputs_stay(config)
 
 
-def test_a_new_run_moves_all_of_the_earlier_one_aside_its_configuration_too(tmp_path):
+def test_new_run_moves_all_of_the_earlier_one_aside_its_configuration_too(tmp_path):
     fill(tmp_path, *LEFT)
     folder = RunFolder(tmp_path)
     folder.write_config(Outer(seed=2))
@@ -111,7 +111,7 @@ def test_a_new_run_moves_all_of_the_earlier_one_aside_its_configuration_too(tmp_
     assert yaml.safe_load((tmp_path / "recipe.yaml").read_text()) == {"seed": 2}
 
 
-def test_what_earlier_processes_waited_for_is_moved_with_the_rest_of_their_run(tmp_path):
+def test_status_of_an_earlier_run_is_moved_aside_with_it(tmp_path):
     told = ("status/controller.json", "stacks/1_controller.txt")
     fill(tmp_path, *told)
     RunFolder(tmp_path).begin()
@@ -131,7 +131,7 @@ def test_events_of_two_runs_do_not_mix(trainer):
     assert [event["seed"] for event in read_lines(folder.path / "previous-1" / "events.jsonl")] == [1]
 
 
-def test_a_resumed_run_has_the_keys_of_the_last_command(tmp_path):
+def test_resumed_run_has_the_keys_of_the_last_command(tmp_path):
     fill(tmp_path, *LEFT)
     folder = RunFolder(tmp_path)
     folder.write_recipe({"seed": 2})
@@ -140,7 +140,7 @@ def test_a_resumed_run_has_the_keys_of_the_last_command(tmp_path):
     assert (tmp_path / "global_step_3").exists() and not (tmp_path / "rollouts" / "3.jsonl").exists()
 
 
-def test_a_run_that_appends_leaves_the_configuration_of_the_run_that_is_there(tmp_path):
+def test_run_that_appends_leaves_the_configuration_of_the_run_that_is_there(tmp_path):
     fill(tmp_path, "recipe.yaml")
     folder = RunFolder(tmp_path)
     folder.write_recipe({"seed": 2})
@@ -187,7 +187,7 @@ def test_home_is_expanded(tmp_path, monkeypatch):
     assert RunFolder("~/run").path == tmp_path / "run"
 
 
-def test_a_folder_that_cannot_be_made_is_a_config_error_with_the_key(tmp_path):
+def test_folder_that_cannot_be_made_is_a_config_error_with_the_key(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"trainer\.default_local_dir=.*file/run: .*is a file, not a folder"):
         RunFolder(tmp_path / "file" / "run")
@@ -198,7 +198,7 @@ def test_a_folder_that_cannot_be_made_is_a_config_error_with_the_key(tmp_path):
 @pytest.mark.parametrize(
     ("code", "words"), [(errno.EROFS, "read-only"), (errno.EACCES, "no permission"), (errno.ENOSPC, "disk is full")]
 )
-def test_a_folder_that_cannot_be_written_is_a_config_error_with_the_fix(tmp_path, monkeypatch, code, words):
+def test_folder_that_cannot_be_written_is_a_config_error_with_the_fix(tmp_path, monkeypatch, code, words):
     def refuse(self, text):
         raise OSError(code, "no")
 
@@ -207,7 +207,7 @@ def test_a_folder_that_cannot_be_written_is_a_config_error_with_the_fix(tmp_path
         RunFolder(tmp_path)
 
 
-def test_a_failed_write_is_raised_by_the_next_call_and_only_once(tmp_path):
+def test_failed_write_is_raised_by_the_next_call_and_only_once(tmp_path):
     folder = RunFolder(tmp_path)
     folder.begin()
     (tmp_path / "rollouts").write_text("in the way")
@@ -220,14 +220,14 @@ def test_a_failed_write_is_raised_by_the_next_call_and_only_once(tmp_path):
     assert (tmp_path / "rollouts" / "2.jsonl").exists()
 
 
-def test_a_failed_write_is_raised_when_the_run_ends(tmp_path):
+def test_failed_write_is_raised_when_the_run_ends(tmp_path):
     with pytest.raises(CheckpointError, match="validation"), RunFolder(tmp_path) as folder:
         folder.begin()
         (tmp_path / "validation").write_text("in the way")
         folder.write_validation(1, [{}])
 
 
-def test_the_error_that_ended_the_run_comes_first(tmp_path, caplog):
+def test_error_that_ended_the_run_comes_first(tmp_path, caplog):
     with pytest.raises(ValueError, match="the run"), RunFolder(tmp_path) as folder:
         folder.begin()
         (tmp_path / "rollouts").write_text("in the way")
@@ -236,7 +236,7 @@ def test_the_error_that_ended_the_run_comes_first(tmp_path, caplog):
     assert "rollouts/1.jsonl" in caplog.text
 
 
-def test_a_broken_row_says_which_file(tmp_path):
+def test_broken_row_names_its_file(tmp_path):
     class Broken:
         def tolist(self):
             raise ValueError("broken row")

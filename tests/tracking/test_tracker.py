@@ -55,7 +55,7 @@ def test_numpy_numbers_and_numbers_that_are_not_finite_survive(trainer, folder):
     assert math.isnan(record["b"]) and record["c"] == -math.inf
 
 
-def test_a_metric_that_is_no_number_is_named(trainer, folder):
+def test_metric_that_is_no_number_is_named(trainer, folder):
     with Tracker(trainer, folder) as tracker, pytest.raises(TypeError, match=r"metric reward/mean: a number .*'high'"):
         tracker.log({"reward/mean": "high"}, 1)
 
@@ -84,7 +84,7 @@ def test_resuming_forgets_samples_past_the_step(trainer, folder):
     assert not list((folder.path / "validation").iterdir())
 
 
-def test_a_new_run_in_a_used_folder_sets_the_old_one_aside(trainer, folder, caplog):
+def test_new_run_in_a_used_folder_sets_the_old_one_aside(trainer, folder, caplog):
     folder.write_rollouts(1, [{"run": 1}])
     run(trainer, folder, [1, 2, 3])
     folder.close()
@@ -124,7 +124,7 @@ def test_events_carry_their_facts_and_are_flushed(trainer, folder):
     tracker.close()
 
 
-def test_events_go_on_after_a_torn_line(trainer, folder):
+def test_events_continue_after_a_torn_line(trainer, folder):
     (folder.path / "events.jsonl").write_text('{"kind": "start"}\n{"kind": "wa')
     with Tracker(trainer, folder) as tracker:
         tracker.append()
@@ -133,7 +133,7 @@ def test_events_go_on_after_a_torn_line(trainer, folder):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_disk_is_named_with_the_fix(trainer, folder):
+def test_full_disk_is_named_with_the_fix(trainer, folder):
     (folder.path / "metrics.jsonl").symlink_to("/dev/full")
     tracker = Tracker(trainer, folder)
     folder.resume(0)  # go on with the file that is there
@@ -155,7 +155,7 @@ def test_missing_package_is_found_before_training(name, trainer, folder, monkeyp
         Tracker(trainer, folder)
 
 
-def test_a_folder_named_like_a_package_is_not_the_package(tmp_path, monkeypatch):
+def test_folder_named_like_a_package_is_not_the_package(tmp_path, monkeypatch):
     (tmp_path / "mlflow").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(__import__("sys").modules, "mlflow", raising=False)
@@ -186,7 +186,7 @@ def test_all_loggers_close_when_one_fails(trainer, folder):
     assert tracker._backends[1]._lines._file is None
 
 
-def test_the_error_of_the_run_is_not_replaced_by_one_of_closing(trainer, folder, monkeypatch, caplog):
+def test_error_of_the_run_is_not_replaced_by_one_of_closing(trainer, folder, monkeypatch, caplog):
     with pytest.raises(ValueError, match="the run"), Tracker(trainer, folder) as tracker:
         monkeypatch.setattr(tracker, "close", lambda failed: (_ for _ in ()).throw(OSError("closing")))
         raise ValueError("the run")
@@ -208,7 +208,7 @@ def test_events_from_before_the_run_began_are_its_own(trainer, folder):
     assert (folder.path / "previous-1/events.jsonl").read_text() == '{"kind": "old"}\n'
 
 
-def test_a_logger_is_waited_for_in_sight(trainer, folder):
+def test_wait_for_a_logger_is_registered(trainer, folder):
     seen = []
 
     class Slow(JsonlBackend):
@@ -221,7 +221,7 @@ def test_a_logger_is_waited_for_in_sight(trainer, folder):
     assert seen == [("logger", "the tracker", "Slow to take step 3", 600.0)]
 
 
-def test_a_folder_where_another_run_writes_is_refused_at_once(trainer, folder):
+def test_folder_where_another_run_writes_is_refused_at_once(trainer, folder):
     with (
         Tracker(trainer, folder),
         RunFolder.of(trainer) as second,
@@ -231,7 +231,7 @@ def test_a_folder_where_another_run_writes_is_refused_at_once(trainer, folder):
         pytest.fail("it began")
 
 
-def test_the_run_is_watched_until_its_loggers_are_closed(trainer, folder, monkeypatch):
+def test_run_is_watched_until_its_loggers_are_closed(trainer, folder, monkeypatch):
     seen = []
 
     def close(self, failed=False):

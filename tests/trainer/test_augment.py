@@ -20,6 +20,7 @@ from burnish.errors import CheckpointError, ConfigError
 from burnish.models.loading import load_tokenizer
 from burnish.protocol import DataProto, object_column
 from burnish.rewards.managers.naive import NaiveRewardManager
+from burnish.rewards.managers.protocol import adapt_manager
 from burnish.rollout.base import Completion
 from burnish.trainer.augment import Augmentation
 from burnish.trainer.experience import drawn_of
@@ -175,7 +176,7 @@ def batch_of(*responses, **extra):
 
 def scored(batch, function, manager=NaiveRewardManager, **reward):
     config = RewardConfig(max_failure_ratio=0.9, **reward)
-    return score(batch, manager(Words(), 0, function), config, {}, needs_groups=False)
+    return score(batch, adapt_manager(manager(Words(), 0, function)), config, {}, needs_groups=False)
 
 
 def propose(solution_str):

@@ -146,7 +146,7 @@ def test_what_was_learned_replaces_a_checkpoint_of_another_run(train, reward):
     assert any(not torch.equal(theirs[name], ours[name]) for name in ours)
 
 
-def test_a_sample_that_failed_and_counts_as_zero_has_a_figure(train, reward, metrics_of):
+def test_a_failed_sample_counts_as_zero(train, reward, metrics_of):
     reward("assert extra_info['index'] % 3; return dict(score=1.0, acc=float(len(set(solution_str)) % 2))")
     keys = ["reward.on_error=zero", "reward.max_failure_ratio=1", "reward.retries=0", "trainer.total_training_steps=1"]
     train(*DAPO, "algorithm.filter_groups.metric=acc", *keys)
@@ -196,7 +196,7 @@ def test_without_acc_the_score_stands_for_it_and_that_is_said_once(train, reward
 @pytest.mark.parametrize(
     ("returned", "found"),
     [
-        ("{}", r"has no such figure under that name; it has score\."),
+        ("{}", r"has no such value under that name; it has score\."),
         ("dict(acc=float('nan'))", r"has nan, which is no finite number, under that name; it has score, acc\."),
         ("dict(acc='yes')", r"has 'yes', which is no finite number, under that name"),
     ],
@@ -209,13 +209,13 @@ def test_a_figure_that_is_missing_is_named(train, reward, returned, found):
 
 
 @pytest.mark.parametrize("size", [1, 4])
-@pytest.mark.parametrize(("bare", "said"), [(0, "and none in the rounds before, in which"), (1, "has no such figure")])
+@pytest.mark.parametrize(("bare", "said"), [(0, "and none in the rounds before, in which"), (1, "has no such value")])
 def test_acc_for_some_rows_ends_the_run_whatever_the_rounds(train, reward, bare, said, size):
     """The first round decides what is compared, and no later one is compared by something else. Every other row is
     `bare` of acc, from the first on or from the second."""
     reward(f"""noise = float(sum(map(ord, solution_str)) % 97)
     return dict(score=noise, **(dict(acc=noise) if extra_info["index"] % 2 != {bare} else dict()))""")
-    said = said if size == 1 else "has no such figure"
+    said = said if size == 1 else "has no such value"
     with pytest.raises(
         RewardError, match=rf"filter_groups.metric=acc: .* uid [01] \(data_source .*{said}.*every sample"
     ):

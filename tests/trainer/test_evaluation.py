@@ -63,7 +63,7 @@ def figures(run):
     def read(*words: str) -> dict:
         code, out, err = run(*words)
         assert code == 0, err
-        return json.loads(Path(out.rpartition("all figures are in ")[2].strip()).read_text())
+        return json.loads(Path(out.rpartition("all results are in ")[2].strip()).read_text())
 
     return read
 
@@ -119,7 +119,7 @@ def echoed(*results: list, source: str = "mine") -> list[dict]:
 
 
 @pytest.mark.parametrize("kind", ["pred", "nopred"])
-def test_the_recorded_figures(figures, own, kind):
+def test_the_recorded_metrics(figures, own, kind):
     """Every recorded case in one file, each with data sources of its own: the seed makes figures independent."""
     rows: dict[tuple, list[str]] = defaultdict(list)
     expected = {}
@@ -296,17 +296,17 @@ def test_a_prompt_inside_a_column(run, own):
     assert "mean reward 4.0000" in run(path, key, "data.prompt_key=meta.q")[1]
 
 
-def test_a_function_of_ones_own_needs_neither_data_source_nor_ground_truth(figures, own):
+def test_a_function_of_the_user_needs_neither_data_source_nor_ground_truth(figures, own):
     path = write_lines([{"prompt": "?", "responses": ["abc", "a"]}])
     told = figures(path, own("def compute_score(solution_str):\n    return len(solution_str)\n"))
     assert told["data_sources"]["unknown"]["mean"] == 2.0
 
 
-def test_figures_that_are_not_finite_are_null_and_told(run, own):
+def test_metrics_that_are_not_finite_are_null_and_reported(run, own):
     code, out, _ = run(write_lines(echoed([{"score": 1.0, "acc": float("nan")}])), own(), "--fail-under", "0")
     told = json.loads(Path("out.eval.json").read_text(), parse_constant=lambda name: pytest.fail(name))
     assert told["data_sources"]["mine"]["statistics"] == {"acc": {"mean@1": None}, "reward": {"mean@1": 1.0}}
-    assert "not finite, so null in the JSON file: 1 figure, the first is val-core/mine/acc/mean@1" in out
+    assert "not finite, so null in the JSON file: 1 metric, the first is val-core/mine/acc/mean@1" in out
     assert code == 1, "a mean that is not a number is not above the threshold"
 
 
@@ -487,7 +487,7 @@ def test_a_function_that_always_fails(run, own, body, parts):
 SOMETIMES = "def compute_score(solution_str):\n    return 1 / (solution_str != 'bad')\n"
 
 
-def test_a_response_that_cannot_be_scored_is_left_out_and_told(run, own):
+def test_a_response_that_cannot_be_scored_is_left_out_and_reported(run, own):
     path = write_lines([{"prompt": "?", "responses": ["a", "b", "bad"]}, {"prompt": "?", "responses": ["bad"]}])
     words = [path, own(SOMETIMES), "reward.max_failure_ratio=0.5", "reward.retries=0"]
     code, out, err = run(*words)

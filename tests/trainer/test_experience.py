@@ -11,6 +11,7 @@ import torch
 
 from burnish.agents import AgentLoopOutput
 from burnish.agents.runner import Trajectory, TrajectoryRunner
+from burnish.agents.settings import AgentSettings
 from burnish.config import PPOConfig
 from burnish.config.algorithm import OverlongBufferConfig
 from burnish.config.reward import RewardConfig
@@ -19,6 +20,7 @@ from burnish.models.tiny import byte_tokenizer
 from burnish.protocol import DataProto
 from burnish.rewards.contract import ScoreResult
 from burnish.rewards.managers.naive import NaiveRewardManager
+from burnish.rewards.managers.protocol import adapt_manager
 from burnish.rollout.base import Completion, Sampling
 from burnish.trainer import experience
 from burnish.trainer.filter import GroupFilter
@@ -167,7 +169,7 @@ def test_a_greedy_row_is_sampled_without_noise_and_without_cuts():
     row = {"uid": 0, "raw_prompt": [{"role": "user", "content": "1+1="}]}
     rows = [{**row, "sample": 0, "greedy": False}, {**row, "sample": 1, "greedy": True}, {**row, "sample": 2}]
     asked = Sampling(temperature=0.7, top_k=5, top_p=0.9, min_p=0.1, max_tokens=9, stop=("#",))
-    TrajectoryRunner(engine, byte_tokenizer(), config).run(rows, asked, namespace="train", seed=1)
+    TrajectoryRunner(engine, byte_tokenizer(), AgentSettings.of(config)).run(rows, asked, namespace="train", seed=1)
     for sample in (0, 2):
         found = engine.asked[0, sample]
         assert (found.temperature, found.top_k, found.top_p, found.min_p) == (0.7, 5, 0.9, 0.1)
@@ -254,7 +256,7 @@ def managed(answer):
     batch = to_batch([Trajectory({}, output, "text") for output in outputs], 0)
     facts = {"uid": [5, 5], "sample": [0, 1], "data_source": ["toy", "toy"]}
     batch = batch.union(DataProto.from_dict(non_tensors=facts))
-    return score(batch, Manager(answer), RewardConfig(), {}, needs_groups=False)
+    return score(batch, adapt_manager(Manager(answer)), RewardConfig(), {}, needs_groups=False)
 
 
 REWARDS = torch.tensor([[0.0, 1.0], [0.0, 0.5]])

@@ -167,7 +167,7 @@ def test_json_rows_with_different_fields(made, place):
     ]
 
 
-def test_the_last_line_says_what_there_is_and_how_to_go_on(generate, place):
+def test_the_last_line_says_what_there_is_and_how_to_continue(generate, place):
     write_parquet([{"question": "1+1=?"}] * 10, "rows.parquet")
     keys = ["data.path=rows.parquet", "data.prompt_key=question", "data.n_samples=2", "rollout.response_length=3"]
     code, out, err = generate(*keys)
@@ -218,7 +218,7 @@ def test_prompts_are_checked_some_at_a_time(refuses, monkeypatch):
 def test_the_same_command_again_does_nothing(made, generate, monkeypatch):
     made("data.n_samples=2")
     before = Path("out.parquet").read_bytes()
-    monkeypatch.setattr(generation, "Generation", None)  # nothing is read or loaded
+    monkeypatch.setattr(generation, "GenerationJob", None)  # nothing is read or loaded
     speed = ["data.batch_size=1", "rollout.max_num_seqs=2", "rollout.timeout=60", "rollout.enforce_eager=true",
              "rollout.gpu_memory_utilization=0.1", "rollout.enable_chunked_prefill=false",
              "rollout.enable_prefix_caching=false"]  # fmt: skip
@@ -232,7 +232,7 @@ def test_overwrite_makes_a_complete_file_anew(made, answered):
     assert answered == 2 * list(range(10))
 
 
-def test_another_command_does_not_replace_the_file_unless_told(made, generate):
+def test_another_command_does_not_replace_the_file_unless_asked(made, generate):
     made()
     code, _, err = generate("trainer.seed=2")
     assert code == 2 and "out.parquet is there already" in err and "trainer.seed was 1 and is 2" in err
@@ -271,7 +271,7 @@ EDITS = {"loops.yaml": ("0", "4"), "own_loop.py": ("LIMIT +", "7 +"), "limit_of_
 
 
 @pytest.mark.parametrize("file", EDITS)
-def test_an_edited_agent_loop_does_not_go_on_where_the_old_one_stopped(generate, place, monkeypatch, own_loop, file):
+def test_an_edited_agent_loop_does_not_continue_where_the_old_one_stopped(generate, place, monkeypatch, own_loop, file):
     def stop(*_args):
         raise KeyboardInterrupt
 
@@ -301,22 +301,22 @@ def test_the_keys_that_may_change_are_keys():
 @pytest.fixture
 def answered(monkeypatch):
     """The numbers of the rows that are answered, in order."""
-    answer, numbers = generation.Generation.answer, []
+    answer, numbers = generation.GenerationJob.answer, []
 
     def noted(self, rows):
         numbers.extend(rows)
         return answer(self, rows)
 
-    monkeypatch.setattr(generation.Generation, "answer", noted)
+    monkeypatch.setattr(generation.GenerationJob, "answer", noted)
     return numbers
 
 
 # `python -m burnish.trainer.main_generation`, which is not over when it is to be killed, however late that is.
 HELD = """
 import runpy, time
-from burnish.trainer.generation import Generation
-answer = Generation.answer
-Generation.answer = lambda self, rows: time.sleep(600) if 20 in rows else answer(self, rows)
+from burnish.trainer.generation import GenerationJob
+answer = GenerationJob.answer
+GenerationJob.answer = lambda self, rows: time.sleep(600) if 20 in rows else answer(self, rows)
 runpy.run_module("burnish.trainer.main_generation", run_name="__main__")
 """
 
@@ -352,8 +352,8 @@ def wait_for(condition, process, seconds=120):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_run_that_is_told_to_stop_says_what_is_saved(generate, made, answered, monkeypatch, number):
-    answer = generation.Generation.answer
+def test_a_stopped_run_reports_what_is_saved(generate, made, answered, monkeypatch, number):
+    answer = generation.GenerationJob.answer
 
     def stopped(self, rows):
         if 4 in rows:
@@ -361,9 +361,9 @@ def test_a_run_that_is_told_to_stop_says_what_is_saved(generate, made, answered,
         return answer(self, rows)
 
     with monkeypatch.context() as patch:
-        patch.setattr(generation.Generation, "answer", stopped)
+        patch.setattr(generation.GenerationJob, "answer", stopped)
         code, _, err = generate("data.batch_size=2")
-    assert code == 130 and "stopped: 4 of 10 rows are saved; the same command goes on" in err
+    assert code == 130 and "stopped: 4 of 10 rows are saved; run the same command to resume" in err
     answered.clear()
     assert len(made("data.batch_size=2")) == 10 and answered == list(range(4, 10))
 
@@ -414,7 +414,7 @@ def test_rows_choose_their_agent_loop(made, place):
         (["--plan"], "--plan is about training steps"),
     ],
 )
-def test_a_mistake_is_told_in_one_line_before_a_model_is_loaded(refuses, monkeypatch, keys, words):
+def test_a_mistake_is_reported_in_one_line_before_a_model_is_loaded(refuses, monkeypatch, keys, words):
     monkeypatch.setattr(spec, "find_spec", lambda name: None)
     assert words in refuses(*keys)
 
@@ -447,7 +447,7 @@ def write_bad_files(place):
         ("null.json", "row 1 (the first is 0): field 'prompt' is missing or null"),
     ],
 )
-def test_a_bad_file_is_told_in_one_line_before_a_model_is_loaded(refuses, place, file, words):
+def test_a_bad_file_is_reported_in_one_line_before_a_model_is_loaded(refuses, place, file, words):
     write_bad_files(place)
     assert words in refuses(f"data.path={file}")
 
@@ -467,7 +467,7 @@ def test_a_run_that_saved_nothing_does_not_bar_the_next(generate, made, monkeypa
 
 @pytest.mark.parametrize("what", [None, "runner", "rows"])
 def test_the_engine_is_closed_at_the_end_whatever_it_is(generate, monkeypatch, what):
-    closed, load, answer = [], generation.load_engine, generation.Generation.answer
+    closed, load, answer = [], generation.load_engine, generation.GenerationJob.answer
 
     def noted(*args):
         engine = load(*args)
@@ -482,7 +482,7 @@ def test_the_engine_is_closed_at_the_end_whatever_it_is(generate, monkeypatch, w
         monkeypatch.setattr(generation, "TrajectoryRunner", broken)
     if what == "rows":
         monkeypatch.setattr(
-            generation.Generation, "answer", lambda self, rows: broken() if 4 in rows else answer(self, rows)
+            generation.GenerationJob, "answer", lambda self, rows: broken() if 4 in rows else answer(self, rows)
         )
     code, _, err = generate("data.batch_size=2")
     assert (code, closed) == (0 if what is None else 1, [what]) and ("no room" in err) == (what is not None)

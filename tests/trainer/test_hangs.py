@@ -1,52 +1,46 @@
-"""A hang at every kind of wait inside a run: it is in the status while it lasts, leaves a dump of all threads and an
-event, and a typed error ends it. Workers that hang are in cluster/test_hangs.py.
+"""A hang at every kind of wait inside a run: `burnish status` shows it, it leaves a dump of all threads and an event,
+and a typed error ends it. Where none can, the process exits and the command starts again (test_hang_restart.py).
+Workers that hang are in cluster/test_hangs.py.
 """
 
 import asyncio
 import json
 import threading
-import time
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from burnish import waits
 from burnish.agents.server import ServerManager
 from burnish.data.files import write_parquet
 from burnish.errors import DeadlineError
 from burnish.models.tiny import write_tiny_model
-from burnish.rewards import scoring
-from burnish.rollout.hf.batch import LeftPaddedBatch
-from burnish.rollout.hf.engine import HFEngine
 from burnish.tracking import watchdog
 from burnish.tracking.run_status import read_status
 from burnish.trainer import checkpoint
 from burnish.trainer.checkpoint import CheckpointStore
-from burnish.workers.model_folder import ModelFolder
 from tests.trainer.scripted import FAUST, Reply, answering, call, follow, question
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=4"]
 ROOM = ["data.max_prompt_length=64", "data.max_response_length=400", "custom_reward_function.path=null"]
 AGENTS = [*GRPO, *ROOM, "trainer.total_training_steps=1", "data.val_files=null", "reward.max_failure_ratio=0.9"]
 QUESTIONS = [question(f"Who wrote Faust? {i}") for i in range(4)]
-LIMIT_S = 10.0  # of waits: what does not hang must be done by then, on a busy machine
+LIMIT_S = 5.0  # of waits: what does not hang must be done by then, on a busy machine
 SOON_LATE = f"trainer.checkpoint_timeout={LIMIT_S}"
 TOOL = '''
-import asyncio, time
+import asyncio
 from burnish.agents.tools import BaseTool, ToolResponse
 
 class Stone(BaseTool):
     """Does not answer the sample that asks for it."""
 
-    SCHEMA = {{"type": "function", "function": {{"name": "stone", "description": "Hangs.", "parameters": {{
-        "type": "object", "properties": {{"text": {{"type": "string"}}}}, "required": ["text"]}}}}}}
+    SCHEMA = {"type": "function", "function": {"name": "stone", "description": "Hangs.", "parameters": {
+        "type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}}}
 
     async def execute(self, instance_id, parameters, **kwargs):
         if parameters["text"] == "hang":
-            {hang}
-        return ToolResponse("done"), 0.0, {{}}
+            await asyncio.sleep(1000)
+        return ToolResponse("done"), 0.0, {}
 '''
 
 
@@ -54,9 +48,6 @@ class Stone(BaseTool):
 def quick(monkeypatch):
     monkeypatch.setattr(watchdog, "LOOK_S", 0.05)
     monkeypatch.setattr(watchdog, "STATUS_S", 0.05)
-    monkeypatch.setattr(watchdog, "GRACE_S", 3.0)  # a thread that is slow to end itself is not struck
-    monkeypatch.setattr(watchdog, "TRIES", 1000)  # one that is slow to hear must not end the tests
-    monkeypatch.setattr(waits, "PROMPT_S", 0.5)  # less, as it is
 
 
 @pytest.fixture(scope="module")
@@ -107,12 +98,8 @@ def late(kind):
     return told[0], Path(told[0]["stacks"]).read_text()
 
 
-@pytest.mark.parametrize(
-    ("hang", "place"), [("await asyncio.sleep(1000)", "in execute"), ("time.sleep(1000)", "time.sleep(1000)")]
-)
-def test_a_tool_hangs_and_its_trajectory_is_dropped(agents, metrics_of, hang, place):
-    """The first one ends at its time-out. The second blocks the event loop of all: only the watchdog can end it."""
-    Path("stone.py").write_text(TOOL.format(hang=hang))
+def test_tool_that_hangs_costs_its_trajectory(agents, metrics_of):
+    Path("stone.py").write_text(TOOL)
     Path("tools.yaml").write_text("tools:\n  - class_name: stone.py:Stone\n")
 
     def write(asked):
@@ -131,10 +118,10 @@ def test_a_tool_hangs_and_its_trajectory_is_dropped(agents, metrics_of, hang, pl
     assert line["failures/tool"] == 1 and line["failures/late_waits"] >= 1
     event, text = late("tool")
     assert event["subject"] == "tool stone: execute" and event["waited_s"] >= LIMIT_S
-    assert place in text and "stone.py" in text and "thread MainThread" in text
+    assert "in execute" in text and "stone.py" in text and "thread MainThread" in text
 
 
-def test_a_retriever_hangs_and_the_trajectories_are_dropped(agents, metrics_of):
+def test_retriever_that_hangs_costs_its_trajectories(agents, metrics_of):
     def write(asked):
         looks_up = asked.sample == 1 and not asked.turn
         return "<search>Faust</search>" if looks_up else f"<answer>{asked.sample}</answer>"
@@ -154,7 +141,7 @@ def test_a_retriever_hangs_and_the_trajectories_are_dropped(agents, metrics_of):
 
 
 @pytest.mark.parametrize("retries", [0, 1])
-def test_a_reward_function_hangs_and_its_sample_is_dropped_or_tried_again(train, reward, metrics_of, retries):
+def test_reward_function_that_hangs_costs_its_sample_or_is_retried(train, reward, metrics_of, retries):
     """In a process of its own, which is ended; with a retry, the second attempt finds the stone moved."""
     hang = "(Path('hung').exists() or (Path('hung').touch(), time.sleep(1000)))"
     hangs = f"import time; from pathlib import Path; {hang}; return float(len(solution_str) % 3)"
@@ -172,32 +159,7 @@ def test_a_reward_function_hangs_and_its_sample_is_dropped_or_tried_again(train,
     assert event["owner"].startswith("uid ") and "thread burnish-rewards" in text
 
 
-def test_a_built_in_scorer_hangs_and_its_sample_is_dropped(train, monkeypatch, metrics_of):
-    """It is called in place, in the event loop of all trajectories."""
-    hung, bind = threading.Event(), scoring.bind
-
-    def bound(function, *about):
-        def compute_score(**given):
-            if not hung.is_set():
-                hung.set()
-                time.sleep(1000)
-            return function(**given)
-
-        return replace(bind(function, *about), call=compute_score)
-
-    monkeypatch.setattr(scoring, "bind", bound)
-    with looking() as seen:
-        train(
-            *GRPO, "custom_reward_function.path=null", "data.val_files=null", "trainer.total_training_steps=1",
-            f"reward.timeout={LIMIT_S}", "reward.max_failure_ratio=0.5",
-        )  # fmt: skip
-    assert any(kind == "reward" and owner.startswith("uid ") for kind, owner, _, _ in seen)
-    (line,) = metrics_of("run")
-    assert line["failures/reward"] == 1
-    assert "time.sleep(1000)" in late("reward")[1]
-
-
-def test_writing_a_checkpoint_hangs_and_the_run_ends(train, monkeypatch):
+def test_checkpoint_that_cannot_be_written_ends_the_run(train, monkeypatch):
     """The checkpoint before it is whole, and is gone on from."""
     never, write_manifest = threading.Event(), checkpoint._write_manifest
 
@@ -220,17 +182,7 @@ def test_writing_a_checkpoint_hangs_and_the_run_ends(train, monkeypatch):
     assert train(*run)["training/global_step"] == 2 and CheckpointStore("run").latest().name == "global_step_2"
 
 
-def test_reading_a_checkpoint_hangs_and_the_run_ends(train, monkeypatch):
-    run = [*GRPO, "data.val_files=null", "trainer.save_freq=1"]
-    train(*run, "trainer.total_training_steps=1")
-    monkeypatch.setattr(ModelFolder, "load", lambda self, folder: time.sleep(1000))
-    with pytest.raises(
-        DeadlineError, match=r"reading checkpoint run/global_step_1/actor \(the trainer\) has not ended"
-    ):
-        train(*run, "trainer.total_training_steps=2", SOON_LATE)
-
-
-def test_writing_behind_training_hangs_and_the_run_ends(train, monkeypatch):
+def test_checkpoint_written_behind_training_that_hangs_ends_the_run(train, monkeypatch):
     never = threading.Event()
     monkeypatch.setattr(CheckpointStore, "_prune", lambda self, step: never.wait())
     async_save = "actor_rollout_ref.actor.checkpoint.async_save=true"
@@ -244,7 +196,7 @@ def test_writing_behind_training_hangs_and_the_run_ends(train, monkeypatch):
     assert "thread burnish-checkpoint, which waits for" in text and "never.wait()" in text
 
 
-def test_the_disk_hangs_and_samples_cannot_be_written(train, monkeypatch):
+def test_samples_that_cannot_be_written_end_the_run(train, monkeypatch):
     """Samples are written in the background; a checkpoint waits for them."""
     from burnish.tracking import run_folder
 
@@ -258,7 +210,7 @@ def test_the_disk_hangs_and_samples_cannot_be_written(train, monkeypatch):
     assert "thread burnish-run-folder" in late("disk")[1]
 
 
-def test_the_engine_hangs_and_the_run_ends(train, monkeypatch):
+def test_request_that_hangs_ends_the_run(train, monkeypatch):
     """One request never gets its answer; the others do."""
     generate = ServerManager.generate
 
@@ -290,31 +242,3 @@ def test_the_engine_hangs_and_the_run_ends(train, monkeypatch):
     told = [json.loads(line) for line in Path("run/events.jsonl").read_text().splitlines()]
     subjects = {line["subject"] for line in told if line["kind"] == "late_wait"}
     assert subjects == {"16 trajectories of train", "request train/0.1.0"}, subjects
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("counted", "keys"), [("failures", ["data.val_files=null"]), ("val-failures", [])])
-def test_a_step_of_the_engine_hangs_and_a_new_engine_takes_its_place(train, monkeypatch, metrics_of, counted, keys):
-    """`rollout.timeout` sets no limit; the engine's own for a step does."""
-    hung, step, init = threading.Event(), LeftPaddedBatch.step, HFEngine.__init__
-
-    def hang(self):
-        if not hung.is_set():
-            hung.set()
-            while True:
-                time.sleep(0.01)
-        return step(self)
-
-    monkeypatch.setattr(watchdog, "GRACE_S", 20.0)  # the engine looks at its steps every second or two
-    monkeypatch.setattr(LeftPaddedBatch, "step", hang)
-    monkeypatch.setattr(HFEngine, "__init__", lambda *given, **how: init(*given, **{**how, "step_deadline_s": LIMIT_S}))
-    with looking() as seen:
-        train(*GRPO, *keys, "actor_rollout_ref.rollout.name=hf", "trainer.total_training_steps=1")
-    steps = {owner for kind, owner, subject, limit in seen if subject.startswith("a step of ") and limit == LIMIT_S}
-    assert steps == {"the rollout engine"}
-    event, text = late("engine")
-    assert event["owner"] == "the rollout engine" and "in hang\n" in text
-    line = metrics_of("run")[0]
-    assert line[f"{counted}/replica_restarts"] == 1 and line[f"{counted}/requests_again"] > 0
-    (event,) = events("replica_restart")
-    assert (event["replica_restarts"], event["requests_again"]) == (1, line[f"{counted}/requests_again"])

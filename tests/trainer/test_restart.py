@@ -1,6 +1,7 @@
-"""Workers that die: the run goes on from its newest checkpoint, says so, and gives up when that leads nowhere."""
+"""Workers that die: the run resumes from its newest checkpoint, reports it, and gives up without progress."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from burnish.config.load import load_ppo
 from burnish.controller.local import LocalWorkerGroup
 from burnish.errors import DeadlineError, WorkerDied, WorkerError, WorkersLate
-from burnish.trainer import setup
+from burnish.trainer import restart, setup
 from burnish.trainer.ppo import PPOTrainer
 
 GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=2", "trainer.val_before_train=false"]
@@ -28,7 +29,7 @@ class Ray(LocalWorkerGroup):
 def run(job, reward, monkeypatch):
     """`run(overrides, dies)` trains as `burnish ppo` does; `dies` is asked in every update whether the worker dies."""
 
-    def train(*overrides, dies=lambda step: False, error=WorkerDied, at="note_updates", executor="ray"):
+    def train(*overrides, dies=lambda step: False, error=WorkerDied, at="describe", executor="ray"):
         loaded = load_ppo([*job, *GRPO, *overrides])
         setup.prepare(loaded)
         loaded.config.trainer.executor = executor
@@ -76,46 +77,50 @@ def events(kind, folder="run"):
     return [line for line in lines if line["kind"] == kind]
 
 
-def test_a_run_goes_on_from_its_newest_checkpoint_as_if_nothing_had_happened(run, metrics_of, caplog):
+def test_run_resumes_from_its_newest_checkpoint_with_the_same_metrics(run, metrics_of, caplog):
     run("trainer.default_local_dir=whole", "trainer.save_freq=1")
     trainer = run("trainer.save_freq=1", dies=once(3))
-    assert trainer.step == 3 and metrics_of("run") == metrics_of("whole")
+    metrics = metrics_of("run")
+    assert metrics[2].pop("failures/restarts") == 1 and trainer.step == 3 and metrics == metrics_of("whole")
     (event,) = events("restart")
     assert (event["attempt"], event["failed_step"], event["checkpoint"]) == (1, 3, 2) and "signal 9" in event["error"]
     assert (
         "in step 3 of 3: rank 1 of 2" in caplog.text
-        and "restart 1 of 2: the run goes on from run/global_step_2" in caplog.text
+        and "restart 1 of 2: the run continues from run/global_step_2" in caplog.text
     )
     assert LEFT == ["cluster"] * 3, "each attempt leaves its cluster"
 
 
-def test_without_a_checkpoint_it_starts_again_and_says_so(run, metrics_of, caplog):
+def test_run_without_a_checkpoint_starts_again(run, metrics_of, caplog):
     run("trainer.default_local_dir=whole")
     run(dies=once(2))
-    assert metrics_of("run") == metrics_of("whole")
+    metrics = metrics_of("run")
+    assert metrics[0].pop("failures/restarts") == 1 and metrics == metrics_of("whole")
     (event,) = events("restart")
     assert event["checkpoint"] is None and event["failed_step"] == 2
     assert "from where it started, for it saved nothing yet" in caplog.text
     assert Path("run/previous-1/metrics.jsonl").exists(), "what the failed attempt left"
 
 
-def test_progress_is_a_new_checkpoint(run):
+def test_new_checkpoint_counts_as_progress(run):
     run("trainer.save_freq=1", "trainer.max_restarts=1", dies=once(2, 3))
     assert [event["attempt"] for event in events("restart")] == [1, 1]
 
 
-def test_a_run_that_gets_nowhere_gives_up_with_its_own_error(run):
+def test_run_without_progress_gives_up_with_its_own_error(run):
     with pytest.raises(WorkerDied) as error:
         run("trainer.save_freq=1", dies=lambda step: step == 3)
     text = str(error.value)
     assert text.startswith("rank 1 of 2 of pool 'global_pool' died: killed by signal 9\nGiven up")
-    assert "trainer.max_restarts=2 times" in text and "run/logs" in text and "goes on from run/global_step_2" in text
+    assert (
+        "trainer.max_restarts=2 restarts" in text and "run/logs" in text and "continues from run/global_step_2" in text
+    )
     assert len(events("restart")) == 2
     with pytest.raises(WorkerDied, match=r"it saved nothing \(trainer\.save_freq\)"):
         run("trainer.default_local_dir=other", "trainer.max_restarts=0", dies=lambda step: True)
 
 
-def test_workers_that_hang_are_restarted_too_and_other_errors_are_not(run):
+def test_late_workers_are_restarted_and_other_errors_are_not(run):
     run("trainer.save_freq=1", dies=once(2), error=WorkersLate)
     assert len(events("restart")) == 1
     for number, error in enumerate((WorkerError, DeadlineError)):  # a slow disk or tool is none of the workers'
@@ -124,28 +129,50 @@ def test_workers_that_hang_are_restarted_too_and_other_errors_are_not(run):
     assert LEFT == ["cluster"] * 4
 
 
-def test_workers_that_die_while_they_load_are_restarted(run):
+def test_workers_that_die_while_loading_are_restarted(run):
     run(dies=once(0), at="init_workers")
     (event,) = events("restart")
     assert event["failed_step"] == 0
 
 
-def test_nothing_is_restarted_in_one_process(run):
+def test_dead_worker_in_one_process_is_not_restarted(run):
     with pytest.raises(WorkerDied, match="signal 9$"):
         run(dies=once(2), executor="local")
 
 
-def test_a_run_that_was_to_start_afresh_does_so_once(run):
+def test_resume_mode_disable_starts_from_scratch_once(run):
     run("trainer.save_freq=1", "trainer.total_training_steps=1")
     trainer = run("trainer.save_freq=1", "trainer.resume_mode=disable", dies=once(3))
     assert trainer.step == 3 and events("restart")[0]["checkpoint"] == 2
     assert not Path("run/previous-2").exists()
 
 
-def test_a_run_from_a_named_checkpoint_starts_there_again_until_it_has_its_own(run):
+def test_run_from_a_named_checkpoint_restarts_there_until_it_has_its_own(run):
     run("trainer.save_freq=1")
     start = ["trainer.resume_from_path=run/global_step_1", "trainer.default_local_dir=run"]
     trainer = run(*start, dies=once(2))
     assert trainer.resume_from == Path("run/global_step_1"), "not from the newer one that an earlier run left"
     trainer = run("trainer.save_freq=1", *start, dies=once(3))
     assert trainer.resume_from == Path("run/global_step_2")
+
+
+def test_restarted_sweep_skips_the_jobs_that_were_finished(job, monkeypatch):
+    first, second, third = (load_ppo([*job, f"trainer.default_local_dir={name}"]).config for name in ("a", "b", "c"))
+    event = {"attempt": 1}
+    record = {"job": 2, "run": "b at another time", "in_a_row": 1, "saved": 2, "event": event}
+    monkeypatch.setenv(restart.VARIABLE, json.dumps(record))
+    restart.prepare(job)
+    assert restart.VARIABLE not in os.environ, "later commands are not this restart"
+    assert restart.is_finished(first) and not restart.is_finished(second)
+    assert second.trainer.default_local_dir == "b at another time"
+    restarts = restart.Restarts(second)
+    assert (restarts.in_a_row, restarts.saved, restarts.event) == (1, 2, event)
+    assert restarts.resumed(second).trainer.resume_mode == "auto"
+    assert not restart.is_finished(third) and restart.Restarts(third).event is None
+
+
+def test_program_that_calls_the_trainer_itself_is_not_started_again(job, monkeypatch):
+    """As a notebook, or this test: its own command line is another one."""
+    restart.prepare(job)
+    what, act = restart.Restarts(load_ppo(job).config).on_hang(None, "it hangs")
+    assert what == "This process is ended (exit code 3)" and act() is None

@@ -21,6 +21,7 @@ from burnish.models.tiny import byte_tokenizer, write_tiny_model
 from burnish.protocol import DataProto
 from burnish.rewards.contract import ScoreResult
 from burnish.rewards.managers.naive import NaiveRewardManager
+from burnish.rewards.managers.protocol import adapt_manager
 from burnish.trainer import setup
 from burnish.trainer.reward_model import Judgement, RewardModel
 from burnish.trainer.score import score
@@ -367,7 +368,7 @@ def scored():
         config = RewardConfig(max_failure_ratio=options.pop("max_failure_ratio", 1.0), **options)
         if precomputed is not None:
             batch.batch["rm_scores"] = precomputed
-        batch = score(batch, manager, config, metrics, needs_groups=False, model=model)
+        batch = score(batch, adapt_manager(manager), config, metrics, needs_groups=False, model=model)
         return batch, metrics, asked
 
     return run

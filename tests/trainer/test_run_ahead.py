@@ -105,15 +105,15 @@ def test_what_was_begun_and_not_trained_is_begun_again_after_a_stop(train, monke
     train(*GRPO, *SIX, *ahead(2))
     whole = drawn()
     shutil.rmtree("run")
-    update = PPOTrainer.note_updates
+    describe = PPOTrainer.describe
 
-    def die(self, role, updates, metrics):
+    def die(self, batch):
         if self.step == 4:
             raise KeyboardInterrupt
-        return update(self, role, updates, metrics)
+        return describe(self, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(PPOTrainer, "note_updates", die)
+        patch.setattr(PPOTrainer, "describe", die)
         with pytest.raises(KeyboardInterrupt):
             train(*GRPO, *SIX, *ahead(2))
     state = json.loads(Path("run/global_step_3/data/trainer.json").read_text())

@@ -10,7 +10,7 @@ from burnish.errors import EngineLost, RolloutError
 from burnish.models.tiny import write_tiny_model
 from burnish.rollout.base import Sampling
 from burnish.rollout.hf.engine import HFEngine
-from burnish.rollout.supervised import Supervised
+from burnish.rollout.replacing import ReplacingEngine
 from burnish.workers import replica as replica_module
 from burnish.workers.replica import Replica
 
@@ -46,7 +46,7 @@ def replica(tmp_path, monkeypatch):
     made = object.__new__(Replica)
     made.actor, made.module, made.dtype = Trainable(actor, OptimConfig(), total_steps=1), copy, torch.float32
     made.shares = made.is_program = False
-    made.engine = Supervised(Mortal(copy, AutoTokenizer.from_pretrained(folder)))
+    made.engine = ReplacingEngine(Mortal(copy, AutoTokenizer.from_pretrained(folder)))
     made._samples_are_right = True
     yield made
     made.close()

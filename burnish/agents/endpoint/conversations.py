@@ -1,12 +1,11 @@
-"""The calls of one trajectory as a tree of conversations, each with the very tokens that were read and sampled.
+"""The calls of one trajectory as a tree of conversations, each with the tokens that were read and sampled.
 
-A call whose messages begin with those of an earlier call and the reply to it, as it was given, continues that
-conversation: its tokens stay as they are and only the messages after them are encoded. Any other call begins a
-conversation of its own, also one with replies that the policy never gave, since no tokens are on record for them. Two
-calls may continue the same one, so this is a tree.
+A call whose messages begin with those of an earlier call and the exact reply to it continues that conversation: its
+tokens stay and only the messages after them are encoded. Any other call begins a new conversation, also one with
+replies that the policy never gave, since there are no tokens for them. Two calls may continue the same one: a tree.
 
-A trajectory is one sequence, so one path from a root to a leaf is trained: the one with the most calls, since that
-leaves out the fewest, and among equals the one that was finished last.
+A trajectory is one sequence, so one path from a root to a leaf is trained: the one with the most calls, and among
+equals the one that was finished last.
 """
 
 import json
@@ -20,8 +19,8 @@ from burnish.data.chat import Message
 
 
 @dataclass(frozen=True, eq=False)
-class Turn:
-    """A call that was answered: the conversation to the end of the reply."""
+class AnsweredCall:
+    """The conversation up to the end of the reply."""
 
     messages: list[Message]
     tools: list[dict[str, Any]]
@@ -37,14 +36,14 @@ class Turn:
         return [_identity(message) for message in self.messages]
 
 
-class Conversations:
-    """What a program has said to the policy so far, and what came back."""
+class ConversationTree:
+    """The calls of a program so far, and their replies."""
 
     def __init__(self) -> None:
-        self.turns: list[Turn] = []
+        self.turns: list[AnsweredCall] = []
 
-    def before(self, messages: Sequence[Message], tools: list[dict[str, Any]]) -> Turn | None:
-        """The turn that a call with these messages continues: the longest such conversation, the latest of several."""
+    def before(self, messages: Sequence[Message], tools: list[dict[str, Any]]) -> AnsweredCall | None:
+        """The call that one with these messages continues: the longest such conversation, the latest of several."""
         asked = [_identity(message) for message in messages]
         found = [
             turn
@@ -57,8 +56,8 @@ class Conversations:
         return max(reversed(found), key=lambda turn: len(turn.messages), default=None)
 
     @property
-    def trained(self) -> Turn | None:
-        """The end of the path that is trained; None where no call was answered."""
+    def trained(self) -> AnsweredCall | None:
+        """The end of the path that is trained; None if no call was answered."""
         return max(reversed(self.turns), key=lambda turn: turn.calls, default=None)
 
     @property
@@ -68,7 +67,7 @@ class Conversations:
 
 
 def _identity(message: Message) -> tuple[Any, ...]:
-    """What makes a message the same one when it is sent back; clients add and drop fields that say nothing."""
+    """What makes a message the same when it is sent back; clients add and drop empty fields."""
     calls = [
         (call.get("id"), call["function"]["name"], json.dumps(call["function"].get("arguments"), sort_keys=True))
         for call in message.get("tool_calls", ())

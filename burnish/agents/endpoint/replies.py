@@ -1,7 +1,6 @@
 """A sampled turn to the reply that a program reads: its text, its tool calls, and the JSON of both.
 
-The shapes are those of `burnish serve`; a stream here is the whole reply in one piece, since a turn is recorded before
-it is answered.
+A stream here is the whole reply in one piece, since a turn is recorded before it is answered.
 """
 
 from collections.abc import Iterator
@@ -9,12 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from burnish.agents.endpoint.requests import ChatRequest
-from burnish.agents.parsers.base import ToolCall, ToolParser
+from burnish.agents.parsers.base import ToolParser
 from burnish.data.chat import Message, to_messages
+from burnish.openai_wire.answers import ChatAnswer, Choice, Delta, Token, usage
+from burnish.openai_wire.http import event
 from burnish.rollout.base import Completion
-from burnish.serving.answers import ChatAnswer, Choice, Delta, usage
-from burnish.serving.engine_thread import Token
-from burnish.serving.wire import event
 
 
 class CallingAnswer(ChatAnswer):
@@ -35,7 +33,7 @@ class CallingAnswer(ChatAnswer):
 
 
 @dataclass
-class Reply:
+class ProgramReply:
     """One turn of the policy as the program reads it."""
 
     request: ChatRequest
@@ -77,26 +75,25 @@ def read_reply(
     parser: ToolParser | None,
     text: str,
     identity: str,
-) -> Reply:
+) -> ProgramReply:
     """The reply of a completion. `text` is all of it with special tokens, which `parser` reads; `identity` names the
     turn in the ids of its calls, which templates may write into the next prompt: the same in every run."""
     for token_id, log_prob in zip(completion.token_ids, completion.log_probs, strict=True):
         choice.take(Token(token_id, log_prob))
     choice.take(completion)
-    reply = Reply(request, prompt_ids, choice)
+    reply = ProgramReply(request, prompt_ids, choice)
     if parser is not None:
         parsed = parser.parse(text, request.tools)
-        reply.calls = [_call(call, f"call_{identity}_{i}") for i, call in enumerate(parsed.calls)]
+        reply.calls = [
+            {
+                "id": call.call_id or f"call_{identity}_{i}",
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for i, call in enumerate(parsed.calls)
+        ]
         reply.malformed = len(parsed.malformed)
         if reply.calls:  # otherwise the program reads all that was written
             choice.whole.text = parsed.content
             choice.whole.finish_reason = "tool_calls"
     return reply
-
-
-def _call(call: ToolCall, identity: str) -> dict[str, Any]:
-    return {
-        "id": call.call_id or identity,
-        "type": "function",
-        "function": {"name": call.name, "arguments": call.arguments},
-    }

@@ -1,8 +1,8 @@
-"""The body of a program's request to `ChatRequest`. What is not done here is refused by name, as `burnish serve` does.
+"""The body of a program's request to `ChatRequest`. What is not supported is refused by name, as by `burnish serve`.
 
-How tokens are sampled belongs to the run, because what is trained must be what was sampled, in training one way and in
-validation another: a program may limit and stop a reply, and nothing else. Where it asks for another temperature, say,
-the run's holds and `overruled` names it. Any model name is the policy.
+Sampling belongs to the run (training and validation sample differently), because what is trained must be what was
+sampled: a program may limit and stop a reply, and nothing else. If it asks for another temperature, the run's is used
+and `overruled` names it. Any model name is the policy.
 """
 
 from collections.abc import Mapping
@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from burnish.data.chat import Message
-from burnish.rollout.base import Sampling
-from burnish.serving.fields import Fields, bad, shown
-from burnish.serving.requests import (
+from burnish.openai_wire.fields import Fields, bad, shown
+from burnish.openai_wire.requests import (
     CHAT_FIELDS,
     LABELS,
     LARGEST,
@@ -66,7 +65,8 @@ def read_request(body: Any, run: Mapping[str, Any], vocabulary: int) -> ChatRequ
     if not model:
         raise bad("model is missing; any name is the policy's here", param="model")
     asked = read_sampling(fields, read_limit(fields), vocabulary)
-    overruled = [f"{name}={fields.get(name)}" for name in OF_THE_RUN if name in fields and _differs(name, asked, run)]
+    differing = [name for name in OF_THE_RUN if name in fields and getattr(asked, name) != run[name]]
+    overruled = [f"{name}={fields.get(name)}" for name in differing]
     overruled += [f"seed={asked.seed}"] if "seed" in fields else []
     changes: dict[str, Any] = {
         "stop": (*run["stop"], *asked.stop),
@@ -87,10 +87,6 @@ def read_request(body: Any, run: Mapping[str, Any], vocabulary: int) -> ChatRequ
         stream=stream,
         include_usage=include_usage,
     )
-
-
-def _differs(name: str, asked: Sampling, run: Mapping[str, Any]) -> bool:
-    return bool(getattr(asked, name) != run[name])
 
 
 def _messages(fields: Fields) -> list[Message]:

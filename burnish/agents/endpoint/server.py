@@ -1,8 +1,8 @@
 """HTTP for programs that are trained: POST /v1/chat/completions and GET /v1/models on 127.0.0.1, at any free port.
 
-It runs on the event loop of the trajectories, between the steps of the rollout engine, and only while one of them needs
-it: the first `admit` opens the port, the last one to leave closes it. Each trajectory has a key of its own, and whoever
-sends it speaks to that trajectory; a key is good for as long as the trajectory's program runs.
+It runs on the event loop of the trajectories, between the steps of the rollout engine, while at least one of them needs
+it: the first `admit` opens the port, the last one to leave closes it. Each trajectory has its own key, which is valid
+while the trajectory's program runs.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from burnish.agents.endpoint.session import Session
-from burnish.serving.fields import Problem
-from burnish.serving.wire import GONE, client_left, parse_json, problem_response, read_body
+from burnish.openai_wire.fields import ApiError
+from burnish.openai_wire.http import GONE, client_left, error_response, parse_json, read_body
 
-BACKLOG = 4096  # programs that may knock at the same moment
+BACKLOG = 4096  # programs that may connect at the same moment
 GRACE_S = 5  # for requests whose connection is closed
 ROUTES = "there are POST /v1/chat/completions and GET /v1/models"
 _open: "WeakKeyDictionary[asyncio.AbstractEventLoop, Endpoint]" = WeakKeyDictionary()
@@ -56,7 +56,7 @@ class Endpoint:
         # It listens at once, so that nobody has to wait until it is served.
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
-        self._server = Server(make_app(self.sessions))
+        self._server = EndpointServer(make_app(self.sessions))
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="agent-endpoint")
 
     async def close(self) -> None:
@@ -64,8 +64,8 @@ class Endpoint:
         await self._serving
 
 
-class Server(uvicorn.Server):
-    """uvicorn as a guest of an event loop: signals are the host's, and it leaves when told, without ticking."""
+class EndpointServer(uvicorn.Server):
+    """uvicorn in another owner's event loop: it handles no signals, and stops when `leave` is set."""
 
     def __init__(self, app: FastAPI):
         super().__init__(
@@ -92,11 +92,11 @@ class Server(uvicorn.Server):
         await self.leave.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """At once: whoever is still connected has no trajectory any more."""
+        """At once: clients that are still connected have no trajectory any more."""
         for server in self.servers:
             server.close()
         for connection in list(self.server_state.connections):
-            connection.transport.close()  # of which its request, where one runs, is told
+            connection.transport.close()  # which ends its request, if one runs
         running = set(self.server_state.tasks)
         if running:
             _, stuck = await asyncio.wait(running, timeout=GRACE_S)
@@ -108,13 +108,13 @@ def make_app(sessions: dict[str, Session]) -> FastAPI:
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     created = int(time.time())
 
-    @app.exception_handler(Problem)
-    async def refuse(request: Request, problem: Problem) -> Response:
-        return problem_response(problem)
+    @app.exception_handler(ApiError)
+    async def refuse(request: Request, error: ApiError) -> Response:
+        return error_response(error)
 
     @app.exception_handler(HTTPException)
     async def no_such_route(request: Request, error: HTTPException) -> Response:
-        return problem_response(Problem(error.status_code, f"there is no such address here; {ROUTES}"))
+        return error_response(ApiError(error.status_code, f"there is no such address here; {ROUTES}"))
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
@@ -145,7 +145,7 @@ def make_app(sessions: dict[str, Session]) -> FastAPI:
 def session_of(request: Request, sessions: dict[str, Session]) -> Session:
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     if kind != "Bearer" or key not in sessions:
-        raise Problem(
+        raise ApiError(
             401,
             "no trajectory that runs has this API key; use the one that the program was given, while it runs",
             code="invalid_api_key",

@@ -1,8 +1,8 @@
 """One trajectory at the endpoint: its program's requests in, replies out, everything recorded.
 
-`answer` consumes the JSON of a request and hands on a `Reply`; it waits for the rollout engine. What is wrong with a
-request is a `Problem`, which the program reads. What is wrong with the run (the engine failed, the chat template cannot
-go on) is not the program's to handle: it is set on `failed`, for which the loop waits beside the program.
+`answer` consumes the JSON of a request and returns a `ProgramReply`; it waits for the engine. What is wrong with a
+request is an `ApiError`, which the program reads. What is wrong with the run (the engine failed, the chat template
+cannot continue) is not the program's to handle: it is set on `failed`, which the loop awaits next to the program.
 """
 
 import asyncio
@@ -11,46 +11,52 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from burnish.agents.base import AgentLoopBase
-from burnish.agents.endpoint.conversations import Conversations, Turn
-from burnish.agents.endpoint.replies import Reply, read_reply
+from burnish.agents.endpoint.conversations import AnsweredCall, ConversationTree
+from burnish.agents.endpoint.replies import ProgramReply, read_reply
 from burnish.agents.endpoint.requests import ChatRequest, read_request
 from burnish.agents.parsers import find_parser
 from burnish.agents.transcript import Transcript
 from burnish.data.chat import Message, truncate
 from burnish.errors import DataError
-from burnish.serving.answers import Choice
-from burnish.serving.fields import Problem, bad, broken
-from burnish.serving.requests import TOO_LONG
+from burnish.openai_wire.answers import Choice
+from burnish.openai_wire.fields import ApiError, bad, broken
+from burnish.openai_wire.requests import TOO_LONG
 
 log = logging.getLogger(__name__)
-_told: set[str] = set()  # what has been said once
+_warned: set[str] = set()
 
 
 class Session:
     """What one program may ask of the policy, while it runs."""
 
     def __init__(self, loop: AgentLoopBase, sampling_params: Mapping[str, Any], row: Mapping[str, Any]):
-        self.conversations = Conversations()
-        self.full: list[Turn] = []  # that could not be continued for want of room
+        self.conversations = ConversationTree()
+        self.full: list[AnsweredCall] = []  # that could not be continued for want of room
         self.malformed = 0  # tool calls that could not be read
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loop = loop
         self._params, self._row = sampling_params, row
         self._running: set[asyncio.Task[Any]] = set()
 
-    async def answer(self, body: Any) -> Reply:
+    async def answer(self, body: Any) -> ProgramReply:
         """Answer one request; cancelled where the client or the trajectory leaves."""
         request = read_request(body, self._params, len(self._loop.tokenizer))
         if request.overruled:
-            tell_once(
+            warn_once(
                 "an agent program asks for %s; the run's sampling holds instead (rollout.temperature and its like, "
                 "rollout.val_kwargs in validation), so that what is trained is what was sampled",
                 ", ".join(request.overruled),
             )
-        task = asyncio.ensure_future(self._guarded(request))
+        task = asyncio.ensure_future(self._turn(request))
         self._running.add(task)
         try:
             return await task
+        except ApiError:
+            raise
+        except Exception as error:
+            if not self.failed.done():
+                self.failed.set_exception(error)
+            raise broken() from error
         finally:
             self._running.discard(task)
 
@@ -61,17 +67,7 @@ class Session:
         if not self.failed.cancel():
             self.failed.exception()  # asked for here at the latest, or asyncio complains
 
-    async def _guarded(self, request: ChatRequest) -> Reply:
-        try:
-            return await self._turn(request)
-        except Problem:
-            raise
-        except Exception as error:
-            if not self.failed.done():
-                self.failed.set_exception(error)
-            raise broken() from error
-
-    async def _turn(self, request: ChatRequest) -> Reply:
+    async def _turn(self, request: ChatRequest) -> ProgramReply:
         transcript = self._continued(request) or self._begun(request)
         prompt_ids = transcript.prompt_ids + transcript.ids
         loop, server = self._loop, self._loop.server_manager
@@ -85,12 +81,12 @@ class Session:
         reply = read_reply(request, prompt_ids, completion, choice, parser, text, identity)
         self.malformed += reply.malformed
         messages = [*request.messages, reply.message]
-        self.conversations.turns.append(Turn(messages, request.tools, transcript, loop.has_ended(completion)))
+        self.conversations.turns.append(AnsweredCall(messages, request.tools, transcript, loop.has_ended(completion)))
         return reply
 
     def _begun(self, request: ChatRequest) -> Transcript:
-        """A conversation of its own: the messages are rendered, and are its prompt."""
-        data = self._loop.config.data
+        """A new conversation: the rendered messages are its prompt."""
+        data = self._loop.environment.settings.data
         try:
             ids = self._loop.chat.prompt_ids(self._harmless(request.messages), request.tools or None)
         except DataError as error:
@@ -106,18 +102,21 @@ class Session:
             ) from error
 
     def _continued(self, request: ChatRequest) -> Transcript | None:
-        """The conversation that the messages go on with, to the start of its next reply; None where there is none."""
+        """The conversation that the messages continue, up to the start of its next reply; None if there is none."""
         turn = self.conversations.before(request.messages, request.tools)
         if turn is None:
             return None
         environment, new = self._loop.environment, request.messages[len(turn.messages) :]
         for message in new:
-            environment.tell_differences(message["role"])
+            environment.warn_of_differences(message["role"])
         try:
             ids = environment.chat_turns.after(self._harmless(new), ended=turn.has_ended)
         except DataError as error:
             raise bad(str(error), param="messages") from error
-        transcript = self._fork(turn.transcript)
+        before, transcript = turn.transcript, self._loop.transcript(turn.transcript.prompt_ids)
+        # A copy: another call may continue the same conversation.
+        transcript.ids, transcript.mask = list(before.ids), list(before.mask)
+        transcript.log_probs, transcript.turns = list(before.log_probs), list(before.turns)
         if not transcript.observe(ids):
             self.full.append(turn)
             raise bad(
@@ -129,20 +128,13 @@ class Session:
         return transcript
 
     def _harmless(self, messages: Sequence[Message]) -> list[Message]:
-        """What tools say comes from outside, so it can neither end its message nor speak for others."""
+        """Messages of tools come from outside, so they may neither end their message nor contain another."""
         harmless = self._loop.environment.observations.harmless
         return [m | {"content": harmless(m["content"])} if m["role"] == "tool" else m for m in messages]
 
-    def _fork(self, transcript: Transcript) -> Transcript:
-        """A copy to go on with: another call may continue the same conversation."""
-        copy = self._loop.transcript(transcript.prompt_ids)
-        copy.ids, copy.mask = list(transcript.ids), list(transcript.mask)
-        copy.log_probs, copy.turns = list(transcript.log_probs), list(transcript.turns)
-        return copy
 
-
-def tell_once(message: str, *values: Any) -> None:
+def warn_once(message: str, *values: Any) -> None:
     """Warn, but not for each trajectory."""
-    if message not in _told:
-        _told.add(message)
+    if message not in _warned:
+        _warned.add(message)
         log.warning(message, *values)

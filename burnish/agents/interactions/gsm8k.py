@@ -2,9 +2,9 @@
 
 Consumes the policy's last message and the row's `ground_truth`; the answer is the number after `####`, read by the
 `gsm8k` scorer, or with `method: flexible` in the entry's `config` the last number of the message. The right answer ends
-the trajectory with a score of 1. Any other scores 0 and is answered with a hint that depends on what is wrong (no
-answer in the asked form, no number in it, a wrong number) and on how many wrong numbers there were. No hint says
-anything of the ground truth, not even whether the number was too large, so that the policy cannot search for it.
+the trajectory with a score of 1. Any other scores 0 and gets a hint that depends on what is wrong (no answer in the
+asked form, no number in it, a wrong number) and on how many wrong numbers there were. No hint reveals anything about
+the ground truth, not even whether the number was too large, so that the policy cannot search for it.
 """
 
 from collections.abc import Mapping
@@ -59,7 +59,9 @@ class Gsm8kInteraction(BaseInteraction):
     async def generate_response(
         self, instance_id: str, messages: list[Message], **kwargs: Any
     ) -> tuple[bool, str, float, dict[str, Any]]:
-        attempts, text = self._trajectories[instance_id], _last_answer(messages)
+        if not messages or messages[-1].get("role") != "assistant":
+            raise ValueError("the last message is not the policy's")
+        attempts, text = self._trajectories[instance_id], str(messages[-1]["content"])
         attempts.score = gsm8k.compute_score(text, attempts.ground_truth, self._method)
         if attempts.score == 1.0:
             return True, PRAISE, 1.0, {}
@@ -84,9 +86,3 @@ class Gsm8kInteraction(BaseInteraction):
         if hint == WRONG_AGAIN and attempts.query:
             hint = f"{hint}\n\n{attempts.query}"
         return f"{REPEATED} {hint}" if repeated else hint
-
-
-def _last_answer(messages: list[Message]) -> str:
-    if not messages or messages[-1].get("role") != "assistant":
-        raise ValueError("the last message is not the policy's")
-    return str(messages[-1]["content"])

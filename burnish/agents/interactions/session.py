@@ -1,8 +1,8 @@
-"""One trajectory's interaction: picked by the row, within time limits, and not taken at its word.
+"""One trajectory's interaction: picked by the row, with time limits, and its results checked.
 
-Consumes the run's interactions and a row's `interaction_kwargs`; hands on an `InteractionTurn` for each turn of the
-policy. Whatever goes wrong in an interaction (it raises, takes too long, or returns what the contract does not allow)
-is a `ToolFailure` that names the interaction and the method.
+Consumes the run's interactions and a row's `interaction_kwargs`; returns an `InteractionTurn` for each turn of the
+policy. Whatever goes wrong in an interaction (it raises, takes too long, or breaks the contract) is a `ToolFailure`
+that names the interaction and the method.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,9 @@ class InteractionSession:
         self._started = interaction  # from here on there may be something to finalize
         instance_id = await self._call("start_interaction", **kwargs)
         if not isinstance(instance_id, str):
-            raise self._lied("start_interaction", f"{_shown(instance_id)}; expected the instance id, a string")
+            raise self._broke_contract(
+                "start_interaction", f"{_shown(instance_id)}; expected the instance id, a string"
+            )
         self._instance_id, self._runs = instance_id, True
 
     async def respond(self, messages: Sequence[Message]) -> InteractionTurn:
@@ -58,14 +60,18 @@ class InteractionSession:
         own = [dict(message) for message in messages]  # what an interaction does to its list stays with it
         returned = await self._call("generate_response", own)
         if not isinstance(returned, tuple | list) or len(returned) != 4:
-            raise self._lied("generate_response", f"{_shown(returned)}; expected (done, text, turn_score, data)")
+            raise self._broke_contract(
+                "generate_response", f"{_shown(returned)}; expected (done, text, turn_score, data)"
+            )
         done, text, score, data = returned
-        if not isinstance(done, bool):
-            raise self._lied("generate_response", f"done={_shown(done)}; expected True or False")
-        if not isinstance(text, str):
-            raise self._lied("generate_response", f"text={_shown(text)}; expected a string")
-        if not isinstance(data, Mapping):
-            raise self._lied("generate_response", f"data={_shown(data)}; expected a mapping")
+        kinds = (
+            ("done", done, bool, "True or False"),
+            ("text", text, str, "a string"),
+            ("data", data, Mapping, "a mapping"),
+        )
+        for name, value, kind, expected in kinds:
+            if not isinstance(value, kind):
+                raise self._broke_contract("generate_response", f"{name}={_shown(value)}; expected {expected}")
         return InteractionTurn(done, text, self._number("generate_response", "turn_score", score), dict(data))
 
     async def score(self) -> float:
@@ -93,10 +99,10 @@ class InteractionSession:
     def _number(self, method: str, what: str, value: Any) -> float:
         number = finite(value)
         if number is None:
-            raise self._lied(method, f"{what}={_shown(value)}; expected a finite number")
+            raise self._broke_contract(method, f"{what}={_shown(value)}; expected a finite number")
         return number
 
-    def _lied(self, method: str, returned: str) -> ToolFailure:
+    def _broke_contract(self, method: str, returned: str) -> ToolFailure:
         return ToolFailure(f"interaction {self._name}: {method} returned {returned}")
 
 

@@ -1,15 +1,15 @@
-"""A plain program as an agent: it speaks to an OpenAI-compatible endpoint in its own loop, and its calls are trained.
+"""A plain program as an agent: it calls an OpenAI-compatible endpoint in its own loop, and its calls are trained.
 
     - name: my_agent                                     # in the file of rollout.agent.agent_loop_config_path
       _target_: burnish.agents.loops.openai_program.OpenAIProgramLoop
-      program: agent.py:main                             # beside that file; also package.module:main
+      program: agent.py:main                             # next to that file; also package.module:main
       timeout: 120                                       # seconds for one trajectory
       arguments: {attempts: 2}                           # further arguments of main
 
-`main(base_url, api_key, row, **arguments)` is called once for each trajectory, in a thread of its own, so that it may
-block; it may be a coroutine function. It returns the reward, a number, or None for the configured scorer. Once its time
-is up it is left alone: its key is no longer good, so its next call fails. Which of its calls are trained, and how they
-become one sequence, is in `agents/endpoint/conversations.py`.
+`main(base_url, api_key, row, **arguments)` is called once for each trajectory, in its own thread, so that it may block;
+it may be a coroutine function. It returns the reward, a number, or None for the configured scorer. Once its time is up
+its key is no longer valid, so its next call fails. Which of its calls are trained, and how they become one sequence, is
+in `agents/endpoint/conversations.py`.
 """
 
 import asyncio
@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from burnish.agents.base import AgentLoopBase, AgentLoopOutput
 from burnish.agents.guarded import finite, in_thread
 from burnish.agents.targets import load_beside
-from burnish.config import PPOConfig
 from burnish.data.chat import ChatRenderer
 from burnish.errors import ConfigError, ToolFailure, install_command
 from burnish.user_code import user_traceback
@@ -38,11 +37,11 @@ PACKAGES = ("fastapi", "uvicorn")
 
 
 class OpenAIProgramLoop(AgentLoopBase):
-    """Runs `program` against the endpoint and hands on what the policy was asked and sampled."""
+    """Runs `program` against the endpoint and returns what the policy was asked and sampled."""
 
     def __init__(
         self,
-        config: PPOConfig,
+        config: Any,
         server_manager: "ServerManager",
         tokenizer: Any,
         chat: ChatRenderer,
@@ -101,18 +100,15 @@ class OpenAIProgramLoop(AgentLoopBase):
                 session.failed.result()  # raises
             if not program.done():
                 raise ToolFailure(f"program {self.name}: not done after {self.timeout:g} s (its timeout)")
-            return self._returned(session, program)
+            try:
+                reward = program.result()
+            except ToolFailure as failure:
+                if session.full and TOO_LONG in str(failure):
+                    return None  # a program need not know about full contexts: the trajectory ends there, as truncated
+                raise
         finally:
             if not program.cancel():
                 program.exception()  # asked for here at the latest, or asyncio complains
-
-    def _returned(self, session: "Session", program: "asyncio.Future[Any]") -> float | None:
-        try:
-            reward = program.result()
-        except ToolFailure as failure:
-            if session.full and TOO_LONG in str(failure):
-                return None  # a program need not know about full contexts: the trajectory ends there, as truncated
-            raise
         number = finite(reward)
         if reward is None or number is not None:
             return number
@@ -120,7 +116,7 @@ class OpenAIProgramLoop(AgentLoopBase):
         raise ToolFailure(f"program {self.name}: returned {shown}; expected the reward, a finite number, or None")
 
     def _output(self, session: "Session", reward: float | None) -> AgentLoopOutput:
-        from burnish.agents.endpoint.session import tell_once
+        from burnish.agents.endpoint.session import warn_once
 
         conversations = session.conversations
         if conversations.trained is None:
@@ -129,7 +125,7 @@ class OpenAIProgramLoop(AgentLoopBase):
                 "use the base_url and api_key that it is called with"
             )
         if conversations.left_out:
-            tell_once(
+            warn_once(
                 "program %s: %d of the %d calls of a trajectory are not trained: a trajectory is one sequence, and "
                 "they do not belong to its longest conversation. A call continues a conversation if its messages "
                 "begin with those of an earlier call and the reply exactly as it was given; the metric is "

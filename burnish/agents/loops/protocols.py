@@ -1,6 +1,6 @@
 """Two ways in which a policy calls tools: by the messages of its chat template, or by ReAct's lines of text.
 
-A protocol says what the prompt is, where a turn stops, which calls it makes, and how results are told. The loop
+A protocol decides what the prompt is, where a turn stops, which calls it makes, and how results are shown. The loop
 (`tool.py`) is the same for both.
 """
 
@@ -20,15 +20,15 @@ REACT = "react"
 
 
 @dataclass(frozen=True)
-class Told:
-    """One thing that the policy is told in answer to a call, ready to be shown."""
+class Observation:
+    """One result that the policy is shown after a call."""
 
     text: str
     name: str
     call_id: str | None = None
 
 
-class Protocol(ABC):
+class CallProtocol(ABC):
     """How one trajectory calls tools."""
 
     stops: tuple[str, ...] = ()  # strings that end a turn
@@ -45,22 +45,27 @@ class Protocol(ABC):
         return self.parser.parse(text, self.schemas)
 
     @abstractmethod
-    def tell(self, told: Sequence[Told], completion: Completion, *, ended: bool) -> list[int]:
-        """The ids of results, up to where the policy goes on. `ended`: it ended its turn `completion` by a token."""
+    def observe(self, results: Sequence[Observation], completion: Completion, *, ended: bool) -> list[int]:
+        """The ids of results, up to where the policy continues. `ended`: it ended its turn `completion` by a token."""
 
 
-class ChatCalls(Protocol):
+class ChatCalls(CallProtocol):
     """The template shows the tools, and results are messages of the role `tool`."""
 
     def opening(self, messages: Sequence[Message]) -> tuple[list[Message], list[Any] | None]:
-        self.environment.tell_differences("tool")
+        self.environment.warn_of_differences("tool")
         return list(messages), list(self.schemas) or None
 
-    def tell(self, told: Sequence[Told], completion: Completion, *, ended: bool) -> list[int]:
-        return self.environment.chat_turns.after([_message(one) for one in told], ended=ended)
+    def observe(self, results: Sequence[Observation], completion: Completion, *, ended: bool) -> list[int]:
+        messages: list[Message] = [
+            {"role": "tool", "name": one.name, "content": one.text}
+            | ({} if one.call_id is None else {"tool_call_id": one.call_id})
+            for one in results
+        ]
+        return self.environment.chat_turns.after(messages, ended=ended)
 
 
-class ReactCalls(Protocol):
+class ReactCalls(CallProtocol):
     """A message of the system explains tools and lines; results are `Observation:` lines in the policy's own turn."""
 
     stops = ("\nObservation",)
@@ -72,15 +77,15 @@ class ReactCalls(Protocol):
             return [first, *messages[1:]], None
         return [{"role": "system", "content": explained}, *messages], None
 
-    def tell(self, told: Sequence[Told], completion: Completion, *, ended: bool) -> list[int]:
-        text = "\n".join(one.text for one in told)
+    def observe(self, results: Sequence[Observation], completion: Completion, *, ended: bool) -> list[int]:
+        text = "\n".join(one.text for one in results)
         if ended:  # nothing of the same turn can follow its end
             return self.environment.chat_turns.after([{"role": "user", "content": f"Observation: {text}"}], ended=True)
         begun = "" if completion.stop in self.stops else self.stops[0]  # which the policy itself may have written
         return self.environment.observations.ids(f"{begun}: {text}\n")
 
 
-def make_protocol(environment: Environment, call_format: str, tools: Mapping[str, BaseTool]) -> Protocol:
+def make_protocol(environment: Environment, call_format: str, tools: Mapping[str, BaseTool]) -> CallProtocol:
     """The protocol of a call format, for these tools."""
     kind = ReactCalls if call_format == REACT else ChatCalls
     return kind(environment, environment.schemas_of(tools), call_format)
@@ -109,8 +114,3 @@ def explain(schemas: Sequence[Schema]) -> str:
             "Final Answer: the answer",
         ]
     )
-
-
-def _message(told: Told) -> Message:
-    message: Message = {"role": "tool", "name": told.name, "content": told.text}
-    return message if told.call_id is None else message | {"tool_call_id": told.call_id}

@@ -1,4 +1,4 @@
-"""`search_agent`: the policy reasons, searches, reads what was found, and answers, all within one turn of its own.
+"""`search_agent`: the policy reasons, searches, reads what was found, and answers, all within one turn.
 
     <think>…</think> <search> query </search> → <information>Doc 1(Title: t) text…</information> → … <answer>…</answer>
 
@@ -11,7 +11,7 @@ What was found has mask 0 and is never part of the text that is scored. Tags wit
 (`observation.py`), so that a document can neither answer nor search. A retriever that fails ends the trajectory, which
 is then dropped and counted.
 
-How it differs from the agent of the field, whose figures the tests hold: nothing is decoded and tokenised again, so the
+How it differs from the agent of the field, whose results the tests hold: nothing is decoded and tokenised again, so the
 token that completes a closing tag is trained as it was sampled; an empty query is no valid search; and where the policy
 ended its turn without an action, the notice comes as a message of the user, because text cannot follow the end of a
 turn.
@@ -59,7 +59,7 @@ class SearchAgentLoop(AgentLoopBase):
         actions: list[Action] = []
         retrieved: list[str] = []
         seconds = 0.0
-        for turns_left in range(self.config.max_turns, -1, -1):
+        for turns_left in range(self.environment.settings.max_turns, -1, -1):
             completion = await transcript.sample(sampling_params, stop=stops)
             action = Action.read(self.text(completion))
             actions.append(action)
@@ -75,12 +75,18 @@ class SearchAgentLoop(AgentLoopBase):
                 observation = self.notice(completion)
             if not transcript.observe(observation):
                 break
+        valid = sum(action.kind != "invalid" for action in actions)
         observed = len(transcript.mask) - sum(transcript.mask)
         return transcript.output(
             num_turns=2 * len(actions),
             metrics={
                 "num_tool_calls": len(retrieved),
-                **_action_metrics(actions, len(retrieved)),
+                "env/number_of_actions": len(actions),
+                "env/finish_ratio": float(actions[-1].kind == "answer"),
+                "env/number_of_valid_action": valid,
+                "env/ratio_of_valid_action": valid / len(actions),
+                "env/number_of_valid_search": len(retrieved),
+                "env/searched": float(len(retrieved) > 0),
                 "state_tokens/total": observed,
                 "state_tokens/coverage": observed / len(transcript.mask),
                 "retrieval/seconds": seconds,
@@ -91,7 +97,8 @@ class SearchAgentLoop(AgentLoopBase):
     def information(self, documents: list[Document]) -> list[int]:
         """What was found, between its tags: whole documents in rank order, and the start of the first that would make
         it longer than `data.max_obs_length`."""
-        markers, limit = self.config.algorithm.state_masking, self.config.data.max_obs_length
+        settings = self.environment.settings
+        markers, limit = settings.state_masking, settings.data.max_obs_length
         opening, closing = f"\n\n{markers.start_state_marker}", f"{markers.end_state_marker}\n\n"
         observations = self.environment.observations
         text = observations.harmless(passages(documents))
@@ -104,18 +111,6 @@ class SearchAgentLoop(AgentLoopBase):
     def notice(self, completion: Completion) -> list[int]:
         """That the last action is none, in the same turn, or where that is over, as a message of the user."""
         if self.has_ended(completion):
-            self.environment.tell_differences("user")
+            self.environment.warn_of_differences("user")
             return self.environment.chat_turns.after([{"role": "user", "content": NOTICE.strip()}], ended=True)
         return self.environment.observations.ids(NOTICE)
-
-
-def _action_metrics(actions: list[Action], searches: int) -> dict[str, float]:
-    valid = sum(action.kind != "invalid" for action in actions)
-    return {
-        "env/number_of_actions": len(actions),
-        "env/finish_ratio": float(actions[-1].kind == "answer"),
-        "env/number_of_valid_action": valid,
-        "env/ratio_of_valid_action": valid / len(actions),
-        "env/number_of_valid_search": searches,
-        "env/searched": float(searches > 0),
-    }

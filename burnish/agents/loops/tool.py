@@ -1,17 +1,17 @@
-"""`tool_agent`: the policy calls tools and goes on with their results, until it answers without a call.
+"""`tool_agent`: the policy calls tools and continues with their results, until it answers without a call.
 
-A turn that makes calls has them run at the same time; their results come back as messages (or as ReAct's lines, see
-`protocols.py`), each cut to `multi_turn.max_tool_response_length` tokens. What is no proper call, names no tool or has
-wrong arguments is answered with what is wrong, and counted; so are calls beyond a limit. A turn without a call ends the
-trajectory, unless the row names an interaction, which then answers as the user would, until it is done.
+The calls of a turn run at the same time; their results come back as messages (or as ReAct's lines, see `protocols.py`),
+each cut to `multi_turn.max_tool_response_length` tokens. Malformed calls, unknown tools, wrong arguments and calls
+beyond a limit are answered with the reason, and counted. A turn without a call ends the trajectory, unless the row
+names an interaction, which then answers as the user would, until it is done.
 
-The loop ends at the limits of turns too, and where a result does not fit any more (truncated). A tool that fails, hangs
-or breaks its contract ends the trajectory with a ToolFailure, which drops and counts it.
+The loop also ends at the limits of turns, and where a result does not fit any more (truncated). A tool that fails,
+hangs or breaks its contract ends the trajectory with a ToolFailure, which drops and counts it.
 
 Rewards: tools and interactions give one to each turn, and tools one to the trajectory, which counts for its last turn.
-`multi_turn.rewards` says whether those are trained (`turn`), the score of the whole response (`trajectory`), or both.
-Reward functions find them in `extra_info`: `turn_scores`, `tool_score`, and as `interaction_score` what the interaction
-says of the whole (whose turns have earned it already).
+`multi_turn.rewards` chooses what is trained: those (`turn`), the score of the whole response (`trajectory`), or both.
+Reward functions find them in `extra_info`: `turn_scores`, `tool_score`, and as `interaction_score` the interaction's
+score of the whole (whose turns have earned it already).
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from typing import Any
 
 from burnish.agents.base import AgentLoopBase, AgentLoopOutput
 from burnish.agents.interactions.session import InteractionSession
-from burnish.agents.loops.protocols import Protocol, Told, make_protocol
+from burnish.agents.loops.protocols import CallProtocol, Observation, make_protocol
 from burnish.agents.parsers.base import Parsed, ToolCall
 from burnish.agents.tools.session import ToolSession
 from burnish.agents.transcript import Transcript
@@ -33,21 +33,21 @@ class ToolAgentLoop(AgentLoopBase):
     call_format: str | None = None  # of the loop itself, before that of the row and of the configuration
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
-        limits = self.config.actor_rollout_ref.rollout.multi_turn
+        limits = self.environment.settings.multi_turn
         tools = self.environment.tools_of(row)
         protocol = make_protocol(self.environment, self.call_format or self.environment.call_format(row), tools)
         messages, shown = protocol.opening(row["messages"])
         self.counts: defaultdict[str, float] = defaultdict(float)
         self.turn_scores: list[float] = []
         server = self.server_manager
-        instance = f"{server.namespace}/{server.uid}.{server.sample}"  # validation may run beside training
+        instance = f"{server.namespace}/{server.uid}.{server.sample}"  # validation may run during training
         transcript = self.transcript(self.prompt_ids(messages, shown))
         session, user = ToolSession(tools, instance, row.get("tools_kwargs") or {}, limits.tool_timeout), None
         scores = {}
         async with AsyncExitStack() as ends:
             ends.push_async_callback(session.close)
             if self.environment.interaction_of(row) is not None:
-                self.environment.tell_differences("user")
+                self.environment.warn_of_differences("user")
                 user = InteractionSession(self.environment.interactions, instance, limits.tool_timeout)
                 ends.push_async_callback(user.close)
                 await user.start(row["interaction_kwargs"])
@@ -67,14 +67,14 @@ class ToolAgentLoop(AgentLoopBase):
     async def converse(
         self,
         transcript: Transcript,
-        protocol: Protocol,
+        protocol: CallProtocol,
         session: ToolSession,
         user: InteractionSession | None,
         messages: list[Message],
         sampling_params: dict[str, Any],
     ) -> None:
         """Turn after turn, until nothing is left to answer or a limit is reached."""
-        limits = self.config.actor_rollout_ref.rollout.multi_turn
+        limits = self.environment.settings.multi_turn
         stops = (*sampling_params.get("stop", ()), *protocol.stops)
         while True:
             completion = await transcript.sample(sampling_params, stop=stops)
@@ -88,9 +88,9 @@ class ToolAgentLoop(AgentLoopBase):
             if parsed.calls or parsed.malformed:
                 if is_last:
                     return
-                told = await self.answer(parsed, session)
-                messages += [{"role": "tool", "name": one.name, "content": one.text} for one in told]
-                observation = protocol.tell(told, completion, ended=self.has_ended(completion))
+                results = await self.answer(parsed, session)
+                messages += [{"role": "tool", "name": one.name, "content": one.text} for one in results]
+                observation = protocol.observe(results, completion, ended=self.has_ended(completion))
             elif user is not None:
                 reply = await self.reply(user, messages)  # also after the last turn, which earns its score too
                 if reply is None or is_last or self.counts["user_turns"] == limits.max_user_turns:
@@ -104,12 +104,12 @@ class ToolAgentLoop(AgentLoopBase):
                 return
             self.counts["observations"] += 1
 
-    async def answer(self, parsed: Parsed, session: ToolSession) -> list[Told]:
-        """What the policy is told of its calls, in their order, and after them of what was no call."""
-        limits = self.config.actor_rollout_ref.rollout.multi_turn
+    async def answer(self, parsed: Parsed, session: ToolSession) -> list[Observation]:
+        """Results of the calls in their order, then the reasons of malformed ones."""
+        limits = self.environment.settings.multi_turn
         left = len(parsed.calls) if limits.max_tool_calls is None else limits.max_tool_calls - int(self.counts["calls"])
         allowed = max(min(left, limits.max_parallel_calls), 0)
-        told = await self.all_at_once(parsed.calls[:allowed], session)
+        results = await self.all_at_once(parsed.calls[:allowed], session)
         for call in parsed.calls[allowed:]:
             self.counts["refused"] += 1
             reason = (
@@ -117,13 +117,13 @@ class ToolAgentLoop(AgentLoopBase):
                 if allowed < left
                 else f"at most {limits.max_tool_calls} in all"
             )
-            told.append(self.told(call, f"Error: this call was not run: {reason}."))
+            results.append(self.observation(call, f"Error: this call was not run: {reason}."))
         self.counts["malformed"] += len(parsed.malformed)
         for malformed in parsed.malformed[: limits.max_parallel_calls]:
-            told.append(Told(self.shown(f"Error: {malformed.reason}"), "error"))
-        return told
+            results.append(Observation(self.shown(f"Error: {malformed.reason}"), "error"))
+        return results
 
-    async def all_at_once(self, calls: Sequence[ToolCall], session: ToolSession) -> list[Told]:
+    async def all_at_once(self, calls: Sequence[ToolCall], session: ToolSession) -> list[Observation]:
         """The results in the order of the calls. Where one fails, the others are ended before it rises."""
         try:
             async with asyncio.TaskGroup() as group:
@@ -132,7 +132,7 @@ class ToolAgentLoop(AgentLoopBase):
             raise failures.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    async def call(self, call: ToolCall, session: ToolSession) -> Told:
+    async def call(self, call: ToolCall, session: ToolSession) -> Observation:
         self.counts["calls"] += 1
         result = await session.call(call)
         self.counts[result.kind] += 1
@@ -140,16 +140,16 @@ class ToolAgentLoop(AgentLoopBase):
         self.counts["seconds"] += result.seconds
         for name, value in result.metrics.items():
             self.counts[f"{result.name}/{name}"] += value
-        return self.told(call, self.shown(result.text))
+        return self.observation(call, self.shown(result.text))
 
-    def told(self, call: ToolCall, text: str) -> Told:
-        """What is said of a call; its name and its id are the policy's own words."""
+    def observation(self, call: ToolCall, text: str) -> Observation:
+        """The result of a call; its name and id were written by the policy."""
         harmless = self.environment.observations.harmless
-        return Told(text, harmless(call.name), None if call.call_id is None else harmless(call.call_id))
+        return Observation(text, harmless(call.name), None if call.call_id is None else harmless(call.call_id))
 
     def shown(self, text: str) -> str:
         """Text of a tool as the policy may read it: harmless, and not too long."""
-        limits = self.config.actor_rollout_ref.rollout.multi_turn
+        limits = self.environment.settings.multi_turn
         cut, was_cut = self.environment.observations.cut(
             text,
             limits.max_tool_response_length,
@@ -159,18 +159,17 @@ class ToolAgentLoop(AgentLoopBase):
         return cut
 
     async def reply(self, user: InteractionSession, messages: list[Message]) -> Message | None:
-        """What the interaction answers, None where it is done."""
+        """What the interaction answers, None if it is done."""
         turn = await user.respond(list(messages))
         self.turn_scores[-1] += turn.score
         for name, value in turn.data.items():
             if isinstance(value, int | float):
                 self.counts[f"interaction/{name}"] += value
-        text, _ = self.environment.observations.cut(turn.text, self.config.data.response_limit, "right")
+        text, _ = self.environment.observations.cut(turn.text, self.environment.settings.data.response_limit, "right")
         return None if turn.done else {"role": "user", "content": text}
 
     def metrics(self) -> dict[str, float]:
-        """What happened, for all trajectories of a step to be averaged; what tools and interactions report is below
-        their names."""
+        """Counts, averaged over the trajectories of a step; metrics of tools and interactions are under their names."""
         always = ("calls", "seconds", "unknown_tool", "bad_arguments", "error", "malformed", "refused", "cut")
         own = [name for name in self.counts if "/" in name]
         return {f"tools/{name}": self.counts[name] for name in (*always, *own)}

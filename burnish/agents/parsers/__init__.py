@@ -5,8 +5,8 @@
 | file | holds |
 |---|---|
 | `base.py` | the contract: `ToolCall`, `Malformed`, `Parsed`, `ToolParser` |
-| `jsontext.py` | JSON as models write it: bounds, and reasons that help to mend it |
-| `markup.py` | tags and what stands between them |
+| `jsontext.py` | JSON as models write it: limits, and reasons that help to correct it |
+| `markup.py` | tags and what is between them |
 | `values.py` | arguments written as bare text, and the types that a schema gives them |
 """
 
@@ -32,16 +32,12 @@ TABLE = {
 }
 FORMATS: tuple[str, ...] = tuple(TABLE)
 OTHER_SPELLINGS = {
-    "gpt_oss": "gpt-oss",
-    "kimi_k2": "kimi",
-    "llama3": "llama3_json",
-    "seed_oss": "seed",
-    "qwen": "hermes",
-}
+    "gpt_oss": "gpt-oss", "kimi_k2": "kimi", "llama3": "llama3_json", "seed_oss": "seed", "qwen": "hermes",
+}  # fmt: skip
 
 
 def find_parser(name: str) -> ToolParser:
-    """The parser of a format. ConfigError names the nearest where there is none."""
+    """The parser of a format; for an unknown one a ConfigError names the nearest."""
     spelling = OTHER_SPELLINGS.get(name, name)
     if spelling not in TABLE:
         near = difflib.get_close_matches(str(name), [*TABLE, *OTHER_SPELLINGS], n=1)

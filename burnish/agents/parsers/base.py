@@ -1,4 +1,4 @@
-"""What a parser hands on: the calls it found in a turn of the model, what was malformed, and the text around them."""
+"""What a parser returns: the calls in a turn of the model, what was malformed, and the text around them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -22,38 +22,48 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Malformed:
-    """Something that was meant as a call, or as part of one, and is none. `reason` is told to the model."""
+    """Something meant as a call, or as part of one, that is none. The model is shown the `reason`."""
 
     text: str  # as the model wrote it
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class Parsed:
     """One turn of the model."""
 
-    content: str  # the text without the calls
+    content: str = ""  # the text without the calls
     calls: list[ToolCall] = field(default_factory=list)
     malformed: list[Malformed] = field(default_factory=list)
 
+    def add(self, found: ToolCall | str, text: str) -> None:
+        """The call that was read from `text`, or the reason why it is none."""
+        if isinstance(found, ToolCall):
+            self.calls.append(found)
+        else:
+            self.malformed.append(Malformed(text, found))
+
+    def unclosed(self, text: str, closing: str) -> None:
+        self.add(f"the call has no closing {closing}", text)
+
 
 class ToolParser(ABC):
-    """Reads one call format. Text comes with special tokens as text. It never raises, whatever the text is."""
+    """Reads one call format. Special tokens come as text. `parse` never raises, whatever the text is."""
 
-    keeps_end = False  # whether the token that ends a turn is part of a call, so that the text must hold it
+    keeps_end = False  # whether the token that ends a turn is part of a call, so that the text must contain it
 
     @abstractmethod
     def parse(self, text: str, tools: Sequence[Schema] = ()) -> Parsed:
-        """The calls of one turn. `tools` are the schemas on offer, for formats without types of their own."""
+        """The calls of one turn. `tools` are the schemas on offer, for formats that have no types."""
 
     @abstractmethod
     def write(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """The text of a call. What the format cannot carry is not noticed here: see `render`."""
+        """The text of a call; `render` checks that the format can carry it."""
 
     def render(self, call: ToolCall, tools: Sequence[Schema] = ()) -> str:
         """`call` as the model should write it, for demonstrations.
 
-        DataError where this format cannot carry the call, that is, where `parse(text, tools)` would read another.
+        DataError if this format cannot carry the call, that is, `parse(text, tools)` would read another.
         """
         try:
             arguments = read_json(call.arguments)

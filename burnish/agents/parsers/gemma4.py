@@ -1,9 +1,9 @@
-"""`gemma4`: `<|tool_call>call:search{query:<|"|>cats<|"|>,topk:3}<tool_call|>`, a notation of its own.
+"""`gemma4`: `<|tool_call>call:search{query:<|"|>cats<|"|>,topk:3}<tool_call|>`, neither JSON nor tags.
 
 Strings stand between `<|"|>` and cannot hold it, keys are bare and without blanks, the rest is as in JSON. A bare word
 is a string.
 
-How it differs from the recorded figures: lists and objects are read as such, and strings may have several lines (there:
+How it differs from the recorded results: lists and objects are read as such, and strings may have several lines (there:
 lists and objects are cut at the first comma, and such strings keep their marks).
 """
 
@@ -11,9 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from burnish.agents.parsers.base import Malformed, Parsed, Schema, ToolCall, ToolParser
+from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
 from burnish.agents.parsers.jsontext import MAX_DEPTH, write_json
-from burnish.agents.parsers.markup import unclosed
 from burnish.agents.parsers.values import guessed
 
 PADDING = ("<|pad|>", "<pad>")
@@ -28,22 +27,21 @@ class Gemma4Parser(ToolParser):
     def parse(self, text: str, tools: Sequence[Schema] = ()) -> Parsed:
         for padding in PADDING:
             text = text.replace(padding, "")
-        content: list[str] = []
-        calls: list[ToolCall] = []
-        malformed: list[Malformed] = []
+        parsed = Parsed()
         done = 0
         while (start := text.find(OPENING, done)) >= 0:
             if text.find(CLOSING, start) < 0:
-                malformed.append(unclosed(text[start:], CLOSING))
+                parsed.unclosed(text[start:], CLOSING)
                 break
-            content.append(text[done:start])
+            parsed.content += text[done:start]
             try:
                 call, done = _call(text, start + len(OPENING))
-                calls.append(call)
+                parsed.calls.append(call)
             except ValueError as error:
                 done = text.find(CLOSING, start) + len(CLOSING)
-                malformed.append(Malformed(text[start:done], f"the call cannot be read: {error}"))
-        return Parsed("".join(content) + text[done:], calls, malformed)
+                parsed.add(f"the call cannot be read: {error}", text[start:done])
+        parsed.content += text[done:]
+        return parsed
 
     def write(self, name: str, arguments: Mapping[str, Any]) -> str:
         return f"{OPENING}call:{name}{_written(arguments)}{CLOSING}"

@@ -11,9 +11,9 @@ A value has the type of the schema; where that says nothing, it is JSON if it ca
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from burnish.agents.parsers.base import Malformed, Parsed, Schema, ToolCall, ToolParser
+from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
 from burnish.agents.parsers.jsontext import write_json
-from burnish.agents.parsers.markup import after_thought, blocks, unclosed
+from burnish.agents.parsers.markup import after_thought, blocks, written
 from burnish.agents.parsers.values import properties_of, typed_or_guessed
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
@@ -24,46 +24,40 @@ class GlmParser(ToolParser):
     def parse(self, text: str, tools: Sequence[Schema] = ()) -> Parsed:
         text = after_thought(text)
         before, found, rest = blocks(text, OPENING, CLOSING)
-        calls: list[ToolCall] = []
-        malformed: list[Malformed] = []
+        parsed = Parsed(before if found else text)
         for block in found:
             name, _, pairs = block.partition(KEY)
             name = name.strip()
             if not name:
-                malformed.append(Malformed(f"{OPENING}{block}{CLOSING}", f"there is no name after {OPENING}"))
+                parsed.add(f"there is no name after {OPENING}", f"{OPENING}{block}{CLOSING}")
                 continue
-            arguments = _arguments(KEY + pairs if pairs else "", properties_of(tools, name), malformed)
-            calls.append(ToolCall(name, write_json(arguments)))
+            arguments = _arguments(KEY + pairs if pairs else "", properties_of(tools, name), parsed)
+            parsed.calls.append(ToolCall(name, write_json(arguments)))
         if rest:
-            malformed.append(unclosed(rest, CLOSING))
-        return Parsed(before if found else text, calls, malformed)
+            parsed.unclosed(rest, CLOSING)
+        return parsed
 
     def write(self, name: str, arguments: Mapping[str, Any]) -> str:
         pairs = "".join(
-            f"{KEY}{key}{KEY_END}\n{VALUE}{value if isinstance(value, str) else write_json(value)}{VALUE_END}\n"
-            for key, value in arguments.items()
+            f"{KEY}{key}{KEY_END}\n{VALUE}{written(value)}{VALUE_END}\n" for key, value in arguments.items()
         )
         return f"{OPENING}{name}\n{pairs}{CLOSING}"
 
 
-def _arguments(text: str, properties: Mapping[str, Any], malformed: list[Malformed]) -> dict[str, Any]:
+def _arguments(text: str, properties: Mapping[str, Any], parsed: Parsed) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     at = 0
     while (start := text.find(KEY, at)) >= 0:
         key_end = text.find(KEY_END, start)
-        value = key_end + len(KEY_END) + _blanks(text, key_end + len(KEY_END))
+        value = key_end + len(KEY_END)
+        tag = text.find("<", value)
+        value = tag if tag >= 0 and not text[value:tag].strip() else value  # blanks between a key and its value
         end = text.find(VALUE_END, value)
         if key_end < 0 or end < 0 or not text.startswith(VALUE, value):
             form = f"{KEY}name{KEY_END} and then {VALUE}value{VALUE_END}"
-            malformed.append(Malformed(text[start:], f"an argument is not written as {form}"))
+            parsed.add(f"an argument is not written as {form}", text[start:])
             break
         key = text[start + len(KEY) : key_end].strip()
         arguments[key] = typed_or_guessed(text[value + len(VALUE) : end].strip(), properties.get(key))
         at = end + len(VALUE_END)
     return arguments
-
-
-def _blanks(text: str, at: int) -> int:
-    """How many blanks there are between a key and its value."""
-    end = text.find("<", at)
-    return end - at if end >= 0 and not text[at:end].strip() else 0

@@ -4,7 +4,7 @@
 
 Messages of the channel `analysis` (thoughts) are neither searched nor kept. The arguments are handed on as written.
 
-How it differs from the recorded figures: a call at the very beginning of a turn is read without `<|start|>assistant`,
+How it differs from the recorded results: a call at the very beginning of a turn is read without `<|start|>assistant`,
 which is then the end of the prompt.
 """
 
@@ -12,9 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from burnish.agents.parsers.base import Malformed, Parsed, Schema, ToolCall, ToolParser
+from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
 from burnish.agents.parsers.jsontext import MAX_DEPTH, read_json, write_json
-from burnish.agents.parsers.markup import unclosed
 
 PADDING = ("<|pad|>", "<|endoftext|>")
 START, CALL, END = "<|start|>", "<|call|>", "<|end|>"
@@ -31,30 +30,27 @@ class GptOssParser(ToolParser):
         for padding in PADDING:
             text = text.replace(padding, "")
         text = _without_thoughts(text)
-        content: list[str] = []
-        calls: list[ToolCall] = []
-        malformed: list[Malformed] = []
+        parsed = Parsed()
         done = 0
         while header := _HEADER.search(text, done):
             end = text.find(CALL, header.end())
             if end < 0:
-                malformed.append(unclosed(text[header.start() :], CALL))
+                parsed.unclosed(text[header.start() :], CALL)
                 break
-            content.append(text[done : header.start()])
+            parsed.content += text[done : header.start()]
             done = end + len(CALL)
             arguments, name = text[header.end() : end], header[1].strip()
+            call: ToolCall | str = ToolCall(name, arguments)
             if not name:
-                malformed.append(Malformed(text[header.start() : done], "there is no name after to=functions."))
+                call = "there is no name after to=functions."
             elif _is_deep(arguments):
-                reason = f"the arguments are nested more than {MAX_DEPTH} levels deep"
-                malformed.append(Malformed(text[header.start() : done], reason))
-            else:
-                calls.append(ToolCall(name, arguments))
-        rest = "".join(content) + text[done:]
-        if not malformed and (meant := _MEANT.search(rest)):
+                call = f"the arguments are nested more than {MAX_DEPTH} levels deep"
+            parsed.add(call, text[header.start() : done])
+        rest = parsed.content = parsed.content + text[done:]
+        if not parsed.malformed and (meant := _MEANT.search(rest)):
             form = f"{START}assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{{…}}{CALL}"
-            malformed.append(Malformed(rest[meant.start() :], f"the call is not of the form {form}"))
-        return Parsed(rest, calls, malformed)
+            parsed.add(f"the call is not of the form {form}", rest[meant.start() :])
+        return parsed
 
     def write(self, name: str, arguments: Mapping[str, Any]) -> str:
         header = f"{START}assistant<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"

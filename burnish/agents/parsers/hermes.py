@@ -1,6 +1,6 @@
 """`hermes`: `<tool_call>{"name": "search", "arguments": {"query": "cats"}}</tool_call>`, as Hermes and Qwen write it.
 
-How it differs from the recorded figures: a `<tool_call>` that the model only mentions in its thought, before
+How it differs from the recorded results: a `<tool_call>` that the model only mentions in its thought, before
 `</think>`, is text, and the call after the thought is read; there, the mention swallows the call.
 
 A tag inside a string of the arguments does not end the call.
@@ -10,9 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from burnish.agents.parsers.base import Malformed, Parsed, Schema, ToolCall, ToolParser
+from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
 from burnish.agents.parsers.jsontext import check_name, read_json, write_json
-from burnish.agents.parsers.markup import unclosed
 
 OPENING, CLOSING, END_OF_THOUGHT = "<tool_call>", "</tool_call>", "</think>"
 # What may stand in a block: strings of JSON, skipped whole; and what ends the search for the end of the block.
@@ -21,30 +20,26 @@ _TOKENS = re.compile(rf'"(?:[^"\\]+|\\.)*(?:"|\\?\Z)|\\|{OPENING}|{CLOSING}', re
 
 class HermesParser(ToolParser):
     def parse(self, text: str, tools: Sequence[Schema] = ()) -> Parsed:
-        content: list[str] = []
-        calls: list[ToolCall] = []
-        malformed: list[Malformed] = []
+        parsed = Parsed()
         at = done = 0  # `done`: up to where the text is accounted for
         while (start := text.find(OPENING, at)) >= 0:
             inner = start + len(OPENING)
             end = text.find(CLOSING, inner)
             if end < 0:
-                malformed.append(unclosed(text[start:], CLOSING))
+                parsed.unclosed(text[start:], CLOSING)
                 break
             call, end = _call(text, inner, end)
             thought_end = text.rfind(END_OF_THOUGHT, inner, end)
             if isinstance(call, str) and 0 <= thought_end < text.find(OPENING, thought_end):
                 at = thought_end
                 continue
-            content.append(text[done:start])
+            parsed.content += text[done:start]
             at = done = end + len(CLOSING)
-            if isinstance(call, str):
-                malformed.append(Malformed(text[start:done], call))
-            else:
-                calls.append(call)
-        if not calls and not malformed and CLOSING in text:
-            malformed.append(Malformed(text, f"there is a {CLOSING} without a {OPENING} before the call"))
-        return Parsed("".join(content) + text[done:], calls, malformed)
+            parsed.add(call, text[start:done])
+        if not parsed.calls and not parsed.malformed and CLOSING in text:
+            parsed.add(f"there is a {CLOSING} without a {OPENING} before the call", text)
+        parsed.content += text[done:]
+        return parsed
 
     def write(self, name: str, arguments: Mapping[str, Any]) -> str:
         return f"{OPENING}\n{write_json({'name': name, 'arguments': arguments})}\n{CLOSING}"

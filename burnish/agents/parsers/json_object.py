@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from burnish.agents.parsers.base import Malformed, Parsed, Schema, ToolCall, ToolParser
+from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
 from burnish.agents.parsers.jsontext import check_name, json_end, read_json, write_json
 
 _START = re.compile(r"\{\s*[\"'}]|\[\s*\{")
@@ -21,40 +21,40 @@ class JsonParser(ToolParser):
 
     def parse(self, text: str, tools: Sequence[Schema] = ()) -> Parsed:
         names = {tool.get("function", tool).get("name") for tool in tools}
-        content: list[str] = []
-        calls: list[ToolCall] = []
-        malformed: list[Malformed] = []
+        parsed = Parsed()
         at = done = 0
         while found := _START.search(text, at):
             start, end = found.start(), json_end(text, found.start())
             at = end = len(text) if end < 0 else end
-            new = self._read(text[start:end], names)
+            read = text[start:end]
+            new = self._read(read, names)
             if not new:
                 continue
             before, after = _FENCE_BEFORE.search(text, max(start - 24, done), start), _FENCE_AFTER.match(text, end)
             if before and after:
                 start, at = before.start(), after.end()
-            content.append(text[done:start])
+            parsed.content += text[done:start]
             done = at
-            calls += [one for one in new if isinstance(one, ToolCall)]
-            malformed += [one for one in new if isinstance(one, Malformed)]
-        return Parsed("".join(content) + text[done:], calls, malformed)
+            for one in new:
+                parsed.add(one, read)
+        parsed.content += text[done:]
+        return parsed
 
     def write(self, name: str, arguments: Mapping[str, Any]) -> str:
         return write_json({"name": name, self.keys[0]: arguments})
 
-    def _read(self, text: str, names: set[Any]) -> list[ToolCall | Malformed]:
-        """The calls of one object or list; nothing where it is not meant as one."""
+    def _read(self, text: str, names: set[Any]) -> list[ToolCall | str]:
+        """The calls of one object or list, or what is wrong with them; nothing if it is not meant as one."""
         try:
             value = read_json(text)
         except ValueError as error:
             quoted = {one[1] for one in _QUOTED.finditer(text)}
             meant = "name" in quoted and not quoted.isdisjoint(self.keys)
-            return [Malformed(text, f"the call is {error}")] if meant else []
+            return [f"the call is {error}"] if meant else []
         items = value if isinstance(value, list) else [value]
         if not any(self._is_meant(item, names) for item in items):
             return []
-        return [self._call(item, text) for item in items]
+        return [self._call(item) for item in items]
 
     def _is_meant(self, item: Any, names: set[Any]) -> bool:
         if not isinstance(item, dict):
@@ -63,10 +63,10 @@ class JsonParser(ToolParser):
             return any(key in item for key in self.keys) or (isinstance(item["name"], str) and item["name"] in names)
         return set(item) <= set(self.keys) and bool(item)
 
-    def _call(self, item: Any, text: str) -> ToolCall | Malformed:
+    def _call(self, item: Any) -> ToolCall | str:
         wanted = f'{{"name": …, "{self.keys[0]}": {{…}}}}'
         if not isinstance(item, dict):
-            return Malformed(text, f"an entry of the list is no call; write {wanted}")
+            return f"an entry of the list is no call; write {wanted}"
         try:
             name = check_name(item.get("name"))
             key = next((key for key in self.keys if key in item), None)
@@ -76,5 +76,5 @@ class JsonParser(ToolParser):
             if not isinstance(arguments, dict):
                 raise ValueError(f'its "{key}" are no JSON object; write {wanted}')
         except ValueError as error:
-            return Malformed(text, f"the call cannot be read: {error}")
+            return f"the call cannot be read: {error}"
         return ToolCall(name, write_json(arguments))

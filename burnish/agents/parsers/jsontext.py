@@ -1,4 +1,4 @@
-"""JSON as models write it: read within bounds, with reasons that help the model to mend it, and written for a call.
+"""JSON as models write it: read within limits, with reasons that help the model to correct it, and written for a call.
 
 Nesting is bounded well below the interpreter's stack, so that whoever reads the arguments of a call later can.
 """

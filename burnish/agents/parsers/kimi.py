@@ -3,10 +3,10 @@
     <|tool_calls_section_begin|><|tool_call_begin|>functions.search:0<|tool_call_argument_begin|>{…}<|tool_call_end|>
     <|tool_calls_section_end|>
 
-A name that is not quite that of a tool is mended where only one tool can be meant: by the id that holds its name, or by
+A name that is not quite that of a tool is corrected if only one tool can be meant: by the id that holds its name, or by
 the arguments that only it takes. What follows the section is dropped.
 
-How it differs from the recorded figures: arguments that are no JSON object make a malformed call (there: `{}`).
+How it differs from the recorded results: arguments that are no JSON object make a malformed call (there: `{}`).
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import Any
 
 from burnish.agents.parsers.base import Malformed, Parsed, Schema, ToolCall, ToolParser
 from burnish.agents.parsers.jsontext import read_json, write_json
-from burnish.agents.parsers.markup import blocks, unclosed
+from burnish.agents.parsers.markup import blocks
 from burnish.agents.parsers.values import parameters_of, properties_of
 
 SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
@@ -29,21 +29,17 @@ class KimiParser(ToolParser):
         if not opening:
             at = text.find(BEGIN)
             return Parsed(text, [], [Malformed(text[at:], f"the call is not inside {SECTION}")] if at >= 0 else [])
-        calls: list[ToolCall] = []
-        malformed: list[Malformed] = []
+        parsed = Parsed(content)
         outside, found, rest = blocks(section.partition(SECTION_END)[0], BEGIN, END)
         for block in found:
             call_id, given, arguments = block.partition(ARGUMENTS)
             call = _call(call_id.strip(), arguments, tools) if given else f"there is no {ARGUMENTS} after the id"
-            if isinstance(call, ToolCall):
-                calls.append(call)
-            else:
-                malformed.append(Malformed(f"{BEGIN}{block}{END}", call))
+            parsed.add(call, f"{BEGIN}{block}{END}")
         if rest:
-            malformed.append(unclosed(rest, END))
+            parsed.unclosed(rest, END)
         elif outside.strip() or not found:
-            malformed.append(Malformed(outside or opening, f"there is no {BEGIN} after {SECTION}"))
-        return Parsed(content, calls, malformed)
+            parsed.add(f"there is no {BEGIN} after {SECTION}", outside or opening)
+        return parsed
 
     def write(self, name: str, arguments: Mapping[str, Any]) -> str:
         return f"{SECTION}{BEGIN}functions.{name}:0{ARGUMENTS}{write_json(arguments)}{END}{SECTION_END}"
@@ -70,10 +66,6 @@ def _name(call_id: str, arguments: Mapping[str, Any], tools: Sequence[Schema]) -
             return candidate
     held = [name for name in names if name.lower() in call_id.lower()]
     if not held and arguments:
-        held = [name for name in names if _takes(tools, name, arguments)]
+        required = {name: set(parameters_of(tools, name).get("required") or ()) for name in names}
+        held = [name for name in names if required[name] <= set(arguments) <= set(properties_of(tools, name))]
     return held[0] if len(held) == 1 else call_id
-
-
-def _takes(tools: Sequence[Schema], name: str, arguments: Mapping[str, Any]) -> bool:
-    required = parameters_of(tools, name).get("required") or ()
-    return set(required) <= set(arguments) <= set(properties_of(tools, name))

@@ -1,8 +1,9 @@
-"""Tags and what stands between them, read in one pass: `<tool_call>…</tool_call>`, `<parameter=query>…</parameter>`."""
+"""Tags and what is between them, read in one pass: `<tool_call>…</tool_call>`, `<parameter=query>…</parameter>`."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from burnish.agents.parsers.base import Malformed
+from burnish.agents.parsers.jsontext import write_json
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class Element:
 
 
 def blocks(text: str, opening: str, closing: str) -> tuple[str, list[str], str]:
-    """What stands before the first `opening`, the insides of the closed blocks, and an unclosed block at the end."""
+    """The text before the first `opening`, the insides of the closed blocks, and an unclosed block at the end."""
     start = text.find(opening)
     if start < 0:
         return text, [], ""
@@ -31,7 +32,7 @@ def blocks(text: str, opening: str, closing: str) -> tuple[str, list[str], str]:
 
 
 def elements(text: str, opening: str, closing: str) -> tuple[list[Element], str]:
-    """The elements in `text`, in order, and all that stands outside of them (without blanks at both ends)."""
+    """The elements in `text`, in order, and all text outside of them (without blanks at both ends)."""
     found: list[Element] = []
     outside: list[str] = []
     at = 0
@@ -60,5 +61,6 @@ def after_thought(text: str) -> str:
     return rest if tag else thought
 
 
-def unclosed(text: str, closing: str) -> Malformed:
-    return Malformed(text, f"the call has no closing {closing}")
+def written(value: Any) -> str:
+    """A value as text between tags."""
+    return value if isinstance(value, str) else write_json(value)

@@ -12,9 +12,9 @@ A value has the type of the schema; where that says nothing, it is JSON if it ca
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from burnish.agents.parsers.base import Malformed, Parsed, Schema, ToolCall, ToolParser
+from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
 from burnish.agents.parsers.jsontext import write_json
-from burnish.agents.parsers.markup import blocks, elements, unclosed
+from burnish.agents.parsers.markup import blocks, elements, written
 from burnish.agents.parsers.values import properties_of, typed_or_guessed
 
 OPENING, CLOSING = "<minimax:tool_call>", "</minimax:tool_call>"
@@ -23,14 +23,13 @@ OPENING, CLOSING = "<minimax:tool_call>", "</minimax:tool_call>"
 class MinimaxParser(ToolParser):
     def parse(self, text: str, tools: Sequence[Schema] = ()) -> Parsed:
         before, found, rest = blocks(text, OPENING, CLOSING)
-        calls: list[ToolCall] = []
-        malformed: list[Malformed] = []
+        parsed = Parsed(before if found else text)
         for block in found:
             invocations, outside = elements(block, "<invoke name=", "</invoke>")
             for one in invocations:
                 name, lost = one.head.strip("\"' "), ""
                 if not name:
-                    malformed.append(Malformed(one.text, "<invoke name=…> names no tool"))
+                    parsed.add("<invoke name=…> names no tool", one.text)
                     continue
                 values, lost = elements(one.body, "<parameter name=", "</parameter>")
                 keys, properties = [value.head.strip("\"' ") for value in values], properties_of(tools, name)
@@ -38,18 +37,15 @@ class MinimaxParser(ToolParser):
                     key: typed_or_guessed(value.body.strip(), properties.get(key))
                     for key, value in zip(keys, values, strict=True)
                 }
-                calls.append(ToolCall(name, write_json(arguments)))
+                parsed.calls.append(ToolCall(name, write_json(arguments)))
                 outside += lost
             if outside or not invocations:
                 reason = 'a call is written as <invoke name="…"><parameter name="…">value</parameter></invoke>'
-                malformed.append(Malformed(outside or f"{OPENING}{block}{CLOSING}", reason))
+                parsed.add(reason, outside or f"{OPENING}{block}{CLOSING}")
         if rest:
-            malformed.append(unclosed(rest, CLOSING))
-        return Parsed(before if found else text, calls, malformed)
+            parsed.unclosed(rest, CLOSING)
+        return parsed
 
     def write(self, name: str, arguments: Mapping[str, Any]) -> str:
-        values = "".join(
-            f'<parameter name="{key}">{value if isinstance(value, str) else write_json(value)}</parameter>\n'
-            for key, value in arguments.items()
-        )
+        values = "".join(f'<parameter name="{key}">{written(value)}</parameter>\n' for key, value in arguments.items())
         return f'{OPENING}\n<invoke name="{name}">\n{values}</invoke>\n{CLOSING}'

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from burnish.agents.parsers.base import Malformed, Parsed, Schema, ToolCall, ToolParser
+from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
 from burnish.agents.parsers.jsontext import is_text, read_json, write_json
 from burnish.agents.parsers.values import by_schema, parameters_of, properties_of
 
@@ -24,31 +24,25 @@ INPUT = "input"  # the parameter of bare text where the tool is unknown
 
 class ReactParser(ToolParser):
     def parse(self, text: str, tools: Sequence[Schema] = ()) -> Parsed:
-        calls: list[ToolCall] = []
-        malformed: list[Malformed] = []
-        lines = _lines(text)
-        content, number = "", 0
+        parsed, lines, number = Parsed(), _lines(text), 0
         while number < len(lines):
             label, value, written = lines[number]
             number += 1
             if label == "final answer":  # what follows an answer is no action
-                content += written + "".join(line[2] for line in lines[number:])
+                parsed.content += written + "".join(line[2] for line in lines[number:])
                 break
             if label != "action":
-                content += written if label != "action input" else ""
                 if label == "action input":
-                    malformed.append(Malformed(written, "there is an Action Input: without an Action: before it"))
+                    parsed.add("there is an Action Input: without an Action: before it", written)
+                else:
+                    parsed.content += written
                 continue
             given = None
             if number < len(lines) and lines[number][0] == "action input":
                 given, written = lines[number][1], written + lines[number][2]
                 number += 1
-            one = _call(value, given, tools)
-            if isinstance(one, ToolCall):
-                calls.append(one)
-            else:
-                malformed.append(Malformed(written, one))
-        return Parsed(content, calls, malformed)
+            parsed.add(_call(value, given, tools), written)
+        return parsed
 
     def write(self, name: str, arguments: Mapping[str, Any]) -> str:
         return f"Action: {name}\nAction Input: {write_json(arguments)}"
@@ -104,10 +98,6 @@ def _call(action: str, given: str | None, tools: Sequence[Schema]) -> ToolCall |
         return ToolCall(name, write_json(value))
     if not given:
         return ToolCall(name, "{}")
-    return ToolCall(name, write_json(_bare(value if isinstance(value, str) else given, tools, name, required)))
-
-
-def _bare(text: str, tools: Sequence[Schema], name: str, required: Sequence[str]) -> dict[str, Any]:
-    properties = properties_of(tools, name)
+    properties, bare = properties_of(tools, name), value if isinstance(value, str) else given
     parameter = next(iter([*required, *properties]), INPUT)
-    return {parameter: by_schema(text, properties.get(parameter))}
+    return ToolCall(name, write_json({parameter: by_schema(bare, properties.get(parameter))}))

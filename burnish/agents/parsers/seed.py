@@ -12,9 +12,9 @@ A value has the type of the schema; where that says nothing, it is JSON if it ca
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from burnish.agents.parsers.base import Malformed, Parsed, Schema, ToolCall, ToolParser
+from burnish.agents.parsers.base import Parsed, Schema, ToolCall, ToolParser
 from burnish.agents.parsers.jsontext import write_json
-from burnish.agents.parsers.markup import blocks, elements, unclosed
+from burnish.agents.parsers.markup import blocks, elements, written
 from burnish.agents.parsers.values import properties_of, typed_or_guessed
 
 OPENING, CLOSING = "<seed:tool_call>", "</seed:tool_call>"
@@ -23,30 +23,27 @@ OPENING, CLOSING = "<seed:tool_call>", "</seed:tool_call>"
 class SeedParser(ToolParser):
     def parse(self, text: str, tools: Sequence[Schema] = ()) -> Parsed:
         before, found, rest = blocks(text, OPENING, CLOSING)
-        calls: list[ToolCall] = []
-        malformed: list[Malformed] = []
+        parsed = Parsed(before if found else text)
         for block in found:
             functions, outside = elements(block, "<function=", "</function>")
             if not functions or not (name := functions[0].head.strip()):
                 reason = f"there is no <function=name>…</function> between {OPENING} and {CLOSING}"
-                malformed.append(Malformed(f"{OPENING}{block}{CLOSING}", reason))
+                parsed.add(reason, f"{OPENING}{block}{CLOSING}")
                 continue
             values, lost = elements(functions[0].body, "<parameter=", "</parameter>")
             properties = properties_of(tools, name)
             arguments = {
                 one.head.strip(): typed_or_guessed(one.body.strip(), properties.get(one.head.strip())) for one in values
             }
-            calls.append(ToolCall(name, write_json(arguments)))
-            malformed += [Malformed(one.text, f"one function between {OPENING} and {CLOSING}") for one in functions[1:]]
+            parsed.calls.append(ToolCall(name, write_json(arguments)))
+            for one in functions[1:]:
+                parsed.add(f"one function between {OPENING} and {CLOSING}", one.text)
             if lost or outside:
-                malformed.append(Malformed(lost + outside, "this is outside of <parameter=name>…</parameter>"))
+                parsed.add("this is outside of <parameter=name>…</parameter>", lost + outside)
         if rest:
-            malformed.append(unclosed(rest, CLOSING))
-        return Parsed(before if found else text, calls, malformed)
+            parsed.unclosed(rest, CLOSING)
+        return parsed
 
     def write(self, name: str, arguments: Mapping[str, Any]) -> str:
-        values = "".join(
-            f"<parameter={key}>{value if isinstance(value, str) else write_json(value)}</parameter>\n"
-            for key, value in arguments.items()
-        )
+        values = "".join(f"<parameter={key}>{written(value)}</parameter>\n" for key, value in arguments.items())
         return f"{OPENING}\n<function={name}>\n{values}</function>\n{CLOSING}"

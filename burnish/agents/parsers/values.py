@@ -1,6 +1,6 @@
 """Arguments written as bare text (`<parameter=topk>3</parameter>`), and the types that a tool's schema gives them.
 
-What does not fit the type that the schema asks for stays text: the check of the arguments then says so to the model.
+What does not fit the type that the schema asks for stays text, which the check of arguments then reports.
 """
 
 import ast
@@ -16,7 +16,7 @@ from burnish.agents.parsers.jsontext import read_json, write_json
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _OTHER_SPELLINGS = {"int": "integer", "float": "number", "bool": "boolean", "str": "string"}
-_LITERAL_LIMIT = 10_000  # characters of a Python literal that are read: its parser has no bounds of its own
+_LITERAL_LIMIT = 10_000  # characters of a Python literal that are read: its parser has no limits
 
 
 def properties_of(tools: Sequence[Schema], name: str) -> Mapping[str, Any]:

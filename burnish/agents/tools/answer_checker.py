@@ -21,7 +21,7 @@ CHECKS = "Checks your answer to the problem: 1.0 is right, 0.0 is wrong."
 
 
 @dataclass
-class _Trajectory:
+class _CheckedAnswer:
     ground_truth: Any
     score: float = 0.0  # of the last answer
 
@@ -31,7 +31,7 @@ class AnswerChecker(BaseTool):
 
     def __init__(self, config: dict[str, Any], tool_schema: Schema):
         super().__init__(config, tool_schema)
-        self._trajectories: dict[str, _Trajectory] = {}
+        self._trajectories: dict[str, _CheckedAnswer] = {}
 
     @abstractmethod
     def check(self, ground_truth: Any) -> None:
@@ -47,7 +47,7 @@ class AnswerChecker(BaseTool):
                 f"tools_kwargs.{self.name}.create_kwargs.ground_truth is missing: give each row the right answer there"
             )
         self.check(ground_truth)
-        self._trajectories[instance_id] = _Trajectory(ground_truth)
+        self._trajectories[instance_id] = _CheckedAnswer(ground_truth)
 
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
@@ -56,8 +56,8 @@ class AnswerChecker(BaseTool):
         score, read = await asyncio.to_thread(self.judge, parameters["answer"], trajectory.ground_truth)
         reward = 0.0 if score > trajectory.score else NO_BETTER
         trajectory.score = score
-        told = f"The answer {read} is {'right' if score else 'wrong'}" if read else "There is no answer in it"
-        return ToolResponse(f"{told}: score {score}"), reward, {"score": score}
+        verdict = f"The answer {read} is {'right' if score else 'wrong'}" if read else "There is no answer in it"
+        return ToolResponse(f"{verdict}: score {score}"), reward, {"score": score}
 
     async def calc_reward(self, instance_id: str, **kwargs: Any) -> float:
         return self._trajectories[instance_id].score

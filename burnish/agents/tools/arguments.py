@@ -1,7 +1,7 @@
 """The arguments of a call, read from the model's JSON text and checked against the tool's schema before the tool runs.
 
-`read_arguments` hands on the arguments or raises `BadArguments`, whose text tells the model what to write instead.
-Nothing is converted: "3" is not 3, and the model is told so. Of JSON schema it knows type (and nullable), enum,
+`read_arguments` returns the arguments or raises `BadArguments`, whose text tells the model what to write instead.
+Nothing is converted: "3" is not 3. Of JSON schema it knows type (and nullable), enum,
 properties, required, items, minimum, maximum and additionalProperties; other keywords are not looked at. Names that
 the schema does not have are refused at the top, where JSON schema itself would let them pass.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from burnish.user_code import nearest
 
-MOST_PROBLEMS = 5  # told at a time
+MOST_PROBLEMS = 5  # shown at a time
 
 
 class BadArguments(Exception):
@@ -24,7 +24,14 @@ class BadArguments(Exception):
 def read_arguments(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments as the tool may have them. `schema` is the whole tool schema."""
     name, parameters = schema["function"]["name"], schema["function"]["parameters"]
-    given = _read_object(text, f"the arguments of {name}", parameters)
+    what = f"the arguments of {name}"
+    try:
+        given = json.loads(text, parse_constant=_refuse)
+        json.dumps(given, ensure_ascii=False, allow_nan=False).encode()  # 1e999, and halves of characters
+    except (ValueError, RecursionError) as error:
+        raise BadArguments(f"{what} are not valid JSON ({_reason(error)}). {_wanted(parameters)}") from None
+    if not isinstance(given, dict):
+        raise BadArguments(f"{what} must be one JSON object, not {_shown(given)}. {_wanted(parameters)}")
     if "properties" in parameters and "additionalProperties" not in parameters:
         parameters = {**parameters, "additionalProperties": False}
     found = [*islice(problems(given, parameters, ""), MOST_PROBLEMS)]
@@ -34,7 +41,7 @@ def read_arguments(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def problems(value: Any, schema: Any, path: str) -> Iterator[str]:
-    """What is wrong with a value, told as to someone who wrote it. `path` names the value, "" the arguments as one."""
+    """What is wrong with a value, for the model that wrote it. `path` names the value, "" the arguments as one."""
     if not isinstance(schema, Mapping):
         return  # true, false, or a server's mistake
     about = f"argument {path}" if path else "the arguments"
@@ -45,10 +52,16 @@ def problems(value: Any, schema: Any, path: str) -> Iterator[str]:
     if isinstance(types, list) and not any(_is(value, name) for name in types):
         yield f"{about} must be {' or '.join(map(_called, types))}, not {_shown(value)}{_unquoted(value, types)}"
         return
-    if isinstance(choices := schema.get("enum"), list) and not any(_same(value, choice) for choice in choices):
+    if isinstance(choices := schema.get("enum"), list) and not any(
+        isinstance(value, bool) == isinstance(choice, bool) and value == choice for choice in choices
+    ):
         yield f"{about} must be one of {', '.join(_json(choice) for choice in choices)}, not {_shown(value)}"
     if _is(value, "number"):
-        yield from _outside(value, schema, about)
+        low, high = schema.get("minimum"), schema.get("maximum")
+        if low is not None and _is(low, "number") and value < low:
+            yield f"{about} must be at least {low}, not {_shown(value)}"
+        if high is not None and _is(high, "number") and value > high:
+            yield f"{about} must be at most {high}, not {_shown(value)}"
     if isinstance(value, dict):
         yield from _in_object(value, schema, path)
     if isinstance(value, list) and "items" in schema:
@@ -71,25 +84,6 @@ def _in_object(value: dict[str, Any], schema: Mapping[str, Any], path: str) -> I
             yield f"there is no argument {inside}{name:.100}{nearest(name[:100], properties)}"
         else:
             yield from problems(item, others, f"{inside}{name:.100}")
-
-
-def _outside(value: float, schema: Mapping[str, Any], about: str) -> Iterator[str]:
-    low, high = schema.get("minimum"), schema.get("maximum")
-    if low is not None and _is(low, "number") and value < low:
-        yield f"{about} must be at least {low}, not {_shown(value)}"
-    if high is not None and _is(high, "number") and value > high:
-        yield f"{about} must be at most {high}, not {_shown(value)}"
-
-
-def _read_object(text: str, what: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        given = json.loads(text, parse_constant=_refuse)
-        json.dumps(given, ensure_ascii=False, allow_nan=False).encode()  # 1e999, and halves of characters
-    except (ValueError, RecursionError) as error:
-        raise BadArguments(f"{what} are not valid JSON ({_reason(error)}). {_wanted(parameters)}") from None
-    if not isinstance(given, dict):
-        raise BadArguments(f"{what} must be one JSON object, not {_shown(given)}. {_wanted(parameters)}")
-    return given
 
 
 def _reason(error: Exception) -> str:
@@ -145,10 +139,6 @@ def _unquoted(value: Any, types: list[Any]) -> str:
     except (ValueError, RecursionError):
         return ""
     return f"; write {value.strip()} without quotes" if any(_is(meant, name) for name in types) else ""
-
-
-def _same(value: Any, choice: Any) -> bool:
-    return isinstance(value, bool) == isinstance(choice, bool) and bool(value == choice)
 
 
 def _shown(value: Any) -> str:

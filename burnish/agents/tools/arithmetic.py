@@ -39,14 +39,14 @@ def evaluate(expression: str) -> str:
     if len(expression) > LONGEST:
         raise ToolError(f"the expression has {len(expression)} characters, and at most {LONGEST} are read")
     try:
-        return _written(_Parser(expression.translate(_SAME)).value())
+        return _written(_ExpressionParser(expression.translate(_SAME)).value())
     except ZeroDivisionError:
         raise ToolError("division by zero") from None
     except OverflowError:
         raise ToolError(_TOO_LARGE) from None
 
 
-class _Parser:
+class _ExpressionParser:
     """Recursive descent, and the value at the same time: sum → product → signed → power → atom."""
 
     def __init__(self, text: str):

@@ -4,7 +4,7 @@ A tool is made once for a run; its state belongs to a trajectory and is kept by 
 first call to `release` at the trajectory's end. All methods are coroutines on the one event loop of the run, so a tool
 that blocks must do so in a thread.
 
-What a tool raises ends the trajectory (`ToolFailure`), except `ToolError`, whose text the model is told.
+What a tool raises ends the trajectory (`ToolFailure`), except `ToolError`, whose text the model is shown.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ __all__ = ["BaseTool", "ToolError", "ToolResponse"]
 
 @dataclass(frozen=True)
 class ToolResponse:
-    """What the model is told of a call."""
+    """What the model is shown after a call."""
 
     text: str = ""
 
 
 class ToolError(Exception):
-    """Raised by a tool whose caller made a mistake: the text is the model's observation, and the trajectory goes on."""
+    """Raised by a tool whose caller made a mistake: the model is shown the text, and the trajectory continues."""
 
 
 class BaseTool(ABC):

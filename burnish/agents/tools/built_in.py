@@ -1,4 +1,4 @@
-"""The built-in tools by name, each with a `SCHEMA` of its own. Adding one is adding a file and a line here."""
+"""The built-in tools by name, each with a `SCHEMA`. Adding one is adding a file and a line here."""
 
 from importlib import import_module
 

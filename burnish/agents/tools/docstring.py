@@ -1,4 +1,4 @@
-"""What a docstring says of a function and of its parameters.
+"""The descriptions of a function and its parameters, from its docstring.
 
 The description is the first paragraph. A parameter's description is found in the usual ways of writing it:
 
@@ -7,7 +7,7 @@ The description is the first paragraph. A parameter's description is found in th
                                    city : str
     city: where                        where
 
-It goes on over the lines below that are indented further.
+It continues on the lines below that are indented further.
 """
 
 import inspect
@@ -44,7 +44,11 @@ def _entries(lines: list[str], parameters: Collection[str]) -> Iterator[tuple[st
         entry = _entry(line, parameters)
         if entry is None or not number:
             continue
-        more = [*_continuation(lines[number + 1 :], _indent(line))]
+        indent, more = _indent(line), []
+        for further in lines[number + 1 :]:
+            if not further.strip() or _indent(further) <= indent:
+                break
+            more.append(further.strip())
         words = more if numpy and not entry["rest"] else [entry["text"].strip(), *more]
         yield entry["name"], " ".join(words).strip()
 
@@ -52,13 +56,6 @@ def _entries(lines: list[str], parameters: Collection[str]) -> Iterator[tuple[st
 def _entry(line: str, parameters: Collection[str]) -> re.Match[str] | None:
     found = _ENTRY.fullmatch(line)
     return found if found is not None and found["name"] in parameters else None
-
-
-def _continuation(lines: list[str], indent: int) -> Iterator[str]:
-    for line in lines:
-        if not line.strip() or _indent(line) <= indent:
-            return
-        yield line.strip()
 
 
 def _indent(line: str) -> int:

@@ -8,12 +8,13 @@
         '''
 
 Parameters are str, int, float, bool, list, list[…], dict, dict[str, …], Literal[…], or one of these | None. Those with
-a default need not be given. An `async def` runs on the event loop, a plain `def` in a thread of its own, so that it may
-block; one that is still running when its time is up cannot be ended and is left behind. What it returns is told to the
-model: text as it is, anything else as JSON. Exceptions end the trajectory, except ToolError and those in `observes`,
-whose text the model is told. A function that cannot be a tool is a ConfigError that names the parameter.
+a default are optional. An `async def` runs on the event loop, a plain `def` in its own thread, so that it may block;
+one that still runs when its time is up cannot be ended and is left behind. The model is shown what it returns: text as
+it is, anything else as JSON. Exceptions end the trajectory, except ToolError and those in `observes`, whose text the
+model is shown. A function that cannot be a tool is a ConfigError that names the parameter.
 """
 
+import contextlib
 import functools
 import inspect
 import json
@@ -57,17 +58,23 @@ class FunctionTool(BaseTool):
                 f"tools_kwargs.{self.name}.execute_kwargs has {', '.join(kwargs)}, and a function takes its arguments "
                 "from the model alone; a subclass of BaseTool can take them"
             )
+        call = functools.partial(self.function, **parameters)
         try:
-            result = await self._call(parameters)
+            if inspect.iscoroutinefunction(self.function):
+                result = await call()
+            else:
+                result = await in_thread(call, f"tool {self.function.__name__}")
+                result = await result if inspect.isawaitable(result) else result
         except self.observes as error:
             raise ToolError(str(error) or type(error).__name__) from error
-        return _response(result, self.name), 0.0, {}
-
-    async def _call(self, parameters: dict[str, Any]) -> Any:
-        if inspect.iscoroutinefunction(self.function):
-            return await self.function(**parameters)
-        result = await in_thread(functools.partial(self.function, **parameters), f"tool {self.function.__name__}")
-        return await result if inspect.isawaitable(result) else result
+        if isinstance(result, ToolResponse):
+            return result, 0.0, {}
+        try:
+            text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+        except (TypeError, ValueError) as error:
+            kind = type(result).__name__
+            raise TypeError(f"{self.name} returned a {kind} that is neither text nor JSON: {error}") from error
+        return ToolResponse(text), 0.0, {}
 
 
 def function_tool(
@@ -121,8 +128,10 @@ def _property(
     schema = _type_schema(hints[name], f"{about}: {name}")
     if texts.get(name):
         schema["description"] = texts[name]
-    if parameter.default not in (inspect.Parameter.empty, None) and _is_json(parameter.default):
-        schema["default"] = parameter.default
+    if parameter.default not in (inspect.Parameter.empty, None):
+        with contextlib.suppress(TypeError, ValueError):  # a default that is no JSON is not shown
+            json.dumps(parameter.default, allow_nan=False)
+            schema["default"] = parameter.default
     return schema
 
 
@@ -141,25 +150,6 @@ def _type_schema(hint: Any, about: str) -> dict[str, Any]:
         return _type_schema(next(kind for kind in inner if kind is not type(None)), about) | {"nullable": True}
     shown = hint.__name__ if isinstance(hint, type) and origin is None else str(hint)
     raise ConfigError(f"{about} is of type {shown}, which no JSON schema is made of; use {_SUPPORTED}")
-
-
-def _response(result: Any, name: str) -> ToolResponse:
-    if isinstance(result, ToolResponse):
-        return result
-    if isinstance(result, str):
-        return ToolResponse(result)
-    try:
-        return ToolResponse(json.dumps(result, ensure_ascii=False))
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} returned a {type(result).__name__} that is neither text nor JSON: {error}") from error
-
-
-def _is_json(value: Any) -> bool:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def _about(function: Callable[..., Any]) -> str:

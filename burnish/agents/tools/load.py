@@ -20,9 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml  # type: ignore[import-untyped]
-
-from burnish.agents.targets import load_beside
+from burnish.agents.targets import load_beside, read_yaml
 from burnish.agents.tools.base import BaseTool
 from burnish.agents.tools.built_in import BUILT_IN, built_in
 from burnish.agents.tools.function import FunctionTool
@@ -49,33 +47,25 @@ def load_tools(
     parts = {"retriever": retriever, "sandbox": sandbox}
     if path is None:
         return {name: _made(built_in(name), {}, None, parts, f"tool {name}") for name in BUILT_IN}
-    file = Path(path).expanduser()
+    content = read_yaml(path, KEY)
+    entries = content.get("tools") if isinstance(content, dict) else None
+    if not isinstance(entries, list) or not entries:
+        raise ConfigError(f"{KEY}={path}: expected `tools:` and a list of entries, got {content!r:.100}")
+    if others := [key for key in content if key != "tools"]:
+        raise ConfigError(
+            f"{KEY}={path}: unknown key {others[0]!r:.100} next to tools; move it into the entry of its tool"
+        )
     found: dict[str, BaseTool] = {}
     places: dict[str, int] = {}
-    for position, entry in enumerate(_entries(file)):
+    for position, entry in enumerate(entries):
         where = f"{KEY}={path}, entry {position}"
-        for tool in _load_entry(entry, file.parent, parts, where):
+        for tool in _load_entry(entry, Path(path).expanduser().parent, parts, where):
             if tool.name in found:
                 raise ConfigError(
                     f"{where}: the name {tool.name} is taken by entry {places[tool.name]}; give each tool its own"
                 )
             found[tool.name], places[tool.name] = tool, position
     return found
-
-
-def _entries(file: Path) -> list[Any]:
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{KEY}={file}: cannot be read ({error})") from error
-    entries = content.get("tools") if isinstance(content, dict) else None
-    if not isinstance(entries, list) or not entries:
-        raise ConfigError(f"{KEY}={file}: expected `tools:` and a list of entries, got {content!r:.100}")
-    if others := [key for key in content if key != "tools"]:
-        raise ConfigError(
-            f"{KEY}={file}: unknown key {others[0]!r:.100} beside tools; move it into the entry it is for"
-        )
-    return entries
 
 
 def _load_entry(entry: Any, folder: Path, parts: Parts, where: str) -> list[BaseTool]:
@@ -88,7 +78,7 @@ def _load_entry(entry: Any, folder: Path, parts: Parts, where: str) -> list[Base
     if kind not in KINDS:
         raise ConfigError(f"{where}: config.type={kind!r:.50}: it is one of {listed(KINDS)}{nearest(str(kind), KINDS)}")
     if kind == "mcp":
-        from burnish.agents.tools.mcp import load_mcp_tools  # needs a package of its own
+        from burnish.agents.tools.mcp import load_mcp_tools  # needs the package mcp
 
         tools = load_mcp_tools(entry, where, folder)
         for tool in tools:
@@ -170,7 +160,7 @@ def _made(
         return cls(config, schema or own or {}, **{name: part for name, part in parts.items() if name in taken})
     except ConfigError as error:
         raise ConfigError(f"{about}: {error}") from error
-    except (Exception, SystemExit):  # noqa: BLE001  whatever a user's class raises is the user's to mend
+    except (Exception, SystemExit):  # noqa: BLE001  a user's class may raise anything
         raise ConfigError(
             f"{about}: it could not be made with (config, tool_schema), config={config!r:.200}\n{user_traceback()}"
         ) from None

@@ -4,12 +4,12 @@
     mcp: {mcp_servers_config_path: servers.json, tool_selected_list: [weather]}
 
 `servers.json` is the file that MCP clients share, `{"mcpServers": {name: {"command", "args", "env"}}}`; the entry may
-have the same mapping itself as `mcp: {servers: …}`. A server runs in the working directory, with `env` beside a few
+have the same mapping itself as `mcp: {servers: …}`. A server runs in the working directory, with `env` and a few
 variables of this process (PATH, HOME and the like). Without `tool_selected_list` all tools are taken. Names and schemas
-come from the servers, which are started once, and ended again, when the file is loaded; `mcp_session.py` has the rest.
+come from the servers, which are started and ended once when the file is loaded; `mcp_session.py` has the rest.
 
-An error that a tool reports is the model's to read; a server that fails ends the trajectory. What is not text in a
-result is named in its place. Needs the `mcp` package; servers over HTTP are not available.
+The model is shown an error that a tool reports; a server that fails ends the trajectory. What is not text in a result
+is named in its place. Needs the `mcp` package; servers over HTTP are not available.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class McpTool(BaseTool):
         return ToolResponse(text), 0.0, {}
 
     def text_of(self, result: Any) -> str:
-        """What the model is told of a result, a `CallToolResult`."""
+        """What the model is shown of a `CallToolResult`."""
         if not result.content and result.structured_content is not None:
             return json.dumps(result.structured_content, ensure_ascii=False)
         return "\n".join(_block_text(block) for block in result.content)
@@ -75,11 +75,21 @@ def load_mcp_tools(entry: Mapping[str, Any], where: str, folder: Path | None = N
     settings = _mapping(settings, f"{where}: mcp")
     _known_keys(settings, (SERVERS_FILE, SERVERS, SELECTED), f"{where}: mcp")
     folder = folder or Path()
-    cls = _tool_class(entry.get("class_name"), where, folder)
+    cls, target = McpTool, entry.get("class_name")
+    if target is not None:
+        cls = load_beside(str(target), folder, f"{where}: class_name")
+        if not isinstance(cls, type) or not issubclass(cls, McpTool):
+            raise ConfigError(
+                f"{where}: class_name={target}: {cls!r} is not a subclass of burnish.agents.tools.mcp.McpTool; "
+                "leave class_name out unless you have one"
+            )
     if cls is McpTool:
         _known_keys(config, ("type", "timeout"), f"{where}: config")
+    timeout = config.get("timeout", TIMEOUT)
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
+        raise ConfigError(f"{where}: config.timeout={timeout!r}: write the seconds for one call, more than 0")
     sessions = [
-        _session(name, server, _timeout(config, where), f"{where}: MCP server {name}")
+        _session(name, server, float(timeout), f"{where}: MCP server {name}")
         for name, server in _servers(settings, where, folder).items()
     ]
     offered = _offered(sessions, where)
@@ -87,25 +97,6 @@ def load_mcp_tools(entry: Mapping[str, Any], where: str, folder: Path | None = N
         cls(config, {"type": "function", "function": function}, session)
         for function, session in _selected(offered, settings.get(SELECTED), where)
     ]
-
-
-def _tool_class(target: Any, where: str, folder: Path) -> type[McpTool]:
-    if target is None:
-        return McpTool
-    cls = load_beside(str(target), folder, f"{where}: class_name")
-    if not isinstance(cls, type) or not issubclass(cls, McpTool):
-        raise ConfigError(
-            f"{where}: class_name={target}: {cls!r} is not a subclass of burnish.agents.tools.mcp.McpTool; "
-            "leave class_name out unless you have one"
-        )
-    return cls
-
-
-def _timeout(config: Mapping[str, Any], where: str) -> float:
-    timeout = config.get("timeout", TIMEOUT)
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
-        raise ConfigError(f"{where}: config.timeout={timeout!r}: write the seconds for one call, more than 0")
-    return float(timeout)
 
 
 def _servers(settings: Mapping[str, Any], where: str, folder: Path) -> Mapping[str, Any]:

@@ -1,10 +1,10 @@
 """One MCP server over stdio: its process, started at the first call of a run, and the calls to it.
 
-Consumes the command of a server; hands on its list of tools and the results of calls. A `Connection` is one life of the
+Consumes the command of a server; returns its list of tools and the results of calls. A `Connection` is one life of the
 process. One task enters and leaves the `mcp` package's contexts, whose cancel scopes must be left where they were
 entered; it waits until something ends the connection: `close`, the server's own end, a line that is no message, or no
 answer to a ping after a call took too long. That end fails the calls in flight, which otherwise wait for their answer.
-A call that finds the connection over starts the server afresh, once; so does a call on another event loop.
+A call that finds the connection over starts the server again, once; so does a call on another event loop.
 
 All trajectories share the process, and calls run at the same time: a server keeps no state of a trajectory here.
 """
@@ -24,7 +24,7 @@ from burnish.errors import ToolFailure
 
 START_SECONDS = 60.0  # for a server's start: that of an interpreter with much to import
 PING_SECONDS = 3.0  # for a sign of life after a call took too long
-STDERR_BYTES = 2000  # of a server's standard error, to be told when it fails
+STDERR_BYTES = 2000  # of a server's standard error, reported when it fails
 
 
 class McpSession:
@@ -50,7 +50,11 @@ class McpSession:
         """ToolError for arguments that the server refuses, ToolFailure for everything else that goes wrong."""
         connection = self._connection
         if connection is None or connection.cause or connection.loop is not asyncio.get_running_loop():
-            connection = self._connect()
+            if connection and connection.loop is not asyncio.get_running_loop() and not connection.loop.is_closed():
+                connection.loop.call_soon_threadsafe(connection.end, "was left for another event loop")
+            self._alive = {one for one in self._alive if not one.over and not one.loop.is_closed()}
+            connection = self._connection = Connection(self.name, self._parameters)
+            self._alive.add(connection)
         await connection.started()
         return await connection.call(tool, arguments, self._timeout)
 
@@ -62,15 +66,6 @@ class McpSession:
             elif not connection.loop.is_closed():
                 connection.loop.call_soon_threadsafe(connection.end, "was closed")
         self._connection = None
-
-    def _connect(self) -> "Connection":
-        former = self._connection
-        if former is not None and former.loop is not asyncio.get_running_loop() and not former.loop.is_closed():
-            former.loop.call_soon_threadsafe(former.end, "was left for another event loop")
-        self._alive = {one for one in self._alive if not one.over and not one.loop.is_closed()}
-        self._connection = Connection(self.name, self._parameters)
-        self._alive.add(self._connection)
-        return self._connection
 
 
 class Connection:
@@ -133,7 +128,7 @@ class Connection:
                     relay.cancel()
                     for request in self._requests:
                         request.cancel()
-        except Exception as error:  # noqa: BLE001  the callers are told
+        except Exception as error:  # noqa: BLE001  reported to the callers
             self.end(f"cannot be run ({_shown(error)})")
         finally:
             self.end("was cancelled")
@@ -164,7 +159,7 @@ class Connection:
                 if isinstance(message, Exception):
                     return self.end(
                         f"wrote a line that is no message of the protocol ({_shown(message)}); a server over stdio "
-                        "must print nothing else to its standard output"
+                        "must write only protocol messages to its standard output"
                     )
                 await forward.send(message)
             self.end("ended by itself")
@@ -204,7 +199,7 @@ class Connection:
         return task
 
     async def _failure(self, tool: str = "") -> ToolFailure:
-        """Why it ended, told when it has: then all of its standard error is there."""
+        """Why it ended; waits for that, so that all of its standard error is there."""
         await asyncio.wait({self._life})
         said = self._stderr.text()
         return ToolFailure(

@@ -1,8 +1,7 @@
 """`python`: runs a program that the model wrote in the sandbox that `reward_model.sandbox` describes.
 
-The model is told what the program wrote, and how it ended where it did not end well. Each call is a new program:
-nothing is kept between calls. A sandbox that cannot run programs is not the program's fault, so it is a ToolFailure;
-`why_not` tells it before a run starts.
+The model is shown what the program wrote, and how it ended if it did not end well. Each call is a new program: nothing
+is kept between calls. A sandbox that cannot run programs is a ToolFailure, which `why_not` finds before a run starts.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ from burnish.errors import ToolFailure
 from burnish.sandbox import Outcome, Program, limits_of, open_sandbox
 from burnish.sandbox.refusal import how_to_permit
 
-MOST_CHARACTERS = 20_000  # of each stream; what is told is cut to tokens later, which takes long for a megabyte
+MOST_CHARACTERS = 20_000  # of each stream; cut to tokens later, which takes long for a megabyte
 
 
 class PythonTool(BaseTool):
@@ -47,14 +46,14 @@ class PythonTool(BaseTool):
             reason = how_to_permit(outcome.reason) if outcome.refused else outcome.reason
             raise ToolFailure(f"the program could not be run: {reason}")
         metrics = {"succeeded": float(outcome.succeeded), "program_seconds": outcome.seconds}
-        return ToolResponse(self._told(outcome)), 0.0, metrics
+        return ToolResponse(self._observation(outcome)), 0.0, metrics
 
     async def close(self) -> None:
         close = getattr(self._sandbox, "close", None)  # a server's has none
         if close is not None:
             await asyncio.to_thread(close)
 
-    def _told(self, outcome: Outcome) -> str:
+    def _observation(self, outcome: Outcome) -> str:
         ends = {
             "timeout": f"[stopped: it took longer than {self._limits.seconds:g} seconds]",
             "memory": f"[stopped: it used more than {self._limits.memory_mb} MiB of memory]",

@@ -120,19 +120,16 @@ def _malformed(schema: Any, path: str) -> Iterator[str]:
             yield f"{path}.type={name!r:.50}: a type is one of {', '.join(TYPES)}{hint}"
             return
     if "enum" in schema:
-        yield from _malformed_choices(schema, f"{path}.enum")
+        choices, limits = schema["enum"], {key: schema[key] for key in ("type", "nullable") if key in schema}
+        if not isinstance(choices, list) or not choices:
+            yield f"{path}.enum={choices!r:.100}: it must be a list of the values that are allowed"
+            return
+        for choice in choices:
+            if [*problems(choice, limits, "")]:
+                hint = "YAML needs quotes around text like yes"
+                yield f"{path}.enum has {choice!r:.50}, not of type {schema['type']}; {hint}"
+                return
     if "properties" in schema or "required" in schema:
         yield from _malformed_object(schema, path)
     if "items" in schema:
         yield from _malformed(schema["items"], f"{path}.items")
-
-
-def _malformed_choices(schema: Schema, path: str) -> Iterator[str]:
-    choices = schema["enum"]
-    if not isinstance(choices, list) or not choices:
-        yield f"{path}={choices!r:.100}: it must be a list of the values that are allowed"
-        return
-    for choice in choices:
-        if [*problems(choice, {key: schema[key] for key in ("type", "nullable") if key in schema}, "")]:
-            yield f"{path} has {choice!r:.50}, not of type {schema['type']}; YAML needs quotes around text like yes"
-            return

@@ -44,7 +44,14 @@ class SearchTool(BaseTool):
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
-        queries = self._queries(parameters)
+        several = parameters.get("query_list") or []
+        queries = [query.strip() for query in [*([parameters["query"]] if "query" in parameters else []), *several]]
+        if not queries or not all(queries):
+            names = " or ".join(self.tool_schema["function"]["parameters"]["properties"])
+            raise ToolError(f"there is nothing to search for: give {names}, with words in it")
+        if len(queries) > MOST_QUERIES:
+            raise ToolError(f"{len(queries)} queries are too many: give at most {MOST_QUERIES} at a time")
+        queries = list(dict.fromkeys(queries))
         start = time.monotonic()
         found = await asyncio.gather(*(self._retriever().search(query) for query in queries))
         metrics = {"documents": float(sum(map(len, found))), "seconds": time.monotonic() - start}
@@ -55,13 +62,3 @@ class SearchTool(BaseTool):
             for query, documents in zip(queries, found, strict=True)
         ]
         return ToolResponse("\n\n".join(parts)), 0.0, metrics
-
-    def _queries(self, parameters: dict[str, Any]) -> list[str]:
-        several = parameters.get("query_list") or []
-        queries = [query.strip() for query in [*([parameters["query"]] if "query" in parameters else []), *several]]
-        if not queries or not all(queries):
-            names = " or ".join(self.tool_schema["function"]["parameters"]["properties"])
-            raise ToolError(f"there is nothing to search for: give {names}, with words in it")
-        if len(queries) > MOST_QUERIES:
-            raise ToolError(f"{len(queries)} queries are too many: give at most {MOST_QUERIES} at a time")
-        return list(dict.fromkeys(queries))

@@ -1,13 +1,12 @@
 """One trajectory's tools: calls with checked arguments and a time limit, and the state they keep in between.
 
-Consumes the calls that a parser found (`ToolCall`) and hands on a `ToolResult` for each, whose text is the model's
-observation. A tool's state is created at its first call and released by `close`, which the owner awaits whatever
-happened. Calls may run at once: the first creates the state and the others wait for it. A call's time begins when it
-has its place, for a tool with `places`.
+Consumes the calls that a parser found (`ToolCall`) and returns a `ToolResult` for each, whose text is the model's
+observation. A tool's state is created at its first call and released by `close`, which the owner always awaits. Calls
+may run at once: the first creates the state and the others wait for it. For a tool with `places`, the time of a call
+begins when it has its slot.
 
-What the model did wrong (no such tool, bad arguments, a ToolError) is told to it. What the tool did wrong (it raises,
-takes too long, or returns what the contract does not allow) is a `ToolFailure` that names tool and method, which ends
-the trajectory.
+The model is shown its own mistakes (unknown tool, bad arguments, a ToolError). A mistake of the tool (it raises, takes
+too long, or breaks the contract) is a `ToolFailure` that names tool and method and ends the trajectory.
 """
 
 import asyncio
@@ -36,10 +35,10 @@ _KWARGS = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwa
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What became of one call."""
+    """The outcome of one call."""
 
     name: str
-    text: str  # what the model is told
+    text: str  # the model's observation
     kind: Kind
     reward: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
@@ -78,27 +77,32 @@ class ToolSession:
             return ToolResult(call.name, text, kind, reward, metrics or {}, time.monotonic() - start)
 
         if call.name not in self._tools:
-            return result(_unknown(call.name, self._tools), "unknown_tool")
+            there = f"the tools are {listed(self._tools)}" if self._tools else "there are no tools"
+            near = nearest(call.name[:100], self._tools)
+            return result(f"there is no tool {call.name!r:.100}; {there}{near}", "unknown_tool")
         try:
             parameters = read_arguments(call.arguments, self._tools[call.name].tool_schema)
         except BadArguments as error:
             return result(str(error), "bad_arguments")
-        await self._create(call.name)
+        if call.name not in self._creating:
+            self._creating[call.name] = asyncio.ensure_future(self._within_limits(call.name, "create"))
+        await asyncio.shield(self._creating[call.name])  # one caller's end is not that of the others
         try:
             async with self._place(call.name):
                 returned = await self._within_limits(call.name, "execute", parameters)
         except ToolError as error:
             return result(str(error), "error")
-        return result(returned.text, "ok", returned.reward, returned.metrics)
+        text, reward, metrics = returned
+        return result(text, "ok", reward, metrics)
 
     @asynccontextmanager
     async def _place(self, name: str) -> AsyncIterator[None]:
-        """A place at the tool, where it has few."""
+        """A slot at the tool, if it has few."""
         places = self._tools[name].places
         if places is None:
             yield
             return
-        with waiting("tool", "", f"a place at tool {name}", None):  # those before it have the limit of their calls
+        with waiting("tool", "", f"a slot at tool {name}", None):  # those before it have the limit of their calls
             await places.acquire()
         try:
             yield
@@ -106,7 +110,7 @@ class ToolSession:
             places.release()
 
     async def trajectory_reward(self) -> float:
-        """What the tools that were used say of the trajectory as a whole, summed up."""
+        """The sum of the rewards that the used tools give the whole trajectory."""
         return math.fsum([await self._within_limits(name, "calc_reward") for name in self._created()])
 
     async def close(self) -> None:
@@ -131,11 +135,6 @@ class ToolSession:
         if failures:
             raise ToolFailure("; ".join(map(str, failures))) from failures[0]
 
-    async def _create(self, name: str) -> None:
-        if name not in self._creating:
-            self._creating[name] = asyncio.ensure_future(self._within_limits(name, "create"))
-        await asyncio.shield(self._creating[name])  # one caller's end is not that of the others
-
     def _created(self) -> list[str]:
         return [
             name
@@ -144,22 +143,18 @@ class ToolSession:
         ]
 
     async def _within_limits(self, name: str, method: Method, *arguments: Any) -> Any:
-        """What the tool's method returns; ToolFailure for all that goes wrong, but for the ToolError of a call."""
+        """What the tool's method returns; ToolFailure for all that goes wrong except the ToolError of a call."""
         kwargs = self._kwargs.get(name, {}).get(f"{method}_kwargs", {})
         function = getattr(self._tools[name], method)
-        _check_kwargs_fit(function, (self._instance_id, *arguments), kwargs, f"tools_kwargs.{name}.{method}_kwargs")
+        try:
+            if kwargs:
+                inspect.signature(function).bind(self._instance_id, *arguments, **kwargs)
+        except TypeError as error:
+            about = f"tools_kwargs.{name}.{method}_kwargs of the row has {listed(kwargs)}"
+            raise ToolFailure(f"{about}, and the tool does not take them: {error}") from error
         call = functools.partial(function, self._instance_id, *arguments, **kwargs)
-        told = (ToolError,) if method == "execute" else ()
-        return await within(self._timeout, f"tool {name}: {method}", _read(method, call), told)
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """What `execute` returned, read."""
-
-    text: str
-    reward: float
-    metrics: dict[str, float]
+        observed = (ToolError,) if method == "execute" else ()
+        return await within(self._timeout, f"tool {name}: {method}", _read(method, call), observed)
 
 
 async def _read(method: Method, call: Callable[[], Any]) -> Any:
@@ -171,36 +166,31 @@ async def _read(method: Method, call: Callable[[], Any]) -> Any:
         raise ToolError(str(error) or "the tool refused without a reason") from error
 
 
-def _answer(returned: Any) -> _Answer:
-    """None is no reward and no metrics. Metrics may be True or False; what is no number, as a status, is left out."""
+def _answer(returned: Any) -> tuple[str, float, dict[str, float]]:
+    """Text, reward and metrics. None is no reward and no metrics; metrics that are no numbers are left out."""
     if not isinstance(returned, tuple | list) or len(returned) != 3:
-        raise _lie(returned, "a (ToolResponse, reward, metrics) triple")
+        raise _broke_contract(returned, "a (ToolResponse, reward, metrics) triple")
     response, reward, metrics = returned
     text = response.text if isinstance(response, ToolResponse) else response
     if not isinstance(text, str):
-        raise _lie(response, "text or a ToolResponse with text")
+        raise _broke_contract(response, "text or a ToolResponse with text")
     metrics = {} if metrics is None else metrics
     if not isinstance(metrics, Mapping) or not all(isinstance(name, str) for name in metrics):
-        raise _lie(metrics, "metrics by name")
-    figures = {name: finite(int(value) if isinstance(value, bool) else value) for name, value in metrics.items()}
-    numbers = {name: figure for name, figure in figures.items() if figure is not None}
-    return _Answer(text, 0.0 if reward is None else _number(reward), numbers)
+        raise _broke_contract(metrics, "metrics by name")
+    values = {name: finite(int(value) if isinstance(value, bool) else value) for name, value in metrics.items()}
+    numbers = {name: value for name, value in values.items() if value is not None}
+    return text, 0.0 if reward is None else _number(reward), numbers
 
 
 def _number(reward: Any) -> float:
     number = finite(reward)
     if number is None:
-        raise _lie(reward, "a finite number as reward")
+        raise _broke_contract(reward, "a finite number as reward")
     return number
 
 
-def _lie(returned: Any, expected: str) -> ToolFailure:
+def _broke_contract(returned: Any, expected: str) -> ToolFailure:
     return ToolFailure(f"it returned {reprlib.repr(returned)} ({type(returned).__name__}), not {expected}")
-
-
-def _unknown(name: str, tools: Mapping[str, BaseTool]) -> str:
-    there = f"the tools are {listed(tools)}" if tools else "there are no tools"
-    return f"there is no tool {name!r:.100}; {there}{nearest(name[:100], tools)}"
 
 
 def _checked_kwargs(name: str, kwargs: Any) -> dict[str, dict[str, Any]]:
@@ -215,16 +205,3 @@ def _checked_kwargs(name: str, kwargs: Any) -> dict[str, dict[str, Any]]:
         if not isinstance(value, Mapping | None) or not all(isinstance(inner, str) for inner in value or ()):
             raise DataError(f"tools_kwargs.{name}.{key}={value!r:.100}: it must hold values by name")
     return {key: dict(value) for key, value in (kwargs or {}).items() if value is not None}
-
-
-def _check_kwargs_fit(
-    function: Callable[..., Any], arguments: tuple[Any, ...], kwargs: dict[str, Any], about: str
-) -> None:
-    if not kwargs:
-        return
-    try:
-        inspect.signature(function).bind(*arguments, **kwargs)
-    except TypeError as error:
-        raise ToolFailure(
-            f"{about} of the row has {listed(kwargs)}, and the tool does not take them: {error}"
-        ) from error

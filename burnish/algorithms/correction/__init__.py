@@ -6,7 +6,7 @@ goes by the log-ratio at a sampled token,
     x = log π_train - log π_rollout         0 where they agree; clamped to ±20 before it is exponentiated
 
 An impossible token, log π = -inf, counts as -1e4: one side alone is far off, and both agree. A NaN is kept, in weights
-and in figures: it is an engine's error, and not to be trained on.
+and in metrics: it is an engine's error, and not to be trained on.
 
     measure.py   `mismatch`: the size of the gap, as metrics
     weights.py   importance weights e^x, with a cap (TIS) or a band (IcePop): `rollout_is`
@@ -28,7 +28,7 @@ How we differ from the usual implementation:
   known before its log-probs are. So a rejection takes a token's gradient away and leaves that of all others as it was,
   however the batch is cut. Where a loss averages within a row (seq-mean-token-mean, gspo, sapo, geo_mean), it averages
   over what is left of that row, and only other rows stay as they were. `correct`, which sees the whole batch first,
-  hands on a mask, and what it rejects is not counted. Batch normalisation is refused in `bypass_mode` for the same
+  returns a mask, and what it rejects is not counted. Batch normalisation is refused in `bypass_mode` for the same
   reason.
 """
 

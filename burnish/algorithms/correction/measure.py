@@ -11,7 +11,7 @@ With x = log π_train - log π_rollout at a token the policy sampled, and p its 
 
 KL estimates: Schulman, "Approximating KL divergence", 2020. How we differ: rows without a policy token do not count;
 log-probs are held to -1e4 … 20, and what is exponentiated (x, its sums, a perplexity's logarithm) to ±20. So every
-figure is finite where a token is impossible to one side or to both. A NaN is an engine's error, and stays one.
+metric is finite where a token is impossible to one side or to both. A NaN is an engine's error, and stays one.
 """
 
 import torch
@@ -72,7 +72,7 @@ def bounded(log_ratio: torch.Tensor) -> torch.Tensor:
 
 
 def describe_rows(name: str, per_row: torch.Tensor, rows: torch.Tensor, centre: float) -> Metrics:
-    """The rows' values (B,), and how far the farthest lies from `centre`, the value without a gap."""
+    """The rows' values (B,), and how far the farthest is from `centre`, the value without a gap."""
     return {
         f"{name}_seq_mean": mean_over_tokens(per_row, rows),
         f"{name}_seq_std": spread(per_row, rows),

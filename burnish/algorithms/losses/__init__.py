@@ -14,7 +14,7 @@ module is imported. `inputs.aggregate` divides by the counts of the whole mini-b
 not depend on how the batch is cut; metrics are the tallies of `algorithms/tally.py` for the same reason.
 
 A loss whose treatment of one token depends on all tokens of the mini-batch (the largest covariances, say) cannot know
-them from a micro-batch. It registers a function beside itself, `choose(inputs, random)`, which is called once per
+them from a micro-batch. It registers a second function, `choose(inputs, random)`, which is called once per
 mini-batch with the log-probs of a pass without gradient over all its rows. It returns a boolean tensor (B, R), and the
 loss finds its rows of it in `inputs.chosen`. `random` is a `torch.Generator` on the CPU, the same for the same step of
 the same run.
@@ -43,7 +43,7 @@ PolicyLoss: TypeAlias = "Callable[[PolicyLossInputs], tuple[torch.Tensor, Metric
 TokenChoice: TypeAlias = "Callable[[PolicyLossInputs, torch.Generator], torch.Tensor]"
 
 CLIPPED = Needs(ratio=True, skips_zero_advantage=True)
-COMPARED = Needs(ratio=True)  # a row without advantage takes part in the comparison, or has a penalty of its own
+COMPARED = Needs(ratio=True)  # a row without advantage takes part in the comparison, or has its own penalty
 
 TABLE = AlgorithmTable(
     key="actor_rollout_ref.actor.policy_loss.loss_mode",

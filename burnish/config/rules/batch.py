@@ -113,7 +113,4 @@ def micro_batches(config: PPOConfig, given: Given) -> None:
     if critic.forward_micro_batch_size_per_gpu is None:
         critic.forward_micro_batch_size_per_gpu = critic.ppo_micro_batch_size_per_gpu
     if actor.use_dynamic_bsz and actor.ppo_micro_batch_size_per_gpu is not None:
-        given.say(
-            "no effect: actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu (use_dynamic_bsz cuts micro-batches by "
-            "tokens, ppo_max_token_len_per_gpu)"
-        )
+        given.cut_by_tokens("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu")

@@ -33,7 +33,7 @@ POOLS, ADDRESS, NUM_CPUS = "trainer.resource_pools", "ray_init.address", "ray_in
 EXAMPLE = "{main:[2],judge:[1],roles:{reward_model:judge}}"
 WITH_THE_POLICY = ("actor", "rollout", "ref", "actor_rollout")  # roles that one worker plays together
 OF_RAY = (
-    "trainer.worker_timeout", "trainer.max_restarts", "trainer.ray_wait_register_center_timeout",
+    "trainer.worker_timeout", "trainer.ray_wait_register_center_timeout",
     "actor_rollout_ref.rollout.agent.num_workers", NUM_CPUS, ADDRESS, "ray_init.timeline_json_file",
 )  # fmt: skip
 ACTOR, REFERENCE = "actor_rollout_ref.actor", "actor_rollout_ref.ref"

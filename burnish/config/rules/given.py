@@ -26,6 +26,10 @@ class Given:
         if there := [name for name in names if name in self]:
             self.say(f"unused: {', '.join(there)} ({reason})")
 
+    def cut_by_tokens(self, name: str, limit: str) -> None:
+        """Tell the user that a size in sequences is not read."""
+        self.say(f"no effect: {name} (use_dynamic_bsz cuts micro-batches by tokens, {limit})")
+
     def off(self, section: str) -> None:
         """Tell the user which keys were set of a part that its `enable` leaves switched off."""
         self.unused(

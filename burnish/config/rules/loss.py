@@ -13,7 +13,8 @@ ACTOR = "actor_rollout_ref.actor"
 
 
 def kl_terms(config: PPOConfig, given: Given) -> None:
-    """A KL coefficient that was set switches its term on; with the term explicitly off it is an error."""
+    """A KL coefficient that was set switches its term on; with the term explicitly off it is an error. Keys that the
+    switches of the algorithm leave unread, those of PF-PPO too, are reported."""
     algorithm, actor = config.algorithm, config.actor_rollout_ref.actor
     _switch(given, algorithm, "algorithm.use_kl_in_reward", "algorithm.kl_ctrl.kl_coef", algorithm.kl_ctrl.kl_coef)
     _switch(given, actor, f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_coef", actor.kl_loss_coef)
@@ -21,6 +22,14 @@ def kl_terms(config: PPOConfig, given: Given) -> None:
         given.unused("there is no KL term in the reward", "algorithm.kl_penalty", *given.below("algorithm.kl_ctrl"))
     if not actor.use_kl_loss:
         given.unused("there is no KL term in the loss", f"{ACTOR}.kl_loss_type", f"{ACTOR}.kl_loss_coef")
+    resampling, kl = "algorithm.pf_ppo", "algorithm.kl_ctrl"
+    if not algorithm.pf_ppo.enable:
+        given.off(resampling)
+    elif algorithm.pf_ppo.reweight_method != "pow":
+        reason = f"{resampling}.reweight_method={algorithm.pf_ppo.reweight_method} has no exponent"
+        given.unused(reason, f"{resampling}.weight_pow")
+    if algorithm.use_kl_in_reward and algorithm.kl_ctrl.type == "fixed":
+        given.unused(f"{kl}.type is fixed", f"{kl}.target_kl", f"{kl}.horizon")
 
 
 def _switch(given: Given, section: Any, switch: str, coefficient: str, value: float) -> None:

@@ -1,5 +1,11 @@
-"""Rows and rewards: settings that only make sense together."""
+"""Rows and files: settings that only make sense together, and output files that are not the ones that are read."""
 
+import os
+from pathlib import Path
+
+from burnish.config.evaluation import EvalConfig
+from burnish.config.generation import GenerationConfig
+from burnish.config.key import read
 from burnish.config.ppo import PPOConfig
 from burnish.config.rules.given import Given
 from burnish.errors import ConfigError
@@ -18,33 +24,36 @@ def rows(config: PPOConfig, given: Given) -> None:
     if not data.augment.enable:
         for name in sorted({*given.below("data.augment")} - {"data.augment.enable"}):
             given.say(f"{name} has no effect, because data.augment.enable is false")
-    _both("data.curriculum.key", data.curriculum.key, "data.curriculum.stages", data.curriculum.stages)
-    _both("data.custom_cls.path", data.custom_cls.path, "data.custom_cls.name", data.custom_cls.name)
-    _both("data.sampler.class_path", data.sampler.class_path, "data.sampler.class_name", data.sampler.class_name)
+    for pair in (("curriculum.key", "curriculum.stages"), ("custom_cls.path", "custom_cls.name"),
+                 ("sampler.class_path", "sampler.class_name")):  # fmt: skip
+        there = [name for name in pair if read(data, name) is not None]
+        if len(there) == 1:
+            missing = pair[there[0] == pair[0]]
+            raise ConfigError(f"data.{there[0]} is set without data.{missing}; give both")
 
 
-def rewards(config: PPOConfig, given: Given) -> None:
-    """One reward manager, and a reward function that can be found."""
-    custom, chosen = config.custom_reward_function, config.reward_manager
-    custom.path = custom.path or None  # `custom_reward_function.path=` takes it back
-    if custom.path is None and "custom_reward_function.name" in given:
+def output_of_generation(config: GenerationConfig) -> None:
+    """Responses go to a separate parquet file."""
+    data = config.data
+    if not data.output_path.endswith(".parquet"):
+        raise ConfigError(f"data.output_path={data.output_path}: the output is a parquet file; end it with .parquet")
+    if os.path.realpath(data.output_path) == os.path.realpath(data.path):
         raise ConfigError(
-            f"custom_reward_function.name={custom.name} without custom_reward_function.path: name the file it is in"
-        )
-    if chosen.source == "importlib":
-        name = chosen.module.name or chosen.name
-        if not chosen.module.path or not name:
-            raise ConfigError("reward_manager.source=importlib needs reward_manager.module.path and .module.name")
-    elif chosen.module.path or chosen.module.name:
-        raise ConfigError("reward_manager.module names a class of yours: set reward_manager.source=importlib with it")
-    elif chosen.name and "reward_model.reward_manager" in given and chosen.name != config.reward_model.reward_manager:
-        raise ConfigError(
-            f"reward_manager.name={chosen.name} and reward_model.reward_manager={config.reward_model.reward_manager} "
-            "are the same thing; keep one"
+            f"data.output_path={data.output_path} is the file of data.path, which is only read; name another file"
         )
 
 
-def _both(first: str, one: object, second: str, other: object) -> None:
-    if (one is None) != (other is None):
-        there, missing = (first, second) if other is None else (second, first)
-        raise ConfigError(f"{there} is set without {missing}; give both")
+def outputs_of_evaluation(config: EvalConfig) -> None:
+    """Metrics go next to the responses where nothing else is set: `out.jsonl.gz` → `out.eval.json`."""
+    data, path = config.data, Path(config.data.path)
+    own = str(path.with_name(f"{Path(path.name.removesuffix('.gz')).stem}.eval.json"))
+    data.output_path = data.output_path or own
+    if os.path.realpath(data.output_path) == os.path.realpath(data.path):
+        raise ConfigError(
+            f"data.output_path={data.output_path} is the file of responses itself, which the metrics would replace; "
+            f"name another, for example data.output_path={own}"
+        )
+    if data.scored_path and os.path.realpath(data.scored_path) == os.path.realpath(data.path):
+        raise ConfigError(f"data.scored_path={data.scored_path} is the file of responses itself; name another")
+    if data.scored_path and not data.scored_path.endswith(".parquet"):
+        raise ConfigError(f"data.scored_path={data.scored_path}: it becomes a parquet file; name it so, ….parquet")

@@ -1,7 +1,10 @@
-"""Lengths and sampling, in training and in validation, and the penalty for responses near the limit."""
+"""Lengths and sampling in training, validation and `burnish generate`, and the penalty for responses near the limit."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from burnish.config.generation import GenerationConfig
 from burnish.config.ppo import PPOConfig
-from burnish.config.rollout import ValKwargs
 from burnish.config.rules.given import Given
 from burnish.errors import ConfigError
 
@@ -22,31 +25,29 @@ def lengths(config: PPOConfig, given: Given) -> None:
             setattr(data, f"max_{short}", other)
             given.say(f"{ours}={other}, from {theirs}")
         setattr(rollout, short, getattr(data, f"max_{short}"))
-    longest = data.max_prompt_length + data.max_response_length
-    if rollout.max_model_len is not None and rollout.max_model_len < longest:
-        raise ConfigError(
-            f"{ROLLOUT}.max_model_len={rollout.max_model_len} is less than data.max_prompt_length="
-            f"{data.max_prompt_length} + data.max_response_length={data.max_response_length} = {longest}; "
-            "raise it, or lower one of them"
-        )
+    limits = {"data.max_prompt_length": data.max_prompt_length, "data.max_response_length": data.max_response_length}
+    _check_context(ROLLOUT, rollout.max_model_len, limits)
     if data.max_start_length is not None and data.max_start_length > data.max_prompt_length:
         given.say(
             f"data.max_start_length={data.max_start_length} has no effect: no prompt has more than "
             f"data.max_prompt_length={data.max_prompt_length}"
         )
-    _overlong(config, given)
-
-
-def _overlong(config: PPOConfig, given: Given) -> None:
-    """The penalty needs a stretch to grow over, and keys of a penalty that is off are reported."""
-    data, buffer = config.data, config.algorithm.overlong_buffer
-    longest = data.response_limit
+    buffer, longest = config.algorithm.overlong_buffer, data.response_limit
     if not buffer.enable:
         given.off(OVERLONG)
     elif not 0 < buffer.len <= longest:
         raise ConfigError(
             f"{OVERLONG}.len={buffer.len} with {OVERLONG}.enable=true: the penalty grows over the last tokens before "
             f"{data.response_limit_key}={longest}; set it to a number from 1 to {longest}"
+        )
+
+
+def _check_context(section: str, room: int | None, limits: Mapping[str, int]) -> None:
+    longest = sum(limits.values())
+    if room is not None and room < longest:
+        words = " + ".join(f"{key}={value}" for key, value in limits.items())
+        raise ConfigError(
+            f"{section}.max_model_len={room} is less than {words} = {longest}; raise it, or lower one of them"
         )
 
 
@@ -68,29 +69,53 @@ def sampling(config: PPOConfig, given: Given) -> None:
             f"{ROLLOUT}.do_sample=false"
         )
     rollout.top_k = rollout.top_k or -1
-    cut = [f"top_k={rollout.top_k}"] if rollout.top_k > 0 else []
-    cut += [f"top_p={rollout.top_p:g}"] if rollout.top_p < 1 else []
-    cut += [f"min_p={rollout.min_p:g}"] if rollout.min_p > 0 else []
-    if cut and rollout.do_sample:
+    if (cut := _narrows(rollout, ("top_k", "top_p", "min_p"))) and rollout.do_sample:
+        words = ", ".join(f"{name}={getattr(rollout, name):g}" for name in cut)
         given.say(
-            f"warning: {ROLLOUT}.{', '.join(cut)} leaves unlikely tokens out while training, but log-probs are those "
-            "of all tokens: what is trained is not quite what was sampled"
+            f"warning: {ROLLOUT}.{words} leaves unlikely tokens out while training, but log-probs are those of all "
+            "tokens: what is trained is not quite what was sampled"
         )
-    _validation(rollout.val_kwargs, rollout.temperature, given)
-
-
-def _validation(val: ValKwargs, temperature: float, given: Given) -> None:
-    """Greedy unless `do_sample`, which then needs a temperature."""
+    val = rollout.val_kwargs
     val.top_k = val.top_k or -1
     if val.do_sample and val.temperature == 0:
         if f"{VAL}.temperature" in given:
             raise ConfigError(f"{VAL}.temperature=0 with {VAL}.do_sample=true: sampling needs more than 0")
-        val.temperature = temperature
-        given.say(f"{VAL}.temperature={temperature:g}, as in training, because {VAL}.do_sample=true")
-    if val.do_sample:
-        return
-    if val.n > 1:
+        val.temperature = rollout.temperature
+        given.say(f"{VAL}.temperature={rollout.temperature:g}, as in training, because {VAL}.do_sample=true")
+    if not val.do_sample and val.n > 1:
         raise ConfigError(f"{VAL}.n={val.n} gives equal responses without sampling; set {VAL}.do_sample=true")
-    set_but_unused = [f"{VAL}.{name}" for name in ("temperature", "top_p", "top_k") if f"{VAL}.{name}" in given]
-    if val.temperature > 0 or val.top_p < 1 or val.top_k > 0:
-        given.say(f"no effect: {', '.join(set_but_unused)} ({VAL}.do_sample=false takes the likeliest token)")
+    if not val.do_sample and _narrows(val, names := ("temperature", "top_p", "top_k")):
+        _report_greedy(VAL, names, given)
+
+
+def generation(config: GenerationConfig, given: Given) -> None:
+    """Of `burnish generate`. Temperature 0 and `do_sample=false` both take the likeliest token, which gives one
+    response."""
+    rollout, n = config.rollout, config.data.n_samples
+    limits = {f"rollout.{name}": getattr(rollout, name) for name in ("prompt_length", "response_length")}
+    _check_context("rollout", rollout.max_model_len, limits)
+    rollout.top_k = rollout.top_k or -1
+    if rollout.do_sample and rollout.temperature == 0:
+        if "rollout.do_sample" in given:
+            raise ConfigError("rollout.temperature=0 with rollout.do_sample=true: sampling needs more than 0; drop one")
+        rollout.do_sample = False
+        given.say("rollout.do_sample=false, because rollout.temperature=0")
+    if rollout.do_sample:
+        return
+    if n > 1:
+        raise ConfigError(
+            f"data.n_samples={n} gives equal responses without sampling; set data.n_samples=1, or sample with "
+            "rollout.do_sample=true and a rollout.temperature of more than 0"
+        )
+    _report_greedy("rollout", _narrows(rollout, ("temperature", "top_p", "top_k", "min_p")), given)
+
+
+def _narrows(sampling: Any, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the parameters that change what is sampled."""
+    values = {name: getattr(sampling, name) for name in names}
+    return tuple(name for name, value in values.items() if (value < 1 if name == "top_p" else value > 0))
+
+
+def _report_greedy(section: str, names: tuple[str, ...], given: Given) -> None:
+    if there := [f"{section}.{name}" for name in names if f"{section}.{name}" in given]:
+        given.say(f"no effect: {', '.join(there)} ({section}.do_sample=false takes the likeliest token)")

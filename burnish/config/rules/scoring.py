@@ -1,4 +1,5 @@
-"""How responses are scored: limits that follow the manager, the place where programs run, the reward model's keys."""
+"""How responses are scored: one reward manager, limits that follow it, the place where programs run, the reward model's
+keys."""
 
 import math
 
@@ -35,6 +36,27 @@ def scoring(config: PPOConfig | EvalConfig, given: Given) -> None:
         _reward_model(config, given)
     limits(config.reward, manager)
     _sandbox(config.reward_model.sandbox, given)
+
+
+def rewards(config: PPOConfig, given: Given) -> None:
+    """One reward manager, and a reward function that can be found."""
+    custom, chosen = config.custom_reward_function, config.reward_manager
+    custom.path = custom.path or None  # `custom_reward_function.path=` takes it back
+    if custom.path is None and "custom_reward_function.name" in given:
+        raise ConfigError(
+            f"custom_reward_function.name={custom.name} without custom_reward_function.path: name the file it is in"
+        )
+    if chosen.source == "importlib":
+        name = chosen.module.name or chosen.name
+        if not chosen.module.path or not name:
+            raise ConfigError("reward_manager.source=importlib needs reward_manager.module.path and .module.name")
+    elif chosen.module.path or chosen.module.name:
+        raise ConfigError("reward_manager.module names a class of yours: set reward_manager.source=importlib with it")
+    elif chosen.name and "reward_model.reward_manager" in given and chosen.name != config.reward_model.reward_manager:
+        raise ConfigError(
+            f"reward_manager.name={chosen.name} and reward_model.reward_manager={config.reward_model.reward_manager} "
+            "are the same thing; keep one"
+        )
 
 
 def _sandbox(sandbox: SandboxConfig, given: Given) -> None:
@@ -75,7 +97,4 @@ def _reward_model(config: PPOConfig, given: Given) -> None:
         reason = "reward_model.use_dynamic_bsz is false, so passes are cut by reward_model.micro_batch_size_per_gpu"
         given.unused(reason, "reward_model.forward_max_token_len_per_gpu")
     if section.use_dynamic_bsz and section.micro_batch_size_per_gpu is not None:
-        given.say(
-            "no effect: reward_model.micro_batch_size_per_gpu (use_dynamic_bsz cuts micro-batches by tokens, "
-            "forward_max_token_len_per_gpu)"
-        )
+        given.cut_by_tokens("reward_model.micro_batch_size_per_gpu", "forward_max_token_len_per_gpu")

@@ -12,7 +12,7 @@ from ray.exceptions import RayError
 
 from burnish.controller.columns import Memo, flat
 from burnish.controller.process import Surroundings
-from burnish.controller.telling import quoted
+from burnish.controller.worker_status import quoted
 from burnish.errors import ConfigError, WorkerError
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ class Cluster:
         """The nodes that are there."""
         return [node for node in ray.nodes() if node["Alive"]]
 
-    def told(self) -> str:
+    def report(self) -> str:
         """What every process is doing, for a dump; each also writes the stacks of all its threads to its log."""
         lines = []
         for pool in [pool for pool in self.pools if not pool.ended]:
-            found = pool.whereabouts(pool.processes)
+            found = pool.status(pool.processes)
             for process in pool.processes:
                 there = found[id(process)]
                 lines.append(f"{pool.named(process)}: {there or 'does not answer: stopped, or stuck'}")
@@ -78,7 +78,7 @@ def start_ray(address: str, cpus: int) -> None:
     except (OSError, ValueError) as error:
         raise _nothing_at(address, error) from error
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unless the user says so
-    # Ray starts as many idle processes as it has CPUs, so it is told of no more than the run needs.
+    # Ray starts as many idle processes as it has CPUs, so it gets no more than the run needs.
     # Its dashboard comes with ray[default], which brings aiohttp_cors.
     own: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": find_spec("aiohttp_cors") is not None}
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}

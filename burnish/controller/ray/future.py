@@ -1,4 +1,4 @@
-"""RayFuture: the outcome of one call on the processes of a pool, and what is told when there is none."""
+"""RayFuture: the outcome of one call on the processes of a pool, or the error that says why there is none."""
 
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,7 +17,7 @@ from ray.exceptions import (
 from burnish.controller.failures import Weight
 from burnish.controller.process import say_again
 from burnish.controller.ray.nodes import last_lines
-from burnish.controller.telling import late, no_room, reason
+from burnish.controller.worker_status import late, no_room, reason
 from burnish.errors import BurnishError, DeadlineError, WorkerDied, WorkerError, WorkersLate
 from burnish.waits import Wait, ran, waiting
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from burnish.controller.ray.hosts import Hosts, Process
 
 GRACE = 2.0  # seconds that others have after the first failure
-BROKEN_GRACE = 15.0  # the same where a collective lost a worker, whose death may be told late
+BROKEN_GRACE = 15.0  # the same where a collective lost a worker, whose death may be reported late
 LOOK = 0.2  # seconds between looks for failures while answers come in
 
 E = TypeVar("E", bound=BurnishError)
@@ -36,7 +36,7 @@ class RayFuture:
 
     The deadline (`trainer.worker_timeout`) counts from when the job was given out, whenever `get` is called. Jobs of
     the same processes (colocated roles that are started together) run one after another: a job's time begins when the
-    one before it is known to have ended, and each one of which that is not known yet adds a deadline of its own.
+    one before it is known to have ended, and each one of which that is not known yet adds its own deadline.
     """
 
     def __init__(self, hosts: "Hosts", what: str, waiting: dict[Any, tuple["Process", int]], answering: int | None):
@@ -49,7 +49,8 @@ class RayFuture:
 
     def get(self, timeout: float | None = None) -> list[Any]:
         if self._failed is None and self._waiting:
-            with waiting("worker", "", f"{self._what} on pool {self._hosts.name}", self._left()) as wait:
+            left = self._due() - time.monotonic()
+            with waiting("worker", "", f"{self._what} on pool {self._hosts.name}", left) as wait:
                 self._failed = self._wait(timeout, wait)
         if self._failed is not None:
             raise self._failed
@@ -62,9 +63,6 @@ class RayFuture:
             for process, number in self._waiting.values()
         ]
         return max(times, default=self._given)
-
-    def _left(self) -> float:
-        return self._due() - time.monotonic()
 
     def _wait(self, timeout: float | None, wait: Wait) -> BurnishError | None:
         own = None if timeout is None else time.monotonic() + timeout
@@ -80,9 +78,14 @@ class RayFuture:
                 end = min(end, grace_from + (BROKEN_GRACE if only_broken else GRACE))
             left = end - time.monotonic()  # where nothing is left, there is still one look
             try:
-                ready = self._look(max(0.0, min(left, LOOK)))
+                if not ray.is_initialized():  # `ray.wait` would start one
+                    raise RaySystemError("this process is not connected to Ray any more")
+                seconds = max(0.0, min(left, LOOK))
+                ready, _ = ray.wait(list(self._waiting), num_returns=len(self._waiting), timeout=seconds)
             except RayError as error:
-                return self._cut_off(error)
+                why = self._hosts.ended or f"Ray does not answer: {reason(str(error))}"
+                self._hosts.end(why)
+                return _from(WorkerDied(f"{self._what} cannot finish: {why}"), error)
             for ref in ready:
                 self._take(ref, max(left, LOOK))
         if self._failures:
@@ -90,21 +93,13 @@ class RayFuture:
         if not self._waiting:
             return None
         if own is not None and own < self._due():
-            raise DeadlineError(f"{self._what} has not finished within {timeout:g} s; it goes on")
+            raise DeadlineError(f"{self._what} has not finished within {timeout:g} s; it continues")
         wait.overdue(until_written=True)  # before the processes are ended
-        return self._late()
-
-    def _look(self, seconds: float) -> list[Any]:
-        """The answers that are there."""
-        if not ray.is_initialized():  # `ray.wait` would start one
-            raise RaySystemError("this process is not connected to Ray any more")
-        ready, _ = ray.wait(list(self._waiting), num_returns=len(self._waiting), timeout=seconds)
-        return ready
-
-    def _cut_off(self, error: RayError) -> BurnishError:
-        why = self._hosts.ended or f"Ray does not answer: {reason(str(error))}"
-        self._hosts.end(why)
-        return _from(WorkerDied(f"{self._what} cannot finish: {why}"), error)
+        processes, others = self._hosts.late([process for process, _ in self._waiting.values()])
+        seconds = self._hosts.cluster.deadline_s
+        what = f"{self._what} has not finished within {seconds:g} s (trainer.worker_timeout)"
+        self._hosts.end(what)
+        return WorkersLate(late(what, len(self._hosts.processes), processes, others))
 
     def _take(self, ref: Any, seconds: float) -> None:
         """Note what a process answered, or that it cannot answer any more. A result that is not here in time stays
@@ -160,25 +155,17 @@ class RayFuture:
             error = _from(WorkerDied(why), error)
         left_behind = self._waiting and self._answering is not None
         if left_behind or self._dead or any(one is Weight.BROKEN for one, _, _ in self._failures):
-            self._hosts.end(why)  # not where a worker only tells of the death of one that it had called
+            self._hosts.end(why)  # not where a worker only reports the death of one that it had called
         return error
 
     def _broken(self, rank: int, error: BurnishError) -> str:
         """A collective lost a worker of whose death Ray does not know: name those that do not answer."""
         waiting = [process for process, _ in self._waiting.values()]
-        found = self._hosts.whereabouts(waiting)
+        found = self._hosts.status(waiting)
         silent = [self._hosts.named(process) for process in waiting if not found[id(process)]]
         if not silent:
             return f"{self._what}: rank {rank} lost its connection to the others: {error}"
         return f"{'; '.join(silent)}: does not answer any more, and rank {rank} lost its connection: {error}"
-
-    def _late(self) -> WorkersLate:
-        """Say who is late and where it is, and end the processes."""
-        processes, others = self._hosts.late([process for process, _ in self._waiting.values()])
-        seconds = self._hosts.cluster.deadline_s
-        what = f"{self._what} has not finished within {seconds:g} s (trainer.worker_timeout)"
-        self._hosts.end(what)
-        return WorkersLate(late(what, len(self._hosts.processes), processes, others))
 
 
 def _from(error: E, cause: BaseException) -> E:

@@ -73,8 +73,8 @@ class RayWorkerGroup(WorkerGroup):
             if cluster.ours:
                 ray.shutdown()
         cluster.connected = False
-        if cluster.told in waits.witnesses:
-            waits.witnesses.remove(cluster.told)
+        if cluster.report in waits.worker_reports:
+            waits.worker_reports.remove(cluster.report)
         if cluster.logs_are_ours:
             shutil.rmtree(cluster.surroundings.logs, ignore_errors=True)
 
@@ -120,7 +120,7 @@ def connect(
     logs              folder for a log file of each; None: kept only until `disconnect`
     deadline_s        the longest wait for one call
     start_deadline_s  the longest wait for processes to be placed and started
-    run               the run folder, where every process tells what it waits for; None: they do not
+    run               the run folder, where every process reports what it waits for; None: nowhere
     """
     ours = not ray.is_initialized()
     address = ray_init.address or os.environ.get("RAY_ADDRESS") or "local"
@@ -137,5 +137,5 @@ def connect(
         logs_are_ours=logs is None,
         timeline=ray_init.timeline_json_file,
     )
-    waits.witnesses.append(cluster.told)
+    waits.worker_reports.append(cluster.report)
     return type("RayWorkerGroup", (RayWorkerGroup,), {"cluster": cluster})

@@ -20,28 +20,28 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from burnish.controller.columns import flat, pack
-from burnish.controller.host import Host, Reply
+from burnish.controller.host import WorkerHost, WorkerReply
 from burnish.controller.pool import ResourcePool
 from burnish.controller.process import Address, Surroundings, enter, gpu_among
 from burnish.controller.ray import nodes
 from burnish.controller.ray.cluster import Cluster
 from burnish.controller.ray.future import RayFuture
 from burnish.controller.ray.nodes import end_processes, log_of
-from burnish.controller.telling import TOLD_OF, Late, Whereabouts, no_room, reason
 from burnish.controller.worker import WorkerPlace
+from burnish.controller.worker_status import SHOWN_WHOLE, LateProcess, WorkerStatus, no_room, reason
 from burnish.errors import BurnishError, ConfigError, DeadlineError, WorkerDied, WorkerError
 from burnish.waits import waiting
 
 logger = logging.getLogger(__name__)
 
 INLINE = 50_000  # bytes of a call's arguments that travel with the call itself; Ray takes up to 100 KB so
-STARTING = 10.0  # seconds after which a wait for devices is said
+STARTING = 10.0  # seconds after which a wait for devices is logged
 TINY = 0.01  # CPUs that a process reserves: any number of them may share a machine
 AT_ONCE = 10_000  # calls of peers that a process runs at once
 
 
-class RayHost(Host):
-    """A Host as a Ray actor."""
+class RayHost(WorkerHost):
+    """A WorkerHost as a Ray actor."""
 
     pickler = CloudPickler
 
@@ -141,8 +141,8 @@ class Hosts:
     def give(
         self, what: str, job: str, arguments: Sequence[tuple[Any, ...]], answering: int | None = None
     ) -> RayFuture:
-        """Start a job of Host on the first processes, with the i-th arguments on the i-th. With `answering` it is one
-        that they do together, of which so many results are wanted."""
+        """Start a job of WorkerHost on the first processes, with the i-th arguments on the i-th. With `answering` it is
+        one that they do together, of which so many results are wanted."""
         if self.ended:
             raise WorkerDied(f"{what} cannot run: {self.ended}")
         packed = self._parts(what, arguments)
@@ -189,7 +189,7 @@ class Hosts:
                 parts[number] = flat(parts[number]) if room >= 0 else self.cluster.columns(parts[number])
         return parts
 
-    def value_of(self, what: str, reply: Reply, seconds: float) -> Any:
+    def value_of(self, what: str, reply: WorkerReply, seconds: float) -> Any:
         """The result of a job. Its large tensors lie in the object store, are read there, and sent on as they lie.
 
         GetTimeoutError when they are not here in so many seconds.
@@ -211,33 +211,33 @@ class Hosts:
             f"rank {process.place.rank} of {process.place.world_size} of pool {self.name!r}{roles}, {process.address}"
         )
 
-    def late(self, waiting: Sequence[Process]) -> tuple[list[Late], list[Late]]:
+    def late(self, waiting: Sequence[Process]) -> tuple[list[LateProcess], list[LateProcess]]:
         """Where processes are that somebody waits for; and those that they may wait for themselves: the others of this
         run that are busy with calls of peers, or do not answer."""
         pools = [*(pool for pool in self.cluster.pools if not pool.ended), self]
         pool_of = {id(process): (pool, process) for pool in pools for process in pool.processes}
         mine = {id(process) for process in waiting}
         asked = sorted((process for _, process in pool_of.values()), key=lambda process: id(process) not in mine)
-        found = self.whereabouts(asked)
-        late: list[Late] = []
-        others: list[Late] = []
+        found = self.status(asked)
+        late: list[LateProcess] = []
+        others: list[LateProcess] = []
         silent = 0
         for process in asked:
             there = found[id(process)]
             if id(process) not in mine and there is not None and not there.peers:
                 continue
             silent += there is None
-            lines = log_of(process.address) if there is None and silent <= 2 * TOLD_OF else ""
-            one = Late(pool_of[id(process)][0].named(process), process.address.log, there, lines)
+            lines = log_of(process.address) if there is None and silent <= 2 * SHOWN_WHOLE else ""
+            one = LateProcess(pool_of[id(process)][0].named(process), process.address.log, there, lines)
             (late if id(process) in mine else others).append(one)
         return late, others
 
     @staticmethod
-    def whereabouts(processes: Sequence[Process]) -> dict[int, Whereabouts | None]:
+    def status(processes: Sequence[Process]) -> dict[int, WorkerStatus | None]:
         """By the id of each, what processes are doing; None for one that does not answer."""
-        found: dict[int, Whereabouts | None] = dict.fromkeys(map(id, processes))
+        found: dict[int, WorkerStatus | None] = dict.fromkeys(map(id, processes))
         with contextlib.suppress(RayError):
-            asked = {process.actor.whereabouts.remote(): id(process) for process in processes}
+            asked = {process.actor.status.remote(): id(process) for process in processes}
             ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=nodes.DUMP) if asked else ([], [])
             for ref in ready:
                 with contextlib.suppress(RayError):

@@ -10,7 +10,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from burnish.controller.process import Address, kill_soon, tail
-from burnish.controller.telling import quoted
+from burnish.controller.worker_status import quoted
 
 DUMP = 5.0  # seconds for a process to say where it is, or for its node to give the log
 ENDING = 10.0  # seconds for other nodes to end processes
@@ -36,7 +36,7 @@ def last_lines(address: Address) -> str:
 
 
 def end_processes(processes: Sequence[Address]) -> None:
-    """See that processes that were told to end are gone, wherever they are; on other nodes as well as may be."""
+    """See that processes that were asked to end are gone, wherever they are; on other nodes as well as may be."""
     by_node: dict[str, list[Address]] = defaultdict(list)
     for process in processes:
         by_node[process.node].append(process)

@@ -9,10 +9,10 @@ from ray.cloudpickle import CloudPickler
 from ray.exceptions import RayActorError, RayError
 
 from burnish.controller.columns import flat, pack
-from burnish.controller.host import Reply
+from burnish.controller.host import WorkerReply
 from burnish.controller.process import Address
 from burnish.controller.ray import nodes
-from burnish.controller.telling import Whereabouts, quoted, reason
+from burnish.controller.worker_status import WorkerStatus, quoted, reason
 from burnish.errors import WorkerDied, WorkerError, WorkersLate
 from burnish.waits import waiting
 
@@ -44,14 +44,14 @@ class RayPeer:
         try:
             with waiting("worker", "", f"{method} of {self.name}", self._limit.seconds) as wait:
                 try:
-                    reply: Reply = await asyncio.wait_for(ref, self._limit.seconds)
+                    reply: WorkerReply = await asyncio.wait_for(ref, self._limit.seconds)
                 except TimeoutError:
                     wait.overdue()
                     raise
         except TimeoutError as error:
             ray.cancel(ref)
             late = f"{method} of {self.name} has not finished within {self._limit}"
-            raise WorkersLate(f"{late}; {await self._whereabouts()}") from error
+            raise WorkersLate(f"{late}; {await self._status()}") from error
         except asyncio.CancelledError:
             ray.cancel(ref)
             raise
@@ -62,14 +62,14 @@ class RayPeer:
             raise WorkerError(f"{method} failed on {self.name}: {reason(str(error))}") from error
         return reply.value(f"{method} of {self.name}")
 
-    async def _whereabouts(self) -> str:
+    async def _status(self) -> str:
         try:
-            there: Whereabouts = await asyncio.wait_for(self._actor.whereabouts.remote(), nodes.DUMP)
+            there: WorkerStatus = await asyncio.wait_for(self._actor.status.remote(), nodes.DUMP)
         except (TimeoutError, RayError):
             return "it does not answer: stopped, or stuck"
         return f"it {there}{quoted('where', there.stack)}"
 
 
-@lru_cache(maxsize=64)  # of a process that is gone, many calls tell the same
+@lru_cache(maxsize=64)  # of a process that is gone, many calls report the same
 def _last_lines(address: Address) -> str:
     return nodes.last_lines(address)

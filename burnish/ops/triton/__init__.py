@@ -1,1 +1,1 @@
-"""Triton kernels; imported where a tensor lies on a GPU."""
+"""Triton kernels; imported where a tensor is on a GPU."""

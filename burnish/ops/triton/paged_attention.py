@@ -1,6 +1,6 @@
 """Attention over the blocks of the KV pool on the GPU: a store, a decode and a prefill kernel.
 
-Consumes and hands on what `burnish.ops.paged_attention` says. The pool's addresses are read on the device, so that a
+Consumes and returns what `burnish.ops.paged_attention` says. The pool's addresses are read on the device, so that a
 captured graph survives a pool that was freed and allocated elsewhere. The query heads of one key-value head are rows
 of one tile, so that keys and values are read once for all of them. Softmax is kept online in float32, in powers of
 two. Nothing past the length of a sequence is read: neither table entries nor slots.

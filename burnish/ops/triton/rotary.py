@@ -66,7 +66,7 @@ def _forward_kernel(
     query,  # (T, H, D)
     key,  # (T, Hkv, D), written unless POOL
     value,  # (T, Hkv, D), written where VALUES unless POOL
-    addresses,  # (2,) int64, read where POOL, as the two after it: where the pool's keys and values lie
+    addresses,  # (2,) int64, read where POOL, as the two after it: where the pool's keys and values are
     slots,  # (T,) int64: where keys and values go in the pool
     positions,  # (T,) int64: rows of cos and sin
     eps,
@@ -100,7 +100,7 @@ def _forward_kernel(
     is_query = mask & (head < HEADS)
     tl.store(target, turned_first, mask=is_query)
     tl.store(target + half, turned_second, mask=is_query)
-    # Allocations are aligned; said here because an address that comes from memory tells the compiler nothing.
+    # Allocations are aligned; stated here because an address that comes from memory tells the compiler nothing.
     keys = tl.multiple_of(tl.load(addresses).to(tl.pointer_type(dtype)), 16) if POOL else key
     slot = (tl.load(slots + token) if POOL else token) * KV_HEADS * SIZE
     target = keys + slot + (head - HEADS) * SIZE + places[None, :]

@@ -80,7 +80,8 @@ def equivalent(answer: str, truth: str, seconds: float = DEFAULT_SECONDS, tolera
     comparison = _Comparison(seconds, tolerance)
     equal = timed_out = False
     try:
-        equal = comparison.equal(_said(answer, _is_choice(wanted)), wanted)
+        is_choice = isinstance(wanted, Scalar) and len(wanted.core) == 1 and wanted.core in "ABCDEFGHIJ"
+        equal = comparison.equal(_said(answer, is_choice), wanted)
     except TimeoutError:
         timed_out = True
     return Equivalence(equal, timed_out, comparison.unreadable_truth, comparison.asked)
@@ -101,10 +102,6 @@ def _said(answer: str, choice: bool) -> Form:
     if approximately and before and ("=" in before or not letters_of(before)):
         text = before
     return form_of(text)
-
-
-def _is_choice(form: Form) -> bool:
-    return isinstance(form, Scalar) and len(form.core) == 1 and form.core in "ABCDEFGHIJ"
 
 
 class _Comparison:

@@ -92,7 +92,12 @@ def tidy(text: str) -> str:
     text = text.translate(_CHARACTERS)
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
-    text = _trimmed(_outside_text(" ".join(text.split())))
+    # Spaces that separate nothing go, except inside \\text{…}, where they belong to words.
+    parts = re.split(r"(\\text\{[^{}]*\})", " ".join(text.split()))
+    for i in range(0, len(parts), 2):
+        spaced = _SPACE.sub(lambda match: match[1] or "", parts[i])
+        parts[i] = _SPACED_THOUSANDS.sub(lambda match: match[0].replace(" ", ""), spaced)
+    text = _trimmed("".join(parts))
     while text.startswith("{") and closing(text, 0) == len(text) - 1:
         text = _trimmed(text[1:-1])
     return text
@@ -103,21 +108,6 @@ def _trimmed(text: str) -> str:
     while text and (text[-1].isspace() or (text[-1] in _FINAL and text[-2:-1] != "\\")):
         text = text[:-1]
     return text
-
-
-def _outside_text(text: str) -> str:
-    r"""Drops spaces that separate nothing, except inside \text{…}, where they are words' own."""
-    parts = re.split(r"(\\text\{[^{}]*\})", text)
-    parts[::2] = [_SPACED_THOUSANDS.sub(_joined, _SPACE.sub(_needed, part)) for part in parts[::2]]
-    return "".join(parts)
-
-
-def _needed(match: re.Match[str]) -> str:
-    return match[1] or ""
-
-
-def _joined(match: re.Match[str]) -> str:
-    return match[0].replace(" ", "")
 
 
 _OPENING, _CLOSING = "([{", ")]}"

@@ -21,7 +21,9 @@ def texts_of(answer: Form, truth: Form) -> tuple[str, str]:
     """Both without their units, and with capitals that are no small letters, where one text has both."""
     said, wanted = _without_units(answer), _without_units(truth)
     if not (_one_case(said) and _one_case(wanted)):  # math-verify takes capitals for small letters
-        said, wanted = (_CAPITAL.sub(_indexed, text) for text in (said, wanted))
+        said, wanted = (
+            _CAPITAL.sub(lambda match: match[0] + "_{0}" * (len(match[0]) == 1), text) for text in (said, wanted)
+        )
     return said, wanted
 
 
@@ -37,22 +39,14 @@ def letters_of(text: str) -> set[str]:
 
 def _without_units(form: Form) -> str:
     """The text for math-verify, which takes `1,234` for one number and `1, 234` for two, as `tidy` does with `;`."""
-    text = form.core if isinstance(form, Scalar) else _TEXT.sub(_if_more, form.text).replace("%", "")
-    return _BARE_FRACTION.sub(_braced, text).replace(";", ", ")
-
-
-def _if_more(text: re.Match[str]) -> str:
-    return "" if is_unit(text[1]) else text[0]
-
-
-def _braced(fraction: re.Match[str]) -> str:
-    return f"\\frac{{{fraction[1]}}}" + (f"{{{fraction[2]}}}" if fraction[2] else "")
+    if isinstance(form, Scalar):
+        text = form.core
+    else:
+        text = _TEXT.sub(lambda words: "" if is_unit(words[1]) else words[0], form.text).replace("%", "")
+    braced = _BARE_FRACTION.sub(lambda part: f"\\frac{{{part[1]}}}" + (f"{{{part[2]}}}" if part[2] else ""), text)
+    return braced.replace(";", ", ")
 
 
 def _one_case(text: str) -> bool:
     letters = letters_of(text)
     return not any(letter.islower() and letter.upper() in letters for letter in letters)
-
-
-def _indexed(match: re.Match[str]) -> str:
-    return f"{match[0]}_{{0}}" if len(match[0]) == 1 else match[0]

@@ -1,8 +1,7 @@
 """The batch manager: a function in the batch form is called once, with lists of all samples of a batch.
 
-So its rewards can depend on what the others of a batch are, and one request to a server can carry them all. Nothing is
-scored before the whole batch is generated. A function for one sample, and the built-in scorers, are scored as the naive
-manager has them scored; everything else is the naive manager's too.
+Its rewards can then depend on the other samples, and one request to a server can carry them all. Nothing is scored
+before the whole batch is generated. Any other function is called as by the naive manager.
 """
 
 from burnish.rewards.managers.naive import NaiveRewardManager

@@ -1,6 +1,6 @@
 """The naive manager: one score per sample, on the last token that the policy sampled.
 
-Consumes a batch with `prompts`, `responses`, `attention_mask`, `response_mask` and the row's columns; hands on the
+Consumes a batch with `prompts`, `responses`, `attention_mask`, `response_mask` and the row's columns; returns the
 reward tensor (B, R). A sample's score comes from, in this order:
 - `rm_scores` (B, R), where the batch has it: returned as it is;
 - the column `score_result` (a ScoreResult per sample), put there when the trajectory finished: only placed;
@@ -24,6 +24,7 @@ from burnish.protocol import DataProto
 from burnish.rewards.contract import FunctionSpec, ScoreRequest, ScoreResult
 from burnish.rewards.function import NEEDS_BATCH, bind, score_here
 from burnish.rewards.managers.place import collect_info, place
+from burnish.rewards.managers.protocol import spec_of
 from burnish.rewards.request import FACTS, request_for
 from burnish.rewards.scoring import Scoring
 
@@ -66,24 +67,33 @@ class NaiveRewardManager:
             self._examine(data, results)
         return {"reward_tensor": scores, "reward_extra_info": extra} if return_dict else scores
 
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def spec(self) -> FunctionSpec | None:
+        return spec_of(self.compute_score)
+
     def score(self, data: DataProto) -> list[ScoreResult]:
         """One result per row: those the rows carry, and fresh ones for the rest. Failures are inside the results."""
         carried = data.non_tensor_batch.get(RESULT_COLUMN)
         results: list[ScoreResult | None] = [None] * len(data) if carried is None else list(carried)
         missing = {i: self.request(data, i) for i, result in enumerate(results) if result is None}
-        to_model = {i for i in missing if self._leaves_to_model(data, i)}
-        to_score = [i for i in missing if i not in to_model]
-        fresh = self._score_requests([missing[i] for i in to_score])
-        scored = dict(zip(to_score, fresh, strict=True))
-        scored |= {i: ScoreResult.failure(missing[i], _NO_MODEL_SCORE) for i in to_model}
+        if isinstance(self.compute_score, Scoring):
+            to_model = [i for i in missing if self.compute_score.leaves_to_model(_row(data, i))]
+            scored = {i: ScoreResult.failure(missing.pop(i), _NO_MODEL_SCORE) for i in to_model}
+            fresh = self.compute_score.score_all(list(missing.values()))
+        else:
+            assert self._function is not None
+            scored, fresh = {}, score_here(self._function, list(missing.values()), "compute_score")
+        scored |= dict(zip(missing, fresh, strict=True))
         return [scored[i] if result is None else result for i, result in enumerate(results)]
 
     def check_row(self, row: Mapping[str, Any]) -> str | None:
-        """What keeps this row from being scored, naming the field, or None; asked when a dataset is loaded."""
         return self.compute_score.check_row(row) if isinstance(self.compute_score, Scoring) else None
 
     def close(self) -> None:
-        """End the processes that score."""
         if isinstance(self.compute_score, Scoring):
             self.compute_score.close()
 
@@ -93,20 +103,11 @@ class NaiveRewardManager:
         return request_for(row, self.response_text(data, i), facts, self.reward_fn_key)
 
     def response_text(self, data: DataProto, i: int) -> str:
-        """What the policy wrote in row i, its turns on lines of their own: other text stood between them."""
+        """What the policy wrote in row i, one line per turn: other text was between them."""
         mask = data.batch["response_mask"][i].tolist()  # (R,)
         ids = data.batch["responses"][i].tolist()
         turns = itertools.groupby(zip(ids, mask, strict=True), key=lambda pair: pair[1])
         return "\n".join(self._decode([token for token, _ in turn]) for sampled, turn in turns if sampled)
-
-    def _score_requests(self, requests: list[ScoreRequest]) -> list[ScoreResult]:
-        if isinstance(self.compute_score, Scoring):
-            return self.compute_score.score_all(requests)
-        assert self._function is not None
-        return score_here(self._function, requests, "compute_score")
-
-    def _leaves_to_model(self, data: DataProto, i: int) -> bool:
-        return isinstance(self.compute_score, Scoring) and self.compute_score.leaves_to_model(_row(data, i))
 
     def _examine(self, data: DataProto, results: list[ScoreResult]) -> None:
         """Print the first `num_examine` samples of each data source."""

@@ -1,6 +1,6 @@
 """A left-padded batch on a transformers module: one prefill, then one token for every row per step.
 
-Consumes admitted requests and writes sampled tokens into them; `rollout/hf.py` decides which requests and when. Equal
+Consumes admitted requests and writes sampled tokens into them; `engine.py` decides which requests and when. Equal
 prompts are prefilled once and their cache rows copied. Rows that are done keep their place until half of the batch is
 done, then the cache is cut to the rest: cache rows are selected, never recomputed. Another batch may join between two
 steps: its cache rows are put below these, the narrower ones padded on the left. `grouped` says which rows are better

@@ -21,11 +21,9 @@ from typing import Any
 from torch import nn
 
 from burnish.config.rollout import RolloutConfig
-from burnish.errors import EngineLost
 from burnish.rollout.base import RolloutStats
 from burnish.rollout.hf.batch import LeftPaddedBatch, grouped
 from burnish.rollout.in_process import InProcessEngine, evaluating
-from burnish.rollout.native.flight import Stuck, Watch
 from burnish.rollout.request import RequestState
 
 
@@ -47,7 +45,6 @@ class HFEngine(InProcessEngine):
         super().__init__(module, tokenizer, max_model_len)
         if step_deadline_s is not None:
             self.step_deadline_s = step_deadline_s
-        self._watch = Watch(self.step_deadline_s)
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self._joins = False  # whether requests join a running batch
@@ -69,8 +66,6 @@ class HFEngine(InProcessEngine):
         )
 
     def _enter(self, request: RequestState) -> None:
-        if self._broken is not None:
-            raise EngineLost(f"request {request.request_id}: {self.lost()}")
         self._waiting.append(request)
         self._stats.requests += 1
         self._stats.prompt_tokens += len(request.prompt_ids)
@@ -84,14 +79,12 @@ class HFEngine(InProcessEngine):
 
     async def _drive(self, number: int) -> None:
         try:
-            self._watch.open()
             await self._settle()
             while self._waiting:
                 await self._run()
                 await self._settle()
         finally:  # only a cancelled driver leaves requests behind; their callers are being cancelled too
             if number == self._drivers:
-                self._watch.close()
                 for request in self._active.values():
                     request.future.cancel()
                 self._waiting = []
@@ -137,12 +130,9 @@ class HFEngine(InProcessEngine):
 
     def _step(self, batch: LeftPaddedBatch) -> None:
         try:
-            with self._watch.over(f"a step of {len(batch.rows)} sequences"):
+            with self._computing(f"a step of {len(batch.rows)} sequences"):
                 self._stats.generated_tokens += batch.step()
         except Exception as error:  # noqa: BLE001 (rises at every caller of the batch)
-            if isinstance(error, Stuck):  # none goes on: a new engine takes this one's place
-                self._broken = error = Stuck(str(error) or self._watch.report)
-                self._fail(list(self._active.values()), error)
             self._fail(batch.rows, error)
             batch.rows = []
 

@@ -14,6 +14,7 @@ import asyncio
 import copy
 import itertools
 import math
+import os
 import tempfile
 import threading
 from abc import abstractmethod
@@ -30,8 +31,7 @@ from burnish.config.rollout import RolloutConfig
 from burnish.errors import EngineLost, NotAvailable, RolloutError
 from burnish.rollout.admission import Admitting
 from burnish.rollout.base import Completion, FinishReason, OnToken, Request, RolloutStats, Sampling
-from burnish.rollout.hosted.messages import HostedRequest, HostedTokens
-from burnish.rollout.hosted.process import CLOSED, FIRST_REQUEST, HostProcess
+from burnish.rollout.hosted.process import CLOSED, FIRST_REQUEST, HostedRequest, HostedTokens, HostProcess
 from burnish.rollout.hosted.weights import Proof, WeightFolder
 from burnish.rollout.request import RequestState
 
@@ -112,7 +112,9 @@ class HostedEngine(Admitting):
         """`heartbeat_s`: how long the program may give no sign of life before it counts as lost; None: as the device
         needs."""
         super().__init__(module, tokenizer, config.max_model_len)
-        self.dtype = _dtype(module, config)
+        parameters = (parameter.dtype for parameter in module.parameters() if parameter.is_floating_point())
+        # Weights that are published in another type are rounded to it.
+        self.dtype = next(parameters) if config.dtype == "auto" else getattr(torch, config.dtype)
         self.weights = WeightFolder(module, self.dtype)
         self._exchange = threading.Lock()  # for the files: they are not replaced while they are read
         self._place = _short_folder(f"burnish-{self.name}-")
@@ -170,13 +172,16 @@ class HostedEngine(Admitting):
         self._numbers = itertools.count(FIRST_REQUEST)
         self._has_weights = False
         self._logs.mkdir(parents=True, exist_ok=True)
+        # Several engines may log to one folder, and one that was renewed has a file for each life.
+        handle, log_file = tempfile.mkstemp(prefix=f"{self.name}-", suffix=".log", dir=self._logs)
+        os.close(handle)
         self.process = HostProcess(
             self.label,
             self.host,
             self._arguments,
             [self.weights.path, Path(self._place.name)],
             self._environment,
-            _new_file(self._logs, self.name),
+            Path(log_file),
             self._on_tokens,
             self._fail_all,
             self._heartbeat_s,
@@ -197,7 +202,14 @@ class HostedEngine(Admitting):
         self._stats.requests += 1
         self._stats.prompt_tokens += len(request.prompt_ids)
         try:
-            self._ask(number, state)
+            arguments = self._request_arguments(state)
+            streams = state.matcher is not None or state.on_token is not None
+            prompt_ids = [int(token_id) for token_id in request.prompt_ids]
+            asked = HostedRequest(prompt_ids, arguments, state.sampling.seed, state.limit, streams)
+            try:
+                self.process.ask(number, asked)
+            except EngineLost as error:
+                raise EngineLost(f"request {request_id}: {error}") from error
             return await state.future
         finally:
             del self._flights[number]
@@ -205,16 +217,6 @@ class HostedEngine(Admitting):
                 del self._active[request_id]
             self._stats.generated_tokens += len(state.token_ids)
             self._end(number, flight)
-
-    def _ask(self, number: int, request: RequestState) -> None:
-        sampling = request.sampling
-        arguments = self._request_arguments(request)
-        streams = request.matcher is not None or request.on_token is not None
-        prompt_ids = [int(token_id) for token_id in request.prompt_ids]
-        try:
-            self.process.ask(number, HostedRequest(prompt_ids, arguments, sampling.seed, request.limit, streams))
-        except EngineLost as error:
-            raise EngineLost(f"request {request.request_id}: {error}") from error
 
     def _end(self, number: int, flight: Flight) -> None:
         """Nobody wants more of it."""
@@ -342,14 +344,6 @@ class HostedEngine(Admitting):
         self._place.cleanup()
 
 
-def _dtype(module: nn.Module, config: RolloutConfig) -> torch.dtype:
-    """Weights that are published in another type are rounded to it."""
-    if config.dtype != "auto":
-        chosen: torch.dtype = getattr(torch, config.dtype)
-        return chosen
-    return next(parameter.dtype for parameter in module.parameters() if parameter.is_floating_point())
-
-
 def _short_folder(prefix: str) -> "tempfile.TemporaryDirectory[str]":
     """In the temporary folder, or in /tmp where its path is too long for sockets."""
     folder = tempfile.TemporaryDirectory(prefix=prefix)
@@ -357,10 +351,3 @@ def _short_folder(prefix: str) -> "tempfile.TemporaryDirectory[str]":
         return folder
     folder.cleanup()
     return tempfile.TemporaryDirectory(prefix=prefix, dir="/tmp")
-
-
-def _new_file(folder: Path, name: str) -> Path:
-    """Several engines may log to one folder, and one that was renewed has a file for each life."""
-    handle, path = tempfile.mkstemp(prefix=f"{name}-", suffix=".log", dir=folder)
-    open(handle, "wb").close()
-    return Path(path)

@@ -17,8 +17,7 @@ from typing import Any, ClassVar
 
 from burnish.child.frames import ANSWER, CANCEL, PART, Parent, frame, json_bytes
 from burnish.errors import ConfigError
-from burnish.rollout.hosted.messages import HostedRequest
-from burnish.rollout.hosted.process import NEWS
+from burnish.rollout.hosted.process import NEWS, HostedRequest
 
 AGAIN_S = 0.2  # before a part that did not end is told to end once more: it may not have begun
 

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from burnish.errors import ConfigError, EngineLost, RolloutError
 from burnish.loop_thread import LoopThread
 from burnish.rollout.hosted.group import end_group, shared_files
 from burnish.rollout.hosted.keeper import KEEPER
-from burnish.rollout.hosted.messages import HostedRequest, HostedTokens
 from burnish.waits import Wait, ran, waiting
 
 BEAT_S = 10.0  # between two signs of life, at most
@@ -37,6 +37,28 @@ MAPS_S = 5.0  # between two looks at the shared memory that it uses
 FIRST_REQUEST = 2**32  # requests are numbered from here, other calls from 1
 NEWS = 0  # the number of what the host says without being asked: {"alive"} or {"lost": why}
 CLOSED = "the rollout engine was closed"
+
+
+@dataclass(frozen=True)
+class HostedRequest:
+    """One request. `sampling` are the program's own arguments, without those that change on the way."""
+
+    prompt_ids: list[int]
+    sampling: dict[str, Any]
+    seed: int
+    limit: int
+    streams: bool  # tokens as they come, or all at the end
+
+
+@dataclass(frozen=True)
+class HostedTokens:
+    """Tokens of one request, or why it failed."""
+
+    token_ids: list[int]
+    log_probs: list[float]
+    version: int
+    end: str | None = None  # why no more come; None: more may come
+    problem: str | None = None  # it failed
 
 
 class HostProcess:

@@ -104,7 +104,10 @@ class WeightFolder:
 
     def write(self, buckets: Iterable[Mapping[str, Tensor]], version: int) -> None:
         """Replace the files by those of new weights. Where it fails on the way, there are no weights."""
-        self._forget()
+        self.version, self.digests = None, {}
+        for file in self.files:
+            file.unlink(missing_ok=True)
+        self.files = []
         for bucket in buckets:
             self._write_file(bucket)
             del bucket  # before the next one is made
@@ -129,16 +132,18 @@ class WeightFolder:
         self.version = None
         self._folder.remove()
 
-    def _forget(self) -> None:
-        self.version, self.digests = None, {}
-        for file in self.files:
-            file.unlink(missing_ok=True)
-        self.files = []
-
     def _write_file(self, bucket: Mapping[str, Tensor]) -> None:
-        self._check_fit(bucket)
-        kept = {name: self._own(tensor) for name, tensor in bucket.items()}
-        _check_room(self.path.parent, sum(tensor.nbytes for tensor in kept.values()), _free(self.path.parent))
+        kept = {}
+        for name, tensor in bucket.items():
+            if name not in self._shapes:
+                raise RolloutError(f"published weight {name!r} is not part of {self._model}")
+            if tuple(tensor.shape) != self._shapes[name]:
+                shapes = f"{tuple(tensor.shape)}, and the model's is {self._shapes[name]}"
+                raise RolloutError(f"published weight {name!r} is {shapes}; publish weights of the same model")
+            # In the engine's type, on the CPU. Tied names in one bucket must not share memory in the file.
+            here = tensor.detach().to("cpu", self.dtype if tensor.is_floating_point() else tensor.dtype).contiguous()
+            kept[name] = here.clone() if here.data_ptr() == tensor.data_ptr() else here
+        _check_room(self.path.parent, sum(tensor.nbytes for tensor in kept.values()))
         file = self.path / f"{len(self.files):05d}.safetensors"
         self.files.append(file)
         try:
@@ -147,26 +152,13 @@ class WeightFolder:
             raise RolloutError(f"weights for the rollout engine could not be written to {file}: {error}") from error
         self.digests |= {name: digest(tensor) for name, tensor in kept.items()}
 
-    def _own(self, tensor: Tensor) -> Tensor:
-        """In the engine's type, on the CPU. Tied names in one bucket must not share memory in the file."""
-        here = tensor.detach().to("cpu", self.dtype if tensor.is_floating_point() else tensor.dtype).contiguous()
-        return here.clone() if here.data_ptr() == tensor.data_ptr() else here
-
-    def _check_fit(self, bucket: Mapping[str, Tensor]) -> None:
-        for name, tensor in bucket.items():
-            if name not in self._shapes:
-                raise RolloutError(f"published weight {name!r} is not part of {self._model}")
-            if tuple(tensor.shape) != self._shapes[name]:
-                shapes = f"{tuple(tensor.shape)}, and the model's is {self._shapes[name]}"
-                raise RolloutError(f"published weight {name!r} is {shapes}; publish weights of the same model")
-
 
 class _Folder:
     """A new folder for so many bytes, which others do not count on then. RolloutError where there is no room."""
 
     def __init__(self, place: Path, needed: int):
         with _locked(place):
-            _check_room(place, needed, _free(place) - _claims(place))
+            _check_room(place, needed, _claims(place))
             name = f"burnish-weights-{needed + _spare(place)}-"
             self._folder = tempfile.TemporaryDirectory(prefix=name, dir=place)
             self.path = Path(self._folder.name)
@@ -229,15 +221,12 @@ def _claims(place: Path) -> int:
     return total
 
 
-def _free(place: Path) -> int:
-    return shutil.disk_usage(place).free
-
-
 def _spare(place: Path) -> int:
     return SPARE if place == SHARED_MEMORY else 0
 
 
-def _check_room(place: Path, needed: int, free: int) -> None:
+def _check_room(place: Path, needed: int, claimed: int = 0) -> None:
+    free = shutil.disk_usage(place).free - claimed
     if free < needed + (spare := _spare(place)):
         more = f", with {spare / MIB:,.0f} to spare," if spare else ""
         raise RolloutError(

@@ -5,7 +5,7 @@
     state.py          the decode batch on the device; a step reads and writes it without the host
     kv_pool.py        the memory of keys and values
     sequence.py       one request on its way, and the history of what was sampled
-    flight.py         work under way, the wait for it, and a watch over it
+    flight.py         work under way, and the wait for it
     canary.py         the proof that what generates is what is trained
 
 No thread steps the engine. The driver task (see `rollout/in_process.py`) does, in the event loop of those who wait: a
@@ -40,7 +40,7 @@ from burnish.rollout.base import FinishReason
 from burnish.rollout.in_process import InProcessEngine, evaluating
 from burnish.rollout.native.block_manager import BlockManager
 from burnish.rollout.native.canary import Canary
-from burnish.rollout.native.flight import Flight, Stuck, Watch
+from burnish.rollout.native.flight import Flight, Stuck
 from burnish.rollout.native.graphs import batch_size
 from burnish.rollout.native.kv_pool import KVPool
 from burnish.rollout.native.runner import Runner
@@ -127,7 +127,6 @@ class NativeEngine(InProcessEngine):
         self._ahead = AHEAD.get(self.device.type, 0) if ahead is None else ahead
         if step_deadline_s is not None:
             self.step_deadline_s = step_deadline_s
-        self._watch = Watch(self.step_deadline_s)
         self._sequences: dict[RequestState, Sequence] = {}  # in the scheduler
         self._flights: deque[Launched] = deque()
         self._launches = self._landings = 0
@@ -216,7 +215,6 @@ class NativeEngine(InProcessEngine):
     async def _drive(self, number: int) -> None:
         """Consumes what `_enter` adds; waits for the device only. Ends when nothing is left, or is cancelled."""
         try:
-            self._watch.open()
             await self._settle()
             while self.scheduler.has_work or self._flights:
                 arrived, start = self._arrived, time.monotonic()
@@ -228,7 +226,6 @@ class NativeEngine(InProcessEngine):
                     await asyncio.sleep(0)
         finally:
             if number == self._drivers:  # a cancelled driver leaves requests; their callers are being cancelled too
-                self._watch.close()
                 for request in self._active.values():
                     request.future.cancel()
                 self._abandon()
@@ -252,7 +249,7 @@ class NativeEngine(InProcessEngine):
     def _break_off(self, error: Exception) -> None:
         """A step failed: every caller is told, and nothing that it wrote stays."""
         if isinstance(error, Stuck):
-            self._broken = error = Stuck(str(error) or self._watch.report)
+            self._broken = error
         self._fail(list(self._sequences), error)
         self._start_again()
 
@@ -276,14 +273,14 @@ class NativeEngine(InProcessEngine):
             self._counts["prefill_tokens"] += prefill.token_count
             sampled = np.array([sequence.row for sequence in prefill.sampled], dtype=np.int64)
             what = f"reading {prefill.token_count} tokens of {len(prefill.chunks)} prompts"
-            with self._watch.over(what):
+            with self._computing(what):
                 flight = self.runner.prefill(prefill, self._stopped(), self.history)
             self._note(flight, sampled, what)
             launched = True
         if (decode := self.scheduler.decode()) is not None:
             self._counts["steps"] += 1
             what = f"a decode step of {len(decode.rows)} sequences"
-            with self._watch.over(what):
+            with self._computing(what):
                 flight = self.runner.decode(decode, self._stopped())
             self._note(flight, decode.rows, what)
             launched = True

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from burnish.rollout.hosted.host import EngineHost, run
-from burnish.rollout.hosted.messages import HostedRequest
+from burnish.rollout.hosted.process import HostedRequest
 
 
 class SGLangHost(EngineHost):

@@ -5,7 +5,7 @@ from typing import Any
 
 from burnish.errors import ConfigError
 from burnish.rollout.hosted.host import EngineHost, run
-from burnish.rollout.hosted.messages import HostedRequest
+from burnish.rollout.hosted.process import HostedRequest
 from burnish.rollout.vllm.arguments import part_seed
 
 

@@ -5,11 +5,9 @@
     solution.py    the solution as the tester's test code sees it
     peer.py        the pipe between the two
     wire.py        values on that pipe
-    same.py        whether a call returned what was expected
-    usual.py       names that solutions to call tests need not import
 
 All of these run inside the sandbox and import nothing of burnish but each other; here they are put together to one
-source text (`Job.program`), and what the tester reports is read (`Job.verdict`).
+source text (`HarnessJob.program`), and what the tester reports is read (`HarnessJob.verdict`).
 """
 
 import base64
@@ -24,11 +22,11 @@ from typing import Any
 
 from burnish.sandbox.program import Outcome, Program
 
-PARTS = ("wire", "peer", "usual", "candidate", "same", "solution", "tester")
+PARTS = ("wire", "peer", "candidate", "solution", "tester")
 
 
 @dataclass(frozen=True)
-class Verdict:
+class HarnessVerdict:
     """What became of the tests. `broken`: the harness could not start, which says nothing about the solution."""
 
     passed: tuple[bool, ...] = ()  # of the tests that were decided, in order
@@ -38,7 +36,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Job:
+class HarnessJob:
     """A solution and its tests, as `tester.py` describes them."""
 
     solution: str
@@ -52,17 +50,17 @@ class Job:
         names = ("nonce", "solution", "tests", "modules", "usual_names", "graded")
         return Program(harness_source(), json.dumps({name: getattr(self, name) for name in names}))
 
-    def verdict(self, outcome: Outcome) -> Verdict:
+    def verdict(self, outcome: Outcome) -> HarnessVerdict:
         """What the tester wrote. A solution that ends the tester, or all of it, leaves the rest undecided."""
         lines = [line for line in outcome.stdout.split("\n")[:-1] if line.startswith(self.nonce + " ")]
         facts = [json.loads(line.partition(" ")[2]) for line in lines]
         if not facts or "ready" not in facts[0]:
             told = facts[0]["broken"] if facts else f"{outcome.status}, {outcome.stderr.strip()[-500:] or 'no output'}"
-            return Verdict(broken=f"the test harness could not start: {told}")
+            return HarnessVerdict(broken=f"the test harness could not start: {told}")
         tests = [fact for fact in facts if "test" in fact]
         ended = "ended" not in facts[-1] or facts[-1]["ended"]
         why = next((fact["why"] for fact in tests if not fact["passed"]), "")
-        return Verdict(tuple(fact["passed"] for fact in tests), why, ended)
+        return HarnessVerdict(tuple(fact["passed"] for fact in tests), why, ended)
 
 
 @functools.cache

@@ -20,7 +20,6 @@ import sys
 
 from burnish.sandbox.harness.candidate import run as run_candidate
 from burnish.sandbox.harness.peer import Gone
-from burnish.sandbox.harness.same import same_value
 from burnish.sandbox.harness.solution import Solution
 
 TYPE_CHECKING = False
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 DUMPABLE = 4  # PR_SET_DUMPABLE
 SHOWN = 300
+TOLERANCE = 1e-6
 TEST = "<test>"
 ENDED = "the solution has ended itself"
 
@@ -126,6 +126,21 @@ def run_call(test: dict[str, Any], solution: Solution) -> None:
     result = function(*test["arguments"])
     if not any(same_value(result, expected) for expected in test["expected"]):
         raise AssertionError(f"{name} returned {shortened(repr(result))}")
+
+
+def same_value(got: Any, expected: Any) -> bool:
+    """Whether a call returned what was expected, which was written as JSON. That knows neither tuples nor keys that are
+    no text: a tuple equals a list of the same items, and keys are compared as text. Numbers may differ by a millionth,
+    where one of them is a float."""
+    if isinstance(got, (list, tuple)) and isinstance(expected, list):
+        return len(got) == len(expected) and all(map(same_value, got, expected))
+    if isinstance(got, dict) and isinstance(expected, dict):
+        texts = {str(key): value for key, value in got.items()}
+        return texts.keys() == expected.keys() and all(same_value(texts[key], expected[key]) for key in expected)
+    if isinstance(got, float) or isinstance(expected, float):
+        numbers = isinstance(got, (int, float)) and isinstance(expected, (int, float))
+        return numbers and (got == expected or abs(got - expected) <= TOLERANCE * max(1.0, abs(expected)))
+    return type(got) in (bool, int, str, type(None)) and bool(got == expected)
 
 
 def told(error: BaseException, program: str = "") -> str:

@@ -30,29 +30,29 @@ NAME = "main.py"
 
 
 @dataclass(frozen=True)
-class Job:
-    """A program as its new process gets it. `source`, `stdin`, `stdout` and `stderr` are open descriptors."""
+class JailedProgram:
+    """A program as its new process gets it. `stdin`, `stdout` and `stderr` are open descriptors."""
 
-    source: int
-    stdin: int
+    source: str
     limits: Limits
     executable: str
     seccomp: bytes | None  # None: this machine takes no filter
     folder: str
     processes: int  # as RLIMIT_NPROC counts them
     uid: int | None = None  # without a namespace: whom to become
+    stdin: int = -1
     stdout: int = -1
     stderr: int = -1
 
 
-def isolated(job: Job, channel: socket.socket, alone: bool) -> NoReturn:
+def isolated(job: JailedProgram, channel: socket.socket, alone: bool) -> NoReturn:
     """The first process, in new namespaces. Its supervisor says who it is and then sends one byte."""
     try:
         _keep_only(job, channel)
         if not channel.recv(1):
             os._exit(1)
         users.become_inside(alone)
-        options = f"size={job.limits.disk_mb}m,nr_inodes={_files(job.limits)},mode=0700"
+        options = f"size={job.limits.disk_mb}m,nr_inodes={1024 + 64 * job.limits.disk_mb},mode=0700"
         linux.mount("tmpfs", view.PRIVATE, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
         socket.sethostname("sandbox")
         linux.drop_capabilities()
@@ -62,7 +62,7 @@ def isolated(job: Job, channel: socket.socket, alone: bool) -> NoReturn:
     _start_and_wait(job, channel)
 
 
-def unsafe(job: Job, channel: socket.socket) -> NoReturn:
+def unsafe(job: JailedProgram, channel: socket.socket) -> NoReturn:
     """The first process where nothing is isolated."""
     try:
         _keep_only(job, channel)
@@ -75,11 +75,7 @@ def unsafe(job: Job, channel: socket.socket) -> NoReturn:
     _start_and_wait(job, channel)
 
 
-def _files(limits: Limits) -> int:
-    return 1024 + 64 * limits.disk_mb
-
-
-def _keep_only(job: Job, channel: socket.socket) -> None:
+def _keep_only(job: JailedProgram, channel: socket.socket) -> None:
     """Leave behind the supervisor's signals, process group and open files. Not its session: many kernels give each one
     an equal share of the cores, and then niceness would count for nothing between the supervisor and its programs."""
     signal.set_wakeup_fd(-1)
@@ -87,50 +83,35 @@ def _keep_only(job: Job, channel: socket.socket) -> None:
         with suppress(OSError):  # two cannot be ignored
             signal.signal(number, signal.SIG_DFL)
     os.setpgid(0, 0)
-    kept = sorted({job.source, job.stdin, job.stdout, job.stderr, channel.fileno()})
+    kept = sorted({job.stdin, job.stdout, job.stderr, channel.fileno()})
     for below, above in zip([-1, *kept], [*kept, os.sysconf("SC_OPEN_MAX")], strict=True):
         os.closerange(below + 1, above)
 
 
-def _start_and_wait(job: Job, channel: socket.socket) -> NoReturn:
+def _start_and_wait(job: JailedProgram, channel: socket.socket) -> NoReturn:
     try:
         os.chdir(job.folder)
-        _copy_source(job)
+        with open(NAME, "xb") as file:
+            file.write(job.source.encode("utf-8", "surrogatepass"))
         linux.prctl("die with the supervisor", linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-        _wait(_started(job, channel), channel)
+        program = os.fork()
+        if program == 0:
+            _become_program(job, channel)
+        for descriptor in (job.stdin, job.stdout, job.stderr):
+            os.close(descriptor)
+        while True:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            assert ended is not None
+            if ended.si_pid == program:
+                exit_code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+                _tell(channel, exit_code=exit_code, ended=time.monotonic())
+                channel.recv(1)  # until this process is killed
+            os.waitpid(ended.si_pid, 0)
     except BaseException as error:  # noqa: BLE001  as in `isolated`
         _fail(channel, error)
 
 
-def _started(job: Job, channel: socket.socket) -> int:
-    program = os.fork()
-    if program == 0:
-        try:
-            _become_program(job, channel)
-        except BaseException as error:  # noqa: BLE001  as in `isolated`
-            _fail(channel, error)
-    for descriptor in (job.source, job.stdin, job.stdout, job.stderr):
-        os.close(descriptor)
-    return program
-
-
-def _wait(program: int, channel: socket.socket) -> NoReturn:
-    while True:
-        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-        assert ended is not None
-        if ended.si_pid == program:
-            exit_code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-            _tell(channel, exit_code=exit_code, ended=time.monotonic())
-            channel.recv(1)  # until this process is killed
-        os.waitpid(ended.si_pid, 0)
-
-
-def _copy_source(job: Job) -> None:
-    with open(job.source, "rb", closefd=False) as source, open(NAME, "xb") as file:
-        file.write(source.read())
-
-
-def _become_program(job: Job, channel: socket.socket) -> NoReturn:
+def _become_program(job: JailedProgram, channel: socket.socket) -> NoReturn:
     linux.prctl("die with the first process", linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     _tell(channel, started=time.monotonic())  # fails where the supervisor died before its own death was a signal
     os.setpgid(0, 0)

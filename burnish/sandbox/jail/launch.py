@@ -16,11 +16,11 @@ from typing import Protocol
 
 from burnish.sandbox.jail import inside, linux, seccomp, users, view
 from burnish.sandbox.jail.usage import check_readable
-from burnish.sandbox.jail.wire import Setting
 from burnish.sandbox.program import Limits
 
-FIRST_TO_GO = b"1000"  # oom_score_adj: where the machine runs out of memory, programs go before training does
+FIRST_TO_GO = "1000"  # oom_score_adj: where the machine runs out of memory, programs go before training does
 F_SETPIPE_SZ = 1031
+SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 PIPE_BYTES = 2**18  # a program that writes much should not have to wait for us
 
 
@@ -42,7 +42,7 @@ class Launcher(Protocol):
     isolated: bool
     proc: int  # an open /proc
 
-    def start(self, limits: Limits, source: int, stdin: int) -> Tree: ...
+    def start(self, limits: Limits, source: str, stdin: str) -> Tree: ...
     def end(self, tree: Tree) -> None: ...
     def cleaned(self, tree: Tree) -> None: ...
 
@@ -52,29 +52,29 @@ class Jail:
 
     isolated = True
 
-    def __init__(self, setting: Setting):
+    def __init__(self, executable: str, python_folders: tuple[str, ...]):
         self.proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
         if linux.MACHINE not in seccomp.ARCHITECTURES:
             raise OSError(0, f"seccomp: there is no filter for {linux.MACHINE}, only for x86_64 and aarch64")
         check_readable(self.proc)
         self._seccomp = seccomp.build()
-        self._executable = setting.executable
+        self._executable = executable
         users.own_mounts()
         self._ids = users.outside_ids()
         self._alone = self._ids != (os.geteuid(), os.getegid())
         if not self._alone:
             users.check_counted()
-        view.enter(setting.folders)
+        view.enter(python_folders)
 
-    def start(self, limits: Limits, source: int, stdin: int) -> Tree:
+    def start(self, limits: Limits, source: str, stdin: str) -> Tree:
         flags = linux.NAMESPACES & ~linux.CLONE_NEWCGROUP
         processes = limits.processes + 1  # the tree's first
         if not users.namespaces_count():
             processes = users.limit_among_others(self.proc, processes, self._ids[0])
-        job = inside.Job(source, stdin, limits, self._executable, self._seccomp, view.PRIVATE, processes)
-        tree = start_tree(partial(linux.clone, flags), partial(inside.isolated, alone=self._alone), job)
+        job = inside.JailedProgram(source, limits, self._executable, self._seccomp, view.PRIVATE, processes)
+        tree = start_tree(partial(linux.clone, flags), partial(inside.isolated, alone=self._alone), job, stdin)
         try:
-            _offer_to_oom(self.proc, tree.first)
+            users.write(f"{tree.first}/oom_score_adj", FIRST_TO_GO, self.proc)
             users.name_child(self.proc, tree.first, *self._ids)
             tree.channel.send(b"g")
         except OSError:
@@ -92,8 +92,14 @@ class Jail:
         tree.close()
 
 
-def start_tree(fork: Callable[[], int], first: Callable[[inside.Job, socket.socket], None], job: inside.Job) -> Tree:
+def start_tree(
+    fork: Callable[[], int],
+    first: Callable[[inside.JailedProgram, socket.socket], None],
+    job: inside.JailedProgram,
+    stdin: str,
+) -> Tree:
     """`first` is what the new process does; it does not come back."""
+    given = sealed_file(stdin)
     ours, theirs = socket.socketpair()
     stdout, write_stdout = os.pipe()
     stderr, write_stderr = os.pipe()
@@ -101,7 +107,7 @@ def start_tree(fork: Callable[[], int], first: Callable[[inside.Job, socket.sock
         pid = fork()
         if pid == 0:
             try:
-                first(replace(job, stdout=write_stdout, stderr=write_stderr), theirs)
+                first(replace(job, stdin=given, stdout=write_stdout, stderr=write_stderr), theirs)
             finally:
                 os._exit(1)
     except OSError:
@@ -109,8 +115,8 @@ def start_tree(fork: Callable[[], int], first: Callable[[inside.Job, socket.sock
         raise
     finally:
         theirs.close()
-        os.close(write_stdout)
-        os.close(write_stderr)
+        for descriptor in (given, write_stdout, write_stderr):
+            os.close(descriptor)
     for descriptor in (stdout, stderr):
         os.set_blocking(descriptor, False)
         with suppress(OSError):  # one user's pipes may hold only so much in all
@@ -119,9 +125,16 @@ def start_tree(fork: Callable[[], int], first: Callable[[inside.Job, socket.sock
     return Tree(pid, ours, stdout, stderr, job.folder)
 
 
-def _offer_to_oom(proc: int, pid: int) -> None:
-    descriptor = os.open(f"{pid}/oom_score_adj", os.O_WRONLY, dir_fd=proc)
+def sealed_file(text: str) -> int:
+    """A descriptor of memory that holds `text` and cannot be changed by whoever gets it. Half a character, which no
+    UTF-8 can hold, is passed on as it is: what reads it finds it wrong, as it should."""
+    descriptor = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        os.write(descriptor, FIRST_TO_GO)
-    finally:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(text.encode("utf-8", "surrogatepass"))
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    except BaseException:
         os.close(descriptor)
+        raise
+    return descriptor

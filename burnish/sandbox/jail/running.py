@@ -16,7 +16,6 @@ from functools import partial
 
 from burnish.sandbox.jail.launch import Launcher, Tree
 from burnish.sandbox.jail.usage import Usage, kills_for_memory
-from burnish.sandbox.jail.wire import pack_outcome
 from burnish.sandbox.program import Limits, Status
 
 SETUP_SECONDS = 60.0
@@ -52,8 +51,8 @@ class Output:
 class Running:
     """A program that was started. The supervisor calls `check` from time to time and `reaped` at the end."""
 
-    def __init__(self, limits: Limits, caller: socket.socket, launcher: Launcher, tree: Tree):
-        self.limits, self.caller, self.launcher, self.tree = limits, caller, launcher, tree
+    def __init__(self, number: int, limits: Limits, launcher: Launcher, tree: Tree):
+        self.number, self.limits, self.launcher, self.tree = number, limits, launcher, tree
         self.outputs = [Output(descriptor, limits.output_bytes) for descriptor in (tree.stdout, tree.stderr)]
         self.usage = Usage(launcher.proc, tree.first)
         self.next_look = time.monotonic() + SETUP_SECONDS
@@ -74,7 +73,6 @@ class Running:
         for output in self.outputs:
             selector.register(output.descriptor, selectors.EVENT_READ, partial(self._take, output))
         selector.register(self.tree.channel, selectors.EVENT_READ, self._hear)
-        selector.register(self.caller, selectors.EVENT_READ, self._hung_up)
 
     def end(self, verdict: Status, reason: str = "", refused: bool = False) -> None:
         """End the tree, unless that is under way. What it had written stays."""
@@ -105,20 +103,25 @@ class Running:
             given = f"{elapsed:.0f} s gave it {self.usage.computed:.1f} s of a core"
             self.end("failed", f"the machine is too busy: {given}. Run fewer programs at a time")
 
-    def reaped(self) -> bytes:
-        """The first process is gone, and the tree with it: tidy up. The answer."""
+    def reaped(self) -> dict[str, object]:
+        """The first process is gone, and the tree with it: tidy up. The fields of its Outcome."""
         self._gone = True
         self._hear()
         for output in self.outputs:
             output.take()
             self._forget(output.descriptor)
         self._forget(self.tree.channel)
-        self._forget(self.caller)
         self.launcher.cleaned(self.tree)
         status, exit_code = self._outcome()
+        stdout, stderr = (output.content[: output.limit].decode("utf-8", "replace") for output in self.outputs)
         why = {"reason": self.reason, "refused": self.refused}
-        facts = {"status": status, "exit_code": exit_code, "seconds": self.spent, **why}
-        return pack_outcome(facts, *(bytes(output.content[: output.limit]) for output in self.outputs))
+        return {
+            "status": status,
+            "exit_code": exit_code,
+            "stdout": stdout,
+            "stderr": stderr,
+            "seconds": self.spent,
+        } | why
 
     def _outcome(self) -> tuple[Status, int | None]:
         if self.verdict is None and any(output.too_much for output in self.outputs):
@@ -137,11 +140,6 @@ class Running:
         if self.exit_code is None:  # it has killed its first process itself
             return "finished", -signal.SIGKILL
         return "finished", self.exit_code
-
-    def _hung_up(self) -> None:
-        """The caller says nothing after its request, so what can be read is the end."""
-        self.end("failed", "cancelled")
-        self._forget(self.caller)
 
     def _take(self, output: Output) -> None:
         output.take()

@@ -17,17 +17,16 @@ from contextlib import suppress
 from burnish.sandbox.jail import inside, linux, seccomp, users
 from burnish.sandbox.jail.launch import Tree, start_tree
 from burnish.sandbox.jail.usage import Usage, check_readable
-from burnish.sandbox.jail.wire import Setting
 from burnish.sandbox.program import Limits
 
 
 class Unsafe:
     isolated = False
 
-    def __init__(self, setting: Setting):
+    def __init__(self, executable: str):
         self.proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
         check_readable(self.proc)
-        self._executable = setting.executable
+        self._executable = executable
         self._seccomp = _accepted_filter()
         self._ids = itertools.cycle(users.spare_ids() or [None])
         if os.geteuid() != 0:
@@ -35,16 +34,16 @@ class Unsafe:
         self._trees: set[int] = set()  # their first processes
         linux.prctl("adopt orphans", linux.PR_SET_CHILD_SUBREAPER, 1)
 
-    def start(self, limits: Limits, source: int, stdin: int) -> Tree:
+    def start(self, limits: Limits, source: str, stdin: str) -> Tree:
         uid = next(self._ids)
         processes = limits.processes + 1  # the tree's first
         if uid is None:
             processes = users.limit_among_others(self.proc, processes, os.geteuid())
         folder = tempfile.mkdtemp(prefix="burnish-sandbox-")
-        job = inside.Job(source, stdin, limits, self._executable, self._seccomp, folder, processes, uid)
+        job = inside.JailedProgram(source, limits, self._executable, self._seccomp, folder, processes, uid)
         try:
             os.chown(folder, -1 if uid is None else uid, -1)
-            tree = start_tree(os.fork, inside.unsafe, job)
+            tree = start_tree(os.fork, inside.unsafe, job, stdin)
         except OSError:
             os.rmdir(folder)
             raise

@@ -7,6 +7,7 @@ have waited for its seconds as what was seen did.
 
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -100,21 +101,17 @@ class Usage:
         if not words:
             return None
         computed, by_children = int(words[11]) + int(words[12]), int(words[13]) + int(words[14])
-        tasks = self._tasks(pid) if int(words[17]) != 1 else [pid]
+        tasks = [pid]
+        if int(words[17]) != 1:
+            tasks = []
+            with suppress(OSError):  # it has just ended
+                folder = os.open(f"{pid}/task", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.proc)
+                try:
+                    tasks = [int(name) for name in os.listdir(folder)]
+                finally:
+                    os.close(folder)
         memory = int(words[21]) * PAGE
         return _Process(pid, int(words[1]), words, tasks, computed / TICKS, by_children / TICKS, memory)
-
-    def _tasks(self, pid: int) -> list[int]:
-        try:
-            folder = os.open(f"{pid}/task", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.proc)
-        except OSError:
-            return []
-        try:
-            return [int(name) for name in os.listdir(folder)]
-        except OSError:
-            return []
-        finally:
-            os.close(folder)
 
     def _schedule(self, process: "_Process", task: int, passed: float) -> _Task:
         """The kernel adds waiting up only when it is over. So a task that is ready now counts as waiting for as long

@@ -34,7 +34,13 @@ def own_mounts() -> None:
     if outside == 0:
         os.close(go)
         os.read(ready, 1)
-        os._exit(0 if _keep_all_ids(me) else 1)
+        try:
+            for kind in ("uid", "gid"):
+                ids = "\n".join(f"{first} {first} {count}" for first, count in _ranges(kind))
+                write(f"/proc/{me}/{kind}_map", ids)
+        except OSError:
+            os._exit(1)
+        os._exit(0)
     try:
         linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS, "new user and mount namespaces")
     finally:
@@ -42,14 +48,16 @@ def own_mounts() -> None:
         os.close(ready)
         kept = os.waitpid(outside, 0)[1] == 0
     if not kept:
-        _write("/proc/self/setgroups", "deny")
-        _write("/proc/self/uid_map", f"0 {uid} 1")
-        _write("/proc/self/gid_map", f"0 {gid} 1")
+        write("/proc/self/setgroups", "deny")
+        write("/proc/self/uid_map", f"0 {uid} 1")
+        write("/proc/self/gid_map", f"0 {gid} 1")
 
 
 def outside_ids() -> tuple[int, int]:
     """The user and group that programs are, in this process's terms."""
-    if os.geteuid() == 0 and all(_has(NOBODY, _ranges(kind)) for kind in ("uid", "gid")):
+    if os.geteuid() == 0 and all(
+        any(first <= NOBODY < first + count for first, count in _ranges(kind)) for kind in ("uid", "gid")
+    ):
         return NOBODY, NOBODY
     return os.geteuid(), os.getegid()
 
@@ -81,13 +89,18 @@ def namespaces_count() -> bool:
 
 def limit_among_others(proc: int, wanted: int, uid: int) -> int:
     """What RLIMIT_NPROC must be for `wanted` more, where all processes of a user count. `proc`: an open /proc."""
-    return wanted + SPARE_PROCESSES + sum(_threads(proc, pid) for pid in _processes_of(proc, uid))
+    threads = 0
+    for name in os.listdir(proc):
+        with suppress(OSError):  # it has just ended
+            if name.isdigit() and os.stat(name, dir_fd=proc).st_uid == uid:
+                threads += os.stat(f"{name}/task", dir_fd=proc).st_nlink - 2  # a folder for each
+    return wanted + SPARE_PROCESSES + threads
 
 
 def name_child(proc: int, pid: int, uid: int, gid: int) -> None:
     """Say who the new process is that waits in a user namespace of its own. `proc`: an open /proc."""
     for kind, number in (("uid", uid), ("gid", gid)):
-        _write(f"{pid}/{kind}_map", f"{INSIDE} {number} 1", proc)
+        write(f"{pid}/{kind}_map", f"{INSIDE} {number} 1", proc)
 
 
 def become_inside(alone: bool) -> None:
@@ -116,42 +129,13 @@ def become(uid: int) -> None:
     linux.keep_only_capability(linux.CAP_DAC_OVERRIDE)
 
 
-def _keep_all_ids(pid: int) -> bool:
-    try:
-        for kind in ("uid", "gid"):
-            _write(f"/proc/{pid}/{kind}_map", "\n".join(f"{first} {first} {count}" for first, count in _ranges(kind)))
-    except OSError:
-        return False
-    return True
-
-
-def _processes_of(proc: int, uid: int) -> list[str]:
-    found = []
-    for name in os.listdir(proc):
-        with suppress(OSError):  # it has just ended
-            if name.isdigit() and os.stat(name, dir_fd=proc).st_uid == uid:
-                found.append(name)
-    return found
-
-
-def _threads(proc: int, pid: str) -> int:
-    try:
-        return os.stat(f"{pid}/task", dir_fd=proc).st_nlink - 2  # a folder for each
-    except OSError:
-        return 0
-
-
 def _ranges(kind: str) -> list[tuple[int, int]]:
     """(first, how many) of the ids there are in this process's namespace."""
     with open(f"/proc/self/{kind}_map") as file:
         return [(int(first), int(count)) for first, _, count in map(str.split, file)]
 
 
-def _has(number: int, ranges: list[tuple[int, int]]) -> bool:
-    return any(first <= number < first + count for first, count in ranges)
-
-
-def _write(path: str, text: str, folder: int | None = None) -> None:
+def write(path: str, text: str, folder: int | None = None) -> None:
     """In one piece, as the kernel wants it."""
     try:
         descriptor = os.open(path, os.O_WRONLY, dir_fd=folder)

@@ -36,12 +36,20 @@ def enter(python_folders: tuple[str, ...]) -> None:
     """Make the new root this process's own. It must be in a mount namespace of its own already."""
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     wanted = [*SYSTEM, *SETTINGS, *(os.path.join(folder, part) for folder in python_folders for part in OF_PYTHON)]
-    sources = {path: os.open(path, os.O_PATH | os.O_NOFOLLOW) for path in _outermost(wanted)}
+    # Without those below another one: what lies below a link is wanted by its own path too, and would otherwise be made
+    # wherever the link leads, which is outside.
+    there = {os.path.normpath(path) for path in wanted if os.path.lexists(path)}
+    outermost = sorted(path for path in there if not any(path.startswith(other + "/") for other in there))
+    sources = {path: os.open(path, os.O_PATH | os.O_NOFOLLOW) for path in outermost}
     devices = {path: os.open(path, os.O_PATH) for path in DEVICES}
     linux.mount("tmpfs", STAGING, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=1m,mode=0755")
     for path, source in sources.items():
         _show(path, source)
-    _hide_editable_projects(python_folders)
+    for folder in python_folders:  # editable projects lie outside; the hooks that point there would run at every start
+        for hook in glob.glob(f"{STAGING}{glob.escape(folder)}/lib*/python*/site-packages/__editable__*.pth"):
+            empty = os.open(_parents_made("/etc/empty"), os.O_CREAT | os.O_RDONLY, 0o644)
+            linux.mount(f"/proc/self/fd/{empty}", hook, None, linux.MS_BIND)
+            os.close(empty)
     for path, source in devices.items():
         _show(path, source)
     _make_read_only()
@@ -56,13 +64,8 @@ def enter(python_folders: tuple[str, ...]) -> None:
     for descriptor in (*sources.values(), *devices.values()):
         os.close(descriptor)
     os.chdir(STAGING)
-    _take_as_root()
-    os.chdir("/")
-
-
-def _take_as_root() -> None:
-    """The folder we are in, and leave the old root. Docker's filter refuses that even to those who may mount; then the
-    old one stays below the new one, from where nothing leads to it."""
+    # Take this folder as root and leave the old one. Docker's filter refuses that even to those who may mount; then the
+    # old one stays below the new one, from where nothing leads to it.
     try:
         linux.pivot_root(".", ".")  # the old root now lies over the new one
     except PermissionError:
@@ -70,13 +73,7 @@ def _take_as_root() -> None:
         linux.chroot(".")
     else:
         linux.unmount(".")
-
-
-def _outermost(wanted: list[str]) -> list[str]:
-    """The paths that are there, without those below another one. What lies below a link is wanted by its own path too,
-    and would otherwise be made wherever the link leads, which is outside."""
-    there = {os.path.normpath(path) for path in wanted if os.path.lexists(path)}
-    return sorted(path for path in there if not any(path.startswith(other + "/") for other in there))
+    os.chdir("/")
 
 
 def _show(path: str, source: int) -> None:
@@ -94,15 +91,6 @@ def _show(path: str, source: int) -> None:
     linux.mount(opened, target, None, linux.MS_BIND | linux.MS_REC)
 
 
-def _hide_editable_projects(python_folders: tuple[str, ...]) -> None:
-    """They lie outside, where no program finds them; only the hooks that point there would be run, at every start."""
-    for folder in python_folders:
-        for hook in glob.glob(f"{STAGING}{glob.escape(folder)}/lib*/python*/site-packages/__editable__*.pth"):
-            empty = os.open(_parents_made("/etc/empty"), os.O_CREAT | os.O_RDONLY, 0o644)
-            linux.mount(f"/proc/self/fd/{empty}", hook, None, linux.MS_BIND)
-            os.close(empty)
-
-
 def _parents_made(path: str) -> str:
     target = STAGING + path
     os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -117,18 +105,13 @@ def _make_read_only() -> None:
     parents = {number: parent for number, parent, *_ in mounts}
     root = [number for number, _, _, _, path, _ in mounts if path == STAGING][-1]  # older ones lie below it
     for number, _, _, _, path, options in mounts:
-        if number != root and _is_below(number, root, parents):
+        above = number
+        while above != root and parents.get(above, above) != above:
+            above = parents[above]
+        if number != root and above == root:
             kept = sum(OPTIONS.get(word, 0) for word in options.split(","))
             lost = READ_ONLY if _unescaped(path) not in devices else linux.MS_RDONLY | linux.MS_NOSUID
             linux.mount("none", _unescaped(path), None, linux.MS_REMOUNT | linux.MS_BIND | kept | lost)
-
-
-def _is_below(number: str, root: str, parents: dict[str, str]) -> bool:
-    while number != root:
-        if number not in parents or parents[number] == number:
-            return False
-        number = parents[number]
-    return True
 
 
 def _unescaped(path: str) -> str:

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from burnish.agents.endpoint.conversations import Conversations, Turn
+from burnish.agents.endpoint.conversations import AnsweredCall, ConversationTree
 from burnish.agents.transcript import Transcript
 from burnish.rollout.base import Completion
 
@@ -18,12 +18,12 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "argumen
 def turn(*messages, calls=1, tools=()):
     transcript = Transcript(None, [1], limit=100)
     transcript.turns = [Completion([7], [-1.0], "stop")] * calls
-    return Turn(list(messages), list(tools), transcript, has_ended=True)
+    return AnsweredCall(list(messages), list(tools), transcript, has_ended=True)
 
 
 @pytest.fixture
 def conversations():
-    return Conversations()
+    return ConversationTree()
 
 
 def test_a_call_continues_the_longest_conversation_that_it_begins_with(conversations):

@@ -3,8 +3,8 @@
 import pytest
 
 from burnish.agents.endpoint.requests import read_request
+from burnish.openai_wire.fields import ApiError
 from burnish.rollout.base import Sampling
-from burnish.serving.fields import Problem
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
@@ -73,6 +73,6 @@ def test_messages_of_tools_are_read():
     ],
 )
 def test_what_is_wrong_or_not_done_is_said(fields, words):
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(ApiError) as caught:
         read(**fields)
     assert words in str(caught.value) and caught.value.status == 400

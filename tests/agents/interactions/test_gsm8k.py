@@ -74,7 +74,7 @@ def test_flexible_takes_the_last_number_anywhere():
 @pytest.mark.parametrize(
     "ground_truth, told", [(None, "have no ground_truth"), ("many", "ground_truth='many': gsm8k needs the answer")]
 )
-def test_a_row_without_a_number_to_compare_with_is_told(ground_truth, told):
+def test_a_row_without_a_number_to_compare_with_is_reported(ground_truth, told):
     with pytest.raises(ToolFailure, match=told):
         converse("#### 1", ground_truth=ground_truth)
 

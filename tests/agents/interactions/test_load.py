@@ -41,7 +41,7 @@ def test_the_built_in_one_is_there_without_a_file():
     assert list(found) == ["gsm8k"] and isinstance(found["gsm8k"], Gsm8kInteraction)
 
 
-def test_own_interactions_stand_beside_the_built_in_ones(file):
+def test_own_interactions_stand_next_to_the_built_in_ones(file):
     path = file("interaction: [{name: patient, class_name: 'own.py:Patient', config: {patience: 2}}]")
     found = load_interactions(path)
     assert sorted(found) == ["gsm8k", "patient"]
@@ -84,7 +84,7 @@ def test_an_entry_may_take_the_place_of_a_built_in_one(file):
         ("interaction: [{name: gsm8k}, {name: gsm8k}]", "entry 1: there is another entry named gsm8k"),
     ],
 )  # fmt: skip
-def test_mistakes_in_the_file_are_told_with_entry_and_fix(file, text, told):
+def test_mistakes_in_the_file_are_reported_with_entry_and_fix(file, text, told):
     path = file(text)
     with pytest.raises(ConfigError) as error:
         load_interactions(path)
@@ -92,6 +92,6 @@ def test_mistakes_in_the_file_are_told_with_entry_and_fix(file, text, told):
     assert told in str(error.value)
 
 
-def test_a_file_that_is_not_there_is_named():
+def test_a_file_that_is_missing_is_named():
     with pytest.raises(ConfigError, match=r"interaction_config_path=no/where.yaml: cannot be read"):
         load_interactions("no/where.yaml")

@@ -101,7 +101,7 @@ def test_scalars_of_arrays_count_as_numbers():
         ({"score": "1"}, "calculate_score returned score='1' (str)"),
     ],
 )
-def test_what_the_contract_does_not_allow_is_a_failure_that_says_so(answers, told):
+def test_what_the_contract_does_not_allow_is_a_failure_that_is_reported(answers, told):
     session, interaction = session_of(**answers)
     with pytest.raises(ToolFailure) as failure:
         asyncio.run(drive(session))
@@ -239,7 +239,7 @@ def test_closing_finalizes_once_and_only_what_was_started():
         ({"query": "1+1"}, "interaction_kwargs.name=None: a row names one of its run's interactions: gsm8k"),
     ],
 )
-def test_a_row_that_names_none_is_told_what_there_is(kwargs, told):
+def test_an_unknown_interaction_is_reported_with_the_known_ones(kwargs, told):
     session = InteractionSession(load_interactions(None), "t1", 1.0)
     with pytest.raises(ToolFailure) as failure:
         asyncio.run(session.start(kwargs))

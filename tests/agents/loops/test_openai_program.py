@@ -12,6 +12,7 @@ import yaml
 from burnish.agents.endpoint import session as session_module
 from burnish.agents.loops.openai_program import OpenAIProgramLoop
 from burnish.agents.runner import TrajectoryRunner
+from burnish.agents.settings import AgentSettings
 from burnish.errors import AgentError, ConfigError, install_command
 from burnish.rollout.base import Completion, Sampling
 
@@ -40,7 +41,7 @@ def main(base_url, api_key, row, calls=3):
 
 @pytest.fixture(autouse=True)
 def _tell_again(monkeypatch):
-    monkeypatch.setattr(session_module, "_told", set())
+    monkeypatch.setattr(session_module, "_warned", set())
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def run(scripted, config, make_rows, tmp_path):
         config.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(tmp_path / "loops.yaml")
         runner, own = scripted(text, answer)
         if engine is not None:
-            runner = TrajectoryRunner(engine, runner.tokenizer, config)
+            runner = TrajectoryRunner(engine, runner.tokenizer, AgentSettings.of(config))
         rows = make_rows(count, n, agent_name="program")
         try:
             return runner.run(rows, sampling or Sampling(), namespace="train", seed=1), engine or own
@@ -138,7 +139,7 @@ def test_a_turn_that_was_cut_off_is_ended_by_the_template(run, tokenizer):
     assert text == "4<|end|><|start|>user\nagain<|end|><|start|>assistant\n4"
 
 
-def test_how_it_finished_is_told_of_what_is_trained(run, tokenizer):
+def test_finish_reason_is_that_of_the_trained_conversation(run, tokenizer):
     source = TURNS + '    ask(client, [{"role": "user", "content": "judge"}])\n'
     ((trajectory,), _) = run(source, engine=Ending(tokenizer, "stop", "stop", "length"), arguments={"calls": 2})
     assert trajectory.output.extra_fields["finish_reason"] == "stop"
@@ -176,7 +177,7 @@ def test_a_coroutine_function_may_even_block(run):
         ("return True", ["returned a bool; expected the reward"]),
     ],
 )
-def test_a_program_that_fails_is_told_and_ends_its_trajectory_alone(run, body, words):
+def test_a_program_that_fails_is_reported_and_ends_its_trajectory_alone(run, body, words):
     source = f"""
         def main(base_url, api_key, row):
             ask(connect(base_url, api_key), row["messages"])
@@ -220,7 +221,7 @@ def test_a_program_that_hangs_loses_its_key(run, tmp_path):
     assert (tmp_path / "late.txt").read_text() in ("APIConnectionError", "AuthenticationError")
 
 
-def test_a_broken_engine_ends_the_run_although_the_program_goes_on(run):
+def test_a_broken_engine_ends_the_run_although_the_program_continues(run):
     def answer(prompt_ids, sampling):
         raise ValueError("no memory left")
 
@@ -235,7 +236,7 @@ def test_a_broken_engine_ends_the_run_although_the_program_goes_on(run):
         run(source, answer=answer)
 
 
-def test_the_longest_conversation_is_trained_and_the_rest_is_told(run, tokenizer, caplog):
+def test_the_longest_conversation_is_trained_and_the_rest_is_reported(run, tokenizer, caplog):
     source = """
         def main(base_url, api_key, row):
             client, messages = connect(base_url, api_key), list(row["messages"])
@@ -332,7 +333,7 @@ def test_the_run_samples_and_the_program_limits(run, caplog):
         ({"arguments": {"cals": 3}}, "unexpected keyword argument 'cals'"),
     ],
 )
-def test_a_wrong_entry_is_told(run, entry, words):
+def test_a_wrong_entry_is_reported(run, entry, words):
     with pytest.raises(ConfigError, match=words) as caught:
         run(TURNS, **entry)
     assert "loops.yaml, entry 0 (program)" in str(caught.value), "told when the file is read, before any trajectory"

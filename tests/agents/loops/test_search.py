@@ -185,7 +185,7 @@ def test_what_is_no_action_gets_a_notice_and_takes_a_turn(search, tokenizer):
     assert (metrics["env/number_of_valid_search"], metrics["env/finish_ratio"]) == (0, 0)
 
 
-def test_a_turn_that_was_not_ended_goes_on_after_the_notice(search, tokenizer):
+def test_a_turn_that_was_not_ended_continues_after_the_notice(search, tokenizer):
     found, _, _ = search(
         ["aaaa", "<answer>a</answer>"],
         keys={

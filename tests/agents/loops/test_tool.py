@@ -108,7 +108,7 @@ def test_the_prompt_shows_the_tools_where_the_template_does(agent):
     assert '"name": "echo"' in tokenizer.decode(found.output.prompt_ids)
 
 
-def test_a_template_that_cannot_be_continued_is_told_once(agent, caplog):
+def test_a_template_that_cannot_be_continued_is_reported_once(agent, caplog):
     tokenizer = byte_tokenizer(THINKING.replace("m['role'] == 'user'", "m['role'] != 'assistant'"))
     tokenizer.add_special_tokens({"additional_special_tokens": MARKS})
     agent([call(text="a"), call(text="b"), "done"], tokenizer=tokenizer)
@@ -161,13 +161,13 @@ def test_turns_of_the_policy_are_limited(agent):
         (call(text=3), "bad_arguments", "text"),
     ],
 )
-def test_mistakes_are_told_and_counted(agent, tokenizer, turn, counted, says):
+def test_mistakes_are_reported_and_counted(agent, tokenizer, turn, counted, says):
     found, engine = agent([turn, "done"])
     assert says in told(tokenizer, found.output) and found.output.metrics[f"tools/{counted}"] == 1
     assert len(engine.record[0, 0]) == 2
 
 
-def test_an_error_that_the_tool_declares_is_told(agent, tokenizer):
+def test_an_error_that_the_tool_declares_is_reported(agent, tokenizer):
     def act(parameters):
         raise ToolError("no such thing")
 
@@ -268,7 +268,7 @@ def test_a_row_picks_its_tools_and_its_format(writing, config, tokenizer):
     (found,) = runner.run([row], Sampling(), namespace="train", seed=7)
     assert "- calculator: " in tokenizer.decode(found.output.prompt_ids)
     assert "42" in told(tokenizer, found.output)
-    with pytest.raises(ConfigError, match="names the tool 'calculater', which there is not.*did you mean calculator"):
+    with pytest.raises(ConfigError, match="names the tool 'calculater', which does not exist.*did you mean calculator"):
         runner.run([{**row, "tool_config": {"available_tools": ["calculater"]}}], Sampling(), namespace="train", seed=7)
 
 
@@ -316,7 +316,7 @@ def test_a_plain_stop_token_does_not_end_the_turn(agent, config):
     assert "a 1" in told(tokenizer, found.output) and found.output.metrics["tools/malformed"] == 0
 
 
-def test_calls_beside_one_that_fails_are_over_before_their_tool_is_released(agent):
+def test_calls_next_to_one_that_fails_are_over_before_their_tool_is_released(agent):
     class Slow(Echo):
         async def execute(self, instance_id, parameters, **kwargs):
             try:

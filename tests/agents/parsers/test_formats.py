@@ -65,7 +65,7 @@ def test_json_calls_are_found_anywhere(text, content, calls):
         ('[{"name": "now", "arguments": {}}, 5]', "an entry of the list is no call"),
     ],
 )
-def test_json_that_is_no_call_is_told(text, reason):
+def test_json_that_is_no_call_is_reported(text, reason):
     _, calls, reasons = read("json", text)
     assert len(reasons) == 1 and reason in reasons[0]
     assert calls == ([("now", {})] if "entry" in reason else [])
@@ -94,7 +94,7 @@ def test_llama_calls(text, content, count):
     assert read("llama3_json", text) == (content, [("square", {"x": 2})] * count, [])
 
 
-def test_a_python_tag_without_a_call_is_told():
+def test_a_python_tag_without_a_call_is_reported():
     content, calls, reasons = read("llama3_json", "a<|python_tag|>print(1)")
     assert (content, calls) == ("a", []) and "no call after <|python_tag|>" in reasons[0]
 
@@ -142,7 +142,7 @@ def test_react_lines(text, content, calls):
         ("Action: search\nAction Input: {'query': 'a'}", "enclosed in double quotes"),
     ],
 )
-def test_react_that_is_no_call_is_told(text, reason):
+def test_react_that_is_no_call_is_reported(text, reason):
     _, calls, reasons = read("react", text)
     assert not calls and len(reasons) == 1 and reason in reasons[0]
 
@@ -174,7 +174,7 @@ def test_a_bad_hermes_block_ends_at_its_own_tag():
 
 
 @pytest.mark.parametrize("call_format", ["qwen3_coder", "glm", "seed", "minimax"])
-def test_a_text_that_looks_like_a_number_stays_text_where_the_schema_says_so(call_format):
+def test_a_text_that_looks_like_a_number_stays_text_if_the_schema_asks_for_text(call_format):
     text = find_parser(call_format).write("search", {"query": "007", "topk": 7})
     assert read(call_format, text)[1] == [("search", {"query": "007", "topk": 7})]
 

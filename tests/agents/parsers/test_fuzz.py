@@ -105,7 +105,7 @@ def is_dropped(call_format):
 
 
 @pytest.mark.parametrize("call_format", FORMATS)
-def test_every_truncation_of_a_call_is_a_call_or_told_or_text(call_format):
+def test_every_truncation_of_a_call_is_a_call_or_reported_or_text(call_format):
     parser, text = find_parser(call_format), valid(call_format)
     whole = parser.parse(text, TOOLS)
     assert [json.loads(call.arguments) for call in whole.calls] == [ARGUMENTS]
@@ -118,7 +118,7 @@ def test_every_truncation_of_a_call_is_a_call_or_told_or_text(call_format):
 
 
 @pytest.mark.parametrize("call_format", FORMATS)
-def test_deep_nesting_is_told(call_format):
+def test_deep_nesting_is_reported(call_format):
     parser = find_parser(call_format)
     fine, deep = nested(MAX_DEPTH - 3), nested(20_000)
     marked = parser.write("search", {"opts": "MARK"})

@@ -38,18 +38,32 @@ def open_session():
 
 
 @pytest.fixture
-def call(open_session):
-    """`call(tool, argument=…)` → the result of one call in a session of its own."""
+def run_calls(open_session):
+    """`run_calls({name: tool}, (name, arguments), …)` → the results of these calls in one session, then closed."""
 
-    def run(tool, tools_kwargs=None, timeout=60.0, **arguments):
-        async def one():
-            session = open_session({tool.name: tool}, timeout, **{tool.name: tools_kwargs or {}})
+    def run(tools, *calls, timeout=60.0, reward=False, **tools_kwargs):
+        async def trajectory():
+            session = open_session(tools, timeout, **tools_kwargs)
             try:
-                return await session.call(ToolCall(tool.name, json.dumps(arguments)))
+                results = [await session.call(ToolCall(name, arguments)) for name, arguments in calls]
+                if reward:
+                    await session.trajectory_reward()
+                return results
             finally:
                 await session.close()
 
-        return asyncio.run(one())
+        return asyncio.run(asyncio.wait_for(trajectory(), 60))
+
+    return run
+
+
+@pytest.fixture
+def call(run_calls):
+    """`call(tool, argument=…)` → the result of one call in its own session."""
+
+    def run(tool, tools_kwargs=None, timeout=60.0, **arguments):
+        kwargs = {tool.name: tools_kwargs or {}}
+        return run_calls({tool.name: tool}, (tool.name, json.dumps(arguments)), timeout=timeout, **kwargs)[0]
 
     return run
 

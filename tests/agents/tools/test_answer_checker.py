@@ -57,7 +57,7 @@ def test_rewards_of_the_steps_and_of_the_trajectory(answers, tool):
         ("", "There is no answer in it: score 0.0"),
     ],
 )
-def test_what_the_model_is_told(answers, answer, text):
+def test_what_the_model_is_shown(answers, answer, text):
     assert answers(answer, ground_truth=18)[0][0].text == text
 
 

@@ -80,7 +80,7 @@ def test_arguments_that_fit_are_handed_on_as_they_are():
         ),
     ],
 )
-def test_what_does_not_fit_is_told(arguments, words):
+def test_what_does_not_fit_is_reported(arguments, words):
     with pytest.raises(BadArguments) as told:
         read(**arguments)
     assert words in str(told.value) and "city (string, required), days (integer)" in str(told.value)
@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_told(arguments, words):
         ('{"city": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
     ],
 )
-def test_text_that_holds_no_arguments_is_told(text, words):
+def test_text_that_holds_no_arguments_is_reported(text, words):
     with pytest.raises(BadArguments) as told:
         read_arguments(text, SCHEMA)
     assert words in str(told.value) and "weather" in str(told.value) and len(str(told.value)) < 1000
@@ -133,7 +133,7 @@ def test_one_is_not_true():
         read_arguments('{"side": true}', schema)
 
 
-def test_of_many_problems_a_few_are_told():
+def test_of_many_problems_a_few_are_reported():
     with pytest.raises(BadArguments) as told:
         read(tags=list(range(1000)), **{"x" * 5000: 1})
     assert str(told.value).count("must be a string") == 5 and len(str(told.value)) < 1500

@@ -119,7 +119,7 @@ def test_the_value_is_the_one_that_people_expect(expression, value):
         ("1\ud800", "unexpected"),
     ],
 )
-def test_a_mistake_is_told_to_the_one_who_made_it(expression, words):
+def test_a_mistake_is_reported_to_the_one_who_made_it(expression, words):
     with pytest.raises(ToolError, match=re.escape(words)):
         evaluate(expression)
 

@@ -136,7 +136,7 @@ def test_observes_takes_exceptions_only():
     ("returned", "text"),
     [("plain", "plain"), (ToolResponse("x"), "x"), (3, "3"), ({"é": [1, None]}, '{"é": [1, null]}'), (None, "null")],
 )
-def test_what_it_returns_is_told(call, returned, text):
+def test_what_it_returns_is_reported(call, returned, text):
     @function_tool
     def mine():
         return returned
@@ -145,7 +145,7 @@ def test_what_it_returns_is_told(call, returned, text):
     assert (result.text, result.kind, result.reward, result.metrics) == (text, "ok", 0.0, {})
 
 
-def test_an_async_function_runs_on_the_loop_and_a_plain_one_beside_it(call):
+def test_an_async_function_runs_on_the_loop_and_a_plain_one_next_to_it(call):
     @function_tool
     async def on_loop(x: int):
         return threading.current_thread() is threading.main_thread()
@@ -175,7 +175,7 @@ def test_many_functions_that_block_run_at_once():
     assert time.monotonic() - start < 40  # one after the other: 64 s
 
 
-def test_exceptions_that_are_observed_are_told_and_others_fail(call):
+def test_exceptions_that_are_observed_are_reported_and_others_fail(call):
     @function_tool(observes=(KeyError, ValueError))
     def mine(kind: str):
         raise {"told": ValueError("no such city"), "empty": ValueError, "tool": ToolError("try again")}.get(

@@ -135,7 +135,7 @@ def test_a_constructor_that_asks_for_parts_of_the_run_gets_them(load):
     assert tool.parts == (retriever, SandboxConfig())
 
 
-def test_a_file_beside_the_yaml_goes_before_one_in_the_working_directory(load, tmp_path, monkeypatch):
+def test_a_file_next_to_the_yaml_goes_before_one_in_the_working_directory(load, tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
@@ -247,7 +247,7 @@ def test_a_mistake_names_the_file_and_the_fix(load, text, words):
     assert "multi_turn.tool_config_path=" in str(told.value) and "tools.yaml" in str(told.value)
 
 
-def test_a_file_that_is_not_there_or_not_text(tmp_path):
+def test_a_file_that_is_missing_or_not_text(tmp_path):
     with pytest.raises(ConfigError, match="nowhere.yaml: cannot be read"):
         load_tools(str(tmp_path / "nowhere.yaml"), retriever=None, sandbox=SandboxConfig())
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xff")

@@ -337,7 +337,7 @@ def test_a_call_cancelled_from_outside_frees_the_caller_at_once_and_finds_a_stuc
         ("bad_params", ToolError, "a must be a number"),
     ],
 )
-def test_answers_that_break_the_protocol_are_failures_and_the_next_call_goes_on(hand, name, kind, told):
+def test_answers_that_break_the_protocol_are_failures_and_the_next_call_continues(hand, name, kind, told):
     async def scenario():
         tools = hand()
         with pytest.raises(kind) as failure:
@@ -412,7 +412,7 @@ def test_an_entry_of_the_tools_file_gives_tools_that_a_trajectory_can_call(tmp_p
     assert (refused.kind, refused.text) == ("error", "a must be a number")
 
 
-def test_a_tool_class_of_ones_own_words_the_results(tmp_path, monkeypatch):
+def test_a_tool_class_of_the_user_words_the_results(tmp_path, monkeypatch):
     (tmp_path / "hand.py").write_text(BY_HAND)
     (tmp_path / "own.py").write_text(
         "from burnish.agents.tools.mcp import McpTool\n"
@@ -432,7 +432,7 @@ def test_a_tool_class_of_ones_own_words_the_results(tmp_path, monkeypatch):
     assert asyncio.run(scenario()) == "> {}"
 
 
-def test_selected_names_that_no_server_has_are_told_with_the_nearest(tmp_path):
+def test_selected_names_that_no_server_has_are_reported_with_the_nearest(tmp_path):
     (tmp_path / "hand.py").write_text(BY_HAND)
     with pytest.raises(
         ConfigError, match=r"here: mcp.tool_selected_list: there is no tool ecko; .* did you mean echo\?"
@@ -440,7 +440,7 @@ def test_selected_names_that_no_server_has_are_told_with_the_nearest(tmp_path):
         load_mcp_tools(entry(tmp_path / "hand.py", selected=["ecko"]), "here")
 
 
-def test_two_servers_with_a_tool_of_one_name_are_told_apart_or_refused(tmp_path):
+def test_two_servers_with_a_tool_of_one_name_are_distinguished_or_refused(tmp_path):
     (tmp_path / "hand.py").write_text(BY_HAND)
     wanted = entry(tmp_path / "hand.py")
     wanted["mcp"]["servers"]["other"] = wanted["mcp"]["servers"]["mine"]
@@ -482,7 +482,7 @@ def test_to_list_tools_is_a_wait(monkeypatch):
     assert seen == [("tool", "the tools of MCP servers: mine")] and not waits.longest()
 
 
-def test_a_command_that_is_not_there_is_named():
+def test_a_command_that_is_missing_is_named():
     with pytest.raises(ConfigError, match=r"MCP server mine cannot be run \(FileNotFoundError: .*no-such-program"):
         load_mcp_tools(entry(command="no-such-program"), "here")
 
@@ -508,7 +508,7 @@ def test_a_command_that_is_not_there_is_named():
         ({"mcp": {"mcp_servers_config_path": "no.json"}}, "mcp.mcp_servers_config_path=no.json: cannot be read"),
     ],
 )
-def test_mistakes_in_an_entry_are_told_with_the_key_and_the_fix(changed, told):
+def test_mistakes_in_an_entry_are_reported_with_the_key_and_the_fix(changed, told):
     with pytest.raises(ConfigError) as error:
         load_mcp_tools({"config": {"type": "mcp"}, "mcp": {"servers": {"a": {"command": "x"}}}, **changed}, "here")
     assert str(error.value).startswith("here: ") and told in str(error.value)
@@ -527,7 +527,7 @@ def test_servers_over_http_are_not_available_by_name(server):
         load_mcp_tools({"mcp": {"servers": {"far": server}}}, "here")
 
 
-def test_without_the_package_the_command_that_installs_it_is_told(monkeypatch):
+def test_without_the_package_the_command_that_installs_it_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "burnish.agents.tools.mcp_session", None)
     with pytest.raises(ConfigError, match=re.escape(f"MCP needs the mcp package: {install_command('mcp')}")):
         load_mcp_tools(entry("x"), "here")

@@ -37,14 +37,14 @@ def tool():
         ("print('é\\U0001f600')", ["é😀"], 1),
     ],
 )
-def test_the_model_is_told_what_the_program_did(call, tool, code, told, succeeded):
+def test_the_model_is_shown_what_the_program_did(call, tool, code, told, succeeded):
     result = call(tool, code=code)
     assert result.kind == "ok" and all(words in result.text for words in told), result.text
     assert result.metrics["succeeded"] == succeeded and result.metrics["program_seconds"] >= 0
     assert len(result.text) < 2 * MOST_CHARACTERS + 200
 
 
-def test_the_model_is_told_that_the_program_took_too_long(call, tool):
+def test_the_model_is_shown_that_the_program_took_too_long(call, tool):
     hasty = PythonTool({}, PythonTool.SCHEMA, sandbox=SandboxConfig(timeout=0.5, memory_limit_mb=128))
     result = call(hasty, code="while True: pass")
     asyncio.run(hasty.close())

@@ -70,12 +70,12 @@ def test_several_queries_at_once(search, client):
         ({"query_list": [str(i) for i in range(11)]}, "11 queries are too many: give at most 10"),
     ],
 )
-def test_a_query_that_is_none_is_told(search, arguments, words):
+def test_a_query_that_is_none_is_reported(search, arguments, words):
     result = search(**arguments)
     assert result.kind == "error" and words in result.text
 
 
-def test_a_query_of_the_wrong_type_is_told(search):
+def test_a_query_of_the_wrong_type_is_reported(search):
     assert search(query=["a"]).kind == "bad_arguments"
     assert "query_list must be an array" in search(query_list="a").text
 

@@ -94,20 +94,11 @@ def test_calls_at_once_create_once_and_run_together(make_tool, open_session):
     assert log.names == ["create", *["execute"] * 20, "release"]
 
 
-def test_what_the_model_did_wrong_is_told(make_tool, open_session):
+def test_mistakes_of_the_model_are_shown_to_it(make_tool, run_calls):
     log = Log()
     tool = make_tool("weather", properties={"city": {"type": "string"}}, required=["city"], **log.methods())
-
-    async def trajectory():
-        session = open_session({"weather": tool})
-        results = [
-            await session.call(ToolCall(name, arguments))
-            for name, arguments in [("wether", "{}"), ("weather", "{}"), ("weather", "{city: Bonn}"), ("x" * 9999, "")]
-        ]
-        await session.close()
-        return results
-
-    unknown, missing, no_json, long = asyncio.run(trajectory())
+    calls = [("wether", "{}"), ("weather", "{}"), ("weather", "{city: Bonn}"), ("x" * 9999, "")]
+    unknown, missing, no_json, long = run_calls({"weather": tool}, *calls)
     assert unknown.kind == "unknown_tool"
     assert unknown.text == "there is no tool 'wether'; the tools are weather; did you mean weather?"
     assert missing.kind == "bad_arguments" and "argument city is missing" in missing.text
@@ -116,7 +107,7 @@ def test_what_the_model_did_wrong_is_told(make_tool, open_session):
     assert not log, "a tool that was never called has no state"
 
 
-def test_a_tool_error_is_told_and_the_trajectory_goes_on(make_tool, call):
+def test_a_tool_error_is_shown_and_the_trajectory_continues(make_tool, call):
     async def execute(tool, instance_id, parameters):
         raise ToolError("there is no such city")
 
@@ -134,34 +125,25 @@ class BadRepr:
         raise ValueError("no repr")
 
 
+BAD_REWARDS = ["1", float("nan"), float("inf"), 10**400, [1.0], 1j, True]
 LIES = [
-    None,
-    "text",
-    ToolResponse("x"),
-    ("x", 0.0),
-    ("x", 0.0, {}, 1),
-    {"text": 1, "reward": 2, "metrics": 3},
-    (None, 0.0, {}),
-    (b"x", 0.0, {}),
-    (ToolResponse(None), 0.0, {}),
-    (ToolResponse(3), 0.0, {}),
-    (BadRepr(), 0.0, {}),
-    ("x", "1", {}),
-    ("x", float("nan"), {}),
-    ("x", float("inf"), {}),
-    ("x", 10**400, {}),
-    ("x", [1.0], {}),
-    ("x", 1j, {}),
-    ("x", True, {}),
-    ("x", 0.0, ["n"]),
-    ("x", 0.0, {1: 2}),
-    ("x", 0.0, "metrics"),
-    BadRepr(),
+    *(
+        None,
+        "text",
+        ToolResponse("x"),
+        ("x", 0.0),
+        ("x", 0.0, {}, 1),
+        {"text": 1, "reward": 2, "metrics": 3},
+        BadRepr(),
+    ),
+    *((text, 0.0, {}) for text in (None, b"x", ToolResponse(None), ToolResponse(3), BadRepr())),
+    *(("x", reward, {}) for reward in BAD_REWARDS),
+    *(("x", 0.0, metrics) for metrics in (["n"], {1: 2}, "metrics")),
 ]
 
 
 @pytest.mark.parametrize("lie", LIES, ids=range(len(LIES)))
-def test_a_lying_tool_fails(make_tool, call, lie):
+def test_results_that_break_the_contract_are_failures(make_tool, call, lie):
     async def execute(tool, instance_id, parameters):
         return lie
 
@@ -178,7 +160,7 @@ def test_a_lying_tool_fails(make_tool, call, lie):
         (("x", torch.tensor(0.5), {"n": np.float32(2), "far": float("inf")}), ("x", 0.5, {"n": 2.0})),
     ],
 )
-def test_what_is_near_enough_is_taken(make_tool, call, answer, expected):
+def test_numbers_of_numpy_and_torch_are_accepted(make_tool, call, answer, expected):
     async def execute(tool, instance_id, parameters):
         return answer
 
@@ -187,58 +169,35 @@ def test_what_is_near_enough_is_taken(make_tool, call, answer, expected):
 
 
 ERRORS = [
-    ValueError("broken"),
-    SystemExit(1),
-    asyncio.CancelledError(),
-    TimeoutError("mine"),
-    GeneratorExit(),
-    BadText(),
+    *(ValueError("broken"), SystemExit(1), asyncio.CancelledError(), TimeoutError("mine"), GeneratorExit(), BadText()),
+    *(BaseExceptionGroup("several", [asyncio.CancelledError()]), ToolFailure("the server is gone")),
 ]
-ERRORS += [BaseExceptionGroup("several", [asyncio.CancelledError()]), ToolFailure("the server is gone")]
 
 
 @pytest.mark.parametrize("method", ["create", "execute", "calc_reward", "release"])
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_what_a_method_raises_fails_and_the_rest_is_released(make_tool, open_session, method, error):
+def test_an_exception_is_a_failure_and_the_rest_is_released(make_tool, run_calls, method, error):
     log = Log()
 
     async def fail(tool, *arguments, **kwargs):
         raise error
 
-    tool, other = make_tool(**log.methods() | {method: fail}), make_tool("other", **log.methods())
-
-    async def trajectory():
-        session = open_session({"other": other, "mine": tool})
-        try:
-            await session.call(ToolCall("other", "{}"))
-            await session.call(ToolCall("mine", "{}"))
-            await session.trajectory_reward()
-        finally:
-            await session.close()
-
+    tools = {"other": make_tool("other", **log.methods()), "mine": make_tool(**log.methods() | {method: fail})}
     with pytest.raises(ToolFailure, match=rf"^tool mine: {method}"):
-        asyncio.run(trajectory())
+        run_calls(tools, ("other", "{}"), ("mine", "{}"), reward=True)
     assert log.names.count("release") == (1 if method == "release" else 2)
 
 
 @pytest.mark.parametrize("method", ["create", "calc_reward", "release"])
-def test_a_tool_error_outside_a_call_has_nobody_to_be_told(make_tool, open_session, method):
+def test_a_tool_error_outside_a_call_is_a_failure(make_tool, run_calls, method):
     async def fail(tool, *arguments, **kwargs):
         raise ToolError("try again")
 
-    async def trajectory():
-        session = open_session({"mine": make_tool(**Log().methods() | {method: fail})})
-        try:
-            await session.call(ToolCall("mine", "{}"))
-            await session.trajectory_reward()
-        finally:
-            await session.close()
-
     with pytest.raises(ToolFailure, match=rf"tool mine: {method} raised .*ToolError: try again"):
-        asyncio.run(trajectory())
+        run_calls({"mine": make_tool(**Log().methods() | {method: fail})}, ("mine", "{}"), reward=True)
 
 
-def test_all_are_released_before_failures_are_told(make_tool, open_session):
+def test_all_are_released_before_failures_are_raised(make_tool, open_session):
     log = Log()
 
     async def fail(tool, instance_id):
@@ -270,23 +229,15 @@ def test_a_failure_says_what_and_where(make_tool, call):
 
 
 @pytest.mark.parametrize("method", ["create", "execute", "calc_reward", "release"])
-def test_a_method_that_hangs_fails_in_time(make_tool, open_session, method):
+def test_a_method_that_hangs_fails_in_time(make_tool, run_calls, method):
     log = Log()
 
     async def hang(tool, *arguments, **kwargs):
         await asyncio.sleep(600)
 
-    async def trajectory():
-        session = open_session({"mine": make_tool(**log.methods() | {method: hang})}, timeout=0.1)
-        try:
-            await session.call(ToolCall("mine", "{}"))
-            await session.trajectory_reward()
-        finally:
-            await session.close()
-
     words = rf"tool mine: {method} did not end in 0.1 s; make it quicker, or raise actor_rollout_ref.*tool_timeout"
     with pytest.raises(ToolFailure, match=words):
-        asyncio.run(asyncio.wait_for(trajectory(), 60))
+        run_calls({"mine": make_tool(**log.methods() | {method: hang})}, ("mine", "{}"), timeout=0.1, reward=True)
     assert ("release" in log.names) == (method != "release")
 
 
@@ -322,7 +273,7 @@ def test_a_late_call_is_over_before_its_tool_is_released(make_tool, call, monkey
     assert log.names == ["create", "over", "release"]
 
 
-def test_calls_beside_one_that_failed_are_over_before_their_tool_is_released(make_tool, open_session):
+def test_calls_next_to_one_that_failed_are_over_before_their_tool_is_released(make_tool, open_session):
     log = Log()
 
     async def execute(tool, instance_id, parameters):
@@ -351,13 +302,13 @@ def test_calls_beside_one_that_failed_are_over_before_their_tool_is_released(mak
     assert log.names[-1] == "release" and log.names.count("begun") == log.names.count("over") > 0
 
 
-def test_a_call_that_has_no_place_yet_is_seen_to_wait(make_tool, open_session):
+def test_time_queued_for_a_slot_is_shown(make_tool, open_session):
     log = []
 
     async def execute(tool, instance_id, parameters):
         if not log:
             await asyncio.sleep(0.01)
-            log.extend((wait.kind, wait.subject, wait.seconds) for wait in waits.longest() if "place" in wait.subject)
+            log.extend((wait.kind, wait.subject, wait.seconds) for wait in waits.longest() if "slot" in wait.subject)
         return ToolResponse("done"), 0.0, {}
 
     async def trajectory():
@@ -369,7 +320,7 @@ def test_a_call_that_has_no_place_yet_is_seen_to_wait(make_tool, open_session):
         return [result.kind for result in results]
 
     assert asyncio.run(trajectory()) == ["ok"] * 3
-    assert log == [("tool", "a place at tool mine", None)] * 2
+    assert log == [("tool", "a slot at tool mine", None)] * 2
 
 
 def test_closing_a_cancelled_trajectory_does_not_take_the_time_of_a_call(make_tool, open_session, monkeypatch):
@@ -430,7 +381,7 @@ def test_without_a_limit_it_waits(make_tool, call):
 
 
 @pytest.mark.parametrize("method", ["create", "execute", "release"])
-def test_a_method_that_is_no_coroutine_is_told_apart(make_tool, call, method):
+def test_a_method_that_is_no_coroutine_is_named(make_tool, call, method):
     methods = Log().methods() | {method: lambda tool, *arguments, **kwargs: ("x", 0.0, {})}
     with pytest.raises(ToolFailure, match=rf"tool mine: {method} raised TypeError: .*write async def"):
         call(make_tool(**methods))
@@ -501,24 +452,14 @@ def test_closing_while_state_is_being_created_ends_that(make_tool, open_session)
 
 
 @pytest.mark.parametrize("method", ["create", "execute", "calc_reward", "release"])
-def test_kwargs_of_the_row_that_a_tool_does_not_take_are_named(make_tool, open_session, method):
+def test_kwargs_of_the_row_that_a_tool_does_not_take_are_named(make_tool, run_calls, method):
     async def narrow(tool, instance_id, *arguments):
         return "x", 0.0, {}
 
-    async def run():
-        tool = make_tool(**Log().methods() | {method: narrow})
-        session = open_session({"mine": tool}, mine={f"{method}_kwargs": {"answer": 3}})
-        try:
-            await session.call(ToolCall("mine", "{}"))
-            await session.trajectory_reward()
-        finally:
-            await session.close()
-
-    words = (
-        f"tools_kwargs.mine.{method}_kwargs of the row has answer, and the tool does not take them: got an unexpected"
-    )
+    tools, kwargs = {"mine": make_tool(**Log().methods() | {method: narrow})}, {f"{method}_kwargs": {"answer": 3}}
+    words = f"tools_kwargs.mine.{method}_kwargs of the row has answer, and the tool does not take them: got an unexp"
     with pytest.raises(ToolFailure, match=re.escape(words)):
-        asyncio.run(run())
+        run_calls(tools, ("mine", "{}"), reward=True, mine=kwargs)
 
 
 @pytest.mark.parametrize(

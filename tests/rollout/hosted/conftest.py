@@ -9,7 +9,6 @@ HOST = textwrap.dedent(
     """
     import asyncio, os, subprocess
     from burnish.rollout.hosted.host import EngineHost, run
-    from burnish.rollout.hosted.weights import digest, read_weights
 
     class Gone(Exception):
         pass
@@ -58,6 +57,7 @@ HOST = textwrap.dedent(
             self.ends.update(names)
 
         async def load(self, files):
+            from burnish.rollout.hosted.weights import digest, read_weights  # torch: not every test needs it
             return [{"digests": {n: digest(t) for f in files for n, t in read_weights(f)}, "absent": []}]
 
         async def forget(self):

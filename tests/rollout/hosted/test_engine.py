@@ -266,17 +266,6 @@ def test_a_closed_loop_keeps_nobody_from_hearing_of_a_loss(kind, module, tokeniz
     task._log_destroy_pending = False
 
 
-def test_before_the_first_weights_it_refuses(kind, module, tokenizer):
-    engine = kind(module, tokenizer, RolloutConfig())
-    try:
-        with pytest.raises(RolloutError, match="no weights have been published to Counter yet"):
-            engine.run([([3], Sampling())])
-        with pytest.raises(RolloutError, match="weights of its own"):
-            engine.publish(None, 1)
-    finally:
-        engine.close()
-
-
 def test_one_that_is_lost_is_renewed_with_its_weights(kind, module, tokenizer, tmp_path):
     engine = kind(module, tokenizer, RolloutConfig(), tmp_path, heartbeat_s=60.0)
     engine.publish(weights(module), 5)
@@ -379,9 +368,13 @@ def test_where_nothing_is_trained_it_is_supervised_too(kind, tiny_folder, tokeni
     first.process.log_file.unlink()
 
 
-def test_a_log_that_nobody_asked_for_stays_only_where_it_tells_of_a_loss(kind, module, tokenizer):
+def test_before_the_first_weights_it_refuses_and_its_log_stays_only_after_a_loss(kind, module, tokenizer):
     for is_lost in (False, True):
         engine = kind(module, tokenizer, RolloutConfig())
+        with pytest.raises(RolloutError, match="no weights have been published to Counter yet"):
+            engine.run([([3], Sampling())])
+        with pytest.raises(RolloutError, match="weights of its own"):
+            engine.publish(None, 1)
         if is_lost:
             engine.process._lose("of this test")
         engine.close()

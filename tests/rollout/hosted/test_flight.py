@@ -7,7 +7,7 @@ import pytest
 from burnish.errors import RolloutError
 from burnish.rollout.base import Sampling
 from burnish.rollout.hosted.engine import Flight
-from burnish.rollout.hosted.messages import HostedTokens
+from burnish.rollout.hosted.process import HostedTokens
 from burnish.rollout.request import RequestState
 
 

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
 
 from burnish.rollout.hosted.group import members
 from burnish.rollout.hosted.keeper import KEEPER, Keeper
+from tests.processes import until
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at /proc")
 OWNER = textwrap.dedent(
@@ -42,14 +42,6 @@ OWNER = textwrap.dedent(
 )
 
 
-def until(condition):
-    """Whether it becomes so."""
-    deadline = time.monotonic() + 60
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return condition()
-
-
 @pytest.fixture(scope="module")
 def python_path(program):
     """With the module `owner_of_a_test` and the program that it starts."""
@@ -71,7 +63,7 @@ class Left:
         return not members(self.group) and not any(place.exists() for place in self.places)
 
 
-@pytest.mark.parametrize("host_dies_first", [False, True])
+@pytest.mark.parametrize("host_dies_first", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_an_owner_that_is_killed_leaves_nothing(python_path, tiny_folder, host_dies_first):
     """Also where nobody of the program is left: the weights would have been for the next one."""
     script = f"""
@@ -104,6 +96,7 @@ def test_an_owner_that_is_killed_leaves_nothing(python_path, tiny_folder, host_d
     left.log.unlink()
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_a_ray_worker_leaves_nothing(python_path, tiny_folder, tmp_path):
     """Ray kills the children of a worker that ends."""

@@ -15,8 +15,7 @@ import pytest
 from burnish.child.frames import CALL
 from burnish.errors import ConfigError, EngineLost, RolloutError
 from burnish.rollout.hosted.group import members
-from burnish.rollout.hosted.messages import HostedRequest
-from burnish.rollout.hosted.process import FIRST_REQUEST, HostProcess
+from burnish.rollout.hosted.process import FIRST_REQUEST, HostedRequest, HostProcess
 
 PROGRAM = textwrap.dedent(
     """

@@ -120,22 +120,6 @@ def test_a_callback_may_abort_its_own_request(native, module, count, ahead):
     assert (completion.token_ids, len(seen)) == (seen, 3)
 
 
-def test_a_callback_that_raises_fails_and_the_engine_goes_on(native, module):
-    engine = native(module)
-
-    def broken(token, log_prob):
-        raise KeyError("the callback fails")
-
-    async def main():
-        calls = [start(engine, "a", on_token=broken), start(engine, "b")]
-        return await asyncio.gather(*calls, return_exceptions=True)
-
-    failed, _ = asyncio.run(main())
-    assert isinstance(failed, RolloutError) and "request a" in str(failed) and "the callback fails" in str(failed)
-    requests = random_requests(6, seed=1)
-    check_exact(module, requests, engine.run(requests), context=CONTEXT)
-
-
 @aheads
 def test_a_cancelled_caller_frees_its_blocks_and_disturbs_nobody(native, module, ahead):
     engine = native(module, ahead=ahead)
@@ -441,9 +425,3 @@ def test_a_stuck_step_is_reported_and_not_awaited(native, module, swap_decoder, 
     finally:
         release.set()
     assert taken < 60
-
-
-def test_a_deadline_that_is_kept_changes_nothing(native, module):
-    requests = random_requests(10, seed=2)
-    completions = native(module, step_deadline_s=30).run(requests)
-    check_exact(module, requests, completions, context=CONTEXT)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from burnish.rollout.hosted.messages import HostedRequest
+from burnish.rollout.hosted.process import HostedRequest
 from burnish.rollout.sglang.host import SGLangHost
 
 

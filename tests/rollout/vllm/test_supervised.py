@@ -2,7 +2,7 @@
 
 import pytest
 
-from burnish.rollout.supervised import Supervised
+from burnish.rollout.replacing import ReplacingEngine
 from tests.rollout.hosted.supervised_contract import SupervisedContract
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
 @pytest.fixture(scope="module")
 def supervised(start):
     """It stands still for long when it has not been heard for 10 s."""
-    engine = Supervised(start(heartbeat_s=10.0))
+    engine = ReplacingEngine(start(heartbeat_s=10.0))
     yield engine
     engine.close()
 

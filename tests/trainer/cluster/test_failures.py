@@ -97,7 +97,7 @@ class TestLong:
         assert seconds_since_strike() < SOON_S
         text = str(error.value)
         check_told(text, "")
-        assert "Given up after going on trainer.max_restarts=1 times in a row" in text and "run/global_step_1" in text
+        assert "Given up after trainer.max_restarts=1 restarts in a row" in text and "run/global_step_1" in text
         assert CheckpointStore("run").latest().name == "global_step_1"
 
     @pytest.mark.parametrize("where", ["update", "generation", "save"])

@@ -1,4 +1,4 @@
-"""A worker process that hangs: it is in the status, its whereabouts are in the dump, and the run ends or goes on."""
+"""A worker process that hangs: it is in the status, where it hangs is in the dump, and the run ends or goes on."""
 
 import threading
 from pathlib import Path

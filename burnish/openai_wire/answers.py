@@ -1,32 +1,32 @@
-"""Sampled tokens to the JSON of an answer: whole, or in the chunks of a stream. The chunks add up to the whole.
+"""Sampled tokens to the JSON of an answer: whole, or in the chunks of a stream, which add up to the whole.
 
-A `Generation` is the sequences of one request, from the moment they are admitted to their last token or the client's
-leaving. A `Choice` follows one of them: it consumes the engine's events and hands out `Delta`s. A shape, `ChatAnswer`
-or `CompletionAnswer`, writes them down as /v1/chat/completions or /v1/completions does. Log-probs are the engine's, one
-for each sampled token, those that ended the answer included; so they are as many as `completion_tokens`.
+A `Choice` follows one sequence: it consumes its tokens and returns `Delta`s. A format, `ChatAnswer` or
+`CompletionAnswer`, writes them as /v1/chat/completions or /v1/completions does. There is one log-prob for each sampled
+token, including those that ended the answer, so there are as many as `completion_tokens`.
 """
 
-import asyncio
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
+from burnish.openai_wire.text import TextStream
 from burnish.rollout.base import Completion
 from burnish.rollout.stops import UNFINISHED, decode
-from burnish.serving.engine_thread import EngineThread, Event, Token
-from burnish.serving.fields import stopping
-from burnish.serving.loading import ServedModel
-from burnish.serving.requests import Asked
-from burnish.serving.text import TextStream
+
+
+@dataclass(frozen=True)
+class Token:
+    """One sampled token."""
+
+    id: int
+    log_prob: float
 
 
 @dataclass(frozen=True)
 class TokenEntry:
-    """One sampled token, its log-prob, and where in the text it begins."""
+    """A token as text, its log-prob, and where in the answer it begins."""
 
     text: str
     log_prob: float
@@ -58,15 +58,20 @@ class Choice:
         self._tokenizer = tokenizer
         self._stream = TextStream(tokenizer, special_ids, stops)
         self._log_probs = log_probs
-        self._before: list[int] = []  # the token before, for the spaces that decoders strip
-        self._entries: list[TokenEntry] = []  # one goes out when the text before it has, a token late
+        self._before: list[int] = []  # the previous token, for the spaces that decoders strip
+        self._entries: list[TokenEntry] = []  # each is sent once the text before it was, a token late
 
     def take(self, event: Token | Completion) -> Delta:
         if isinstance(event, Completion):
             return self._delta(self._stream.finish(event.stop), event.finish_reason)
         self.tokens += 1
         delta = self._delta(self._stream.push(event.id))
-        self._entries += [self._entry(event)] if self._log_probs else []
+        if self._log_probs:  # after `push`, which has decoded all tokens before this one
+            before, both = decode(self._tokenizer, self._before), decode(self._tokenizer, [*self._before, event.id])
+            text = both[len(before) :] if both.startswith(before) else ""
+            text = text or decode(self._tokenizer, [event.id])
+            self._before = [event.id]
+            self._entries.append(TokenEntry(text, event.log_prob, self._stream.length))
         return delta
 
     def _delta(self, text: str, finish_reason: str | None = None) -> Delta:
@@ -80,16 +85,9 @@ class Choice:
         self.whole.entries += entries
         return Delta(self.index, text, entries, finish_reason)
 
-    def _entry(self, token: Token) -> TokenEntry:
-        """After `push`, which has decoded all tokens before this one."""
-        before, both = decode(self._tokenizer, self._before), decode(self._tokenizer, [*self._before, token.id])
-        text = both[len(before) :] if both.startswith(before) else ""
-        self._before = [token.id]
-        return TokenEntry(text or decode(self._tokenizer, [token.id]), token.log_prob, self._stream.length)
 
-
-class Answer(ABC):
-    """The names and numbers that all parts of one answer share."""
+class AnswerFormat(ABC):
+    """What all parts of one answer share: id, model, time."""
 
     prefix = ""
     kind = ""
@@ -124,7 +122,7 @@ class Answer(ABC):
         return {"id": self.id, "object": kind, **self._head, "choices": choices}
 
 
-class ChatAnswer(Answer):
+class ChatAnswer(AnswerFormat):
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def choice(self, whole: Delta) -> dict[str, Any]:
@@ -139,12 +137,19 @@ class ChatAnswer(Answer):
 
     def _end(self, delta: Delta) -> dict[str, Any]:
         entries = [
-            {"token": e.text, "logprob": e.log_prob, "bytes": _bytes(e.text), "top_logprobs": []} for e in delta.entries
+            {
+                "token": e.text,
+                "logprob": e.log_prob,
+                # None for a part of a character, whose text does not show its bytes.
+                "bytes": None if UNFINISHED in e.text else list(e.text.encode()),
+                "top_logprobs": [],
+            }
+            for e in delta.entries
         ]
         return {"logprobs": {"content": entries} if entries else None, "finish_reason": delta.finish_reason}
 
 
-class CompletionAnswer(Answer):
+class CompletionAnswer(AnswerFormat):
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
 
     def choice(self, whole: Delta) -> dict[str, Any]:
@@ -165,57 +170,7 @@ class CompletionAnswer(Answer):
         return self.choice(delta)
 
 
-class Generation:
-    """Starts generating when it is made. Read `deltas` to their end; `abort` where nobody reads any more."""
-
-    def __init__(self, asked: Asked, model: ServedModel, engine: EngineThread, request_id: str):
-        self.asked = asked
-        self.choices: list[Choice] = []
-        self._engine = engine
-        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
-        self._running: dict[int, str] = {}  # index of a choice → the engine's request
-        for index, (prompt, sampling) in enumerate(asked.sequences()):
-            choice = Choice(index, model.tokenizer, model.special_ids, sampling.stop, asked.log_probs)
-            self.choices.append(choice)
-            self._running[index] = f"{request_id}/{index}"
-            engine.submit(self._running[index], prompt, sampling, partial(self._take, index))
-
-    def _take(self, index: int, event: Event) -> None:
-        # Never full: it holds no more than the request's tokens, however slowly it is read.
-        self._events.put_nowait((index, event))
-
-    async def deltas(self) -> AsyncIterator[Delta]:
-        """What is new, as it comes; waits for the engine, which always ends a sequence with a last event."""
-        while self._running:
-            index, event = await self._events.get()
-            if isinstance(event, Exception):
-                raise event
-            if isinstance(event, Completion):
-                del self._running[index]
-                if event.finish_reason == "abort":  # not by this reader, which would have gone
-                    raise stopping()
-            delta = self.choices[index].take(event)
-            if delta:
-                yield delta
-
-    async def finish(self) -> None:
-        async for _ in self.deltas():
-            pass
-
-    def usage(self) -> dict[str, int]:
-        return usage(self.asked.prompts, self.choices)
-
-    def abort(self) -> None:
-        """End what still runs."""
-        self._engine.abort(list(self._running.values()))
-
-
 def usage(prompts: list[list[int]], choices: list[Choice]) -> dict[str, int]:
     """Tokens as the engine counts them; a prompt once, however many answers it gets."""
     read, written = sum(map(len, prompts)), sum(choice.tokens for choice in choices)
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
-
-
-def _bytes(text: str) -> list[int] | None:
-    """The UTF-8 of a token; None for a part of a character, whose bytes its text does not tell."""
-    return None if UNFINISHED in text else list(text.encode())

@@ -1,17 +1,17 @@
-"""What is said about worker processes that are late or gone: who, where, why, and what they wrote last."""
+"""Messages about worker processes that are late or gone: who, where, why, and what they wrote last."""
 
 import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
-TOLD_OF = 4  # late processes of which a message tells all
+SHOWN_WHOLE = 4  # late processes that a message shows whole
 NO_CALL = "no call"
 
 
-class Whereabouts(NamedTuple):
+class WorkerStatus(NamedTuple):
     """What a process is doing, the stack of the thread that does it, and the last lines of its log.
 
-    peers  direct calls that it runs for others beside that: what, and for how many seconds; the longest first
+    peers  direct calls that it runs for others meanwhile: what, and for how many seconds; the longest first
     """
 
     doing: str
@@ -28,12 +28,12 @@ class Whereabouts(NamedTuple):
         return f"is in {self.doing} and {calls}" if self.doing != NO_CALL else calls
 
 
-class Late(NamedTuple):
+class LateProcess(NamedTuple):
     """A process that somebody waits for: its name, its log, what it says, the log's last lines where it says nothing"""
 
     name: str
     log: str
-    there: Whereabouts | None
+    there: WorkerStatus | None
     lines: str = ""
 
 
@@ -42,32 +42,32 @@ def quoted(title: str, text: str) -> str:
     return f"\n{title}:\n{textwrap.indent(text.rstrip() or '(nothing)', '    ')}"
 
 
-def late(deadline: str, workers: int, processes: Sequence[Late], others: Sequence[Late] = ()) -> str:
+def late(deadline: str, workers: int, processes: Sequence[LateProcess], others: Sequence[LateProcess] = ()) -> str:
     """Who has not finished, and where each is; and those of other pools that they may wait for."""
-    told = [f"{deadline}; of {workers} workers, these are late:", *_told(processes)]
+    lines = [f"{deadline}; of {workers} workers, these are late:", *_described(processes)]
     if others:
-        told += ["they may wait for these, which run calls of others, or do not answer:", *_told(others)]
-    return "\n".join(told)
+        lines += ["they may wait for these, which run calls of others, or do not answer:", *_described(others)]
+    return "\n".join(lines)
 
 
-def order(there: Whereabouts | None) -> float:
-    """Those that do not answer come first, for they tell most; then those that have run calls of others for longest."""
+def order(there: WorkerStatus | None) -> float:
+    """Those that do not answer come first, then those that have run calls of others for longest."""
     return float("-inf") if there is None else -max((seconds for _, seconds in there.peers), default=0.0)
 
 
-def _told(processes: Sequence[Late]) -> list[str]:
-    told = []
+def _described(processes: Sequence[LateProcess]) -> list[str]:
+    lines = []
     for number, process in enumerate(sorted(processes, key=lambda process: order(process.there))):
         there = process.there
-        told.append(f"- {process.name}: {there or 'does not answer: stopped, or stuck'}")
-        if number < TOLD_OF and there:
-            told[-1] += quoted("where", there.stack)
-            told[-1] += quoted(
-                f"last lines of {process.log}, which goes on with the stacks of all threads", there.lines
+        lines.append(f"- {process.name}: {there or 'does not answer: stopped, or stuck'}")
+        if number < SHOWN_WHOLE and there:
+            lines[-1] += quoted("where", there.stack)
+            lines[-1] += quoted(
+                f"last lines of {process.log}, which continues with the stacks of all threads", there.lines
             )
-        elif number < TOLD_OF:
-            told[-1] += quoted(f"last lines of {process.log}", process.lines)
-    return told
+        elif number < SHOWN_WHOLE:
+            lines[-1] += quoted(f"last lines of {process.log}", process.lines)
+    return lines
 
 
 def reason(text: str) -> str:

@@ -1,6 +1,6 @@
 """An engine that hangs or dies is replaced: one new engine, every request answered, and with the same tokens.
 
-With an engine of the test's own, which is lost when it is told to; `test_supervised_engines.py` does it to real ones.
+With a scripted engine; `test_replacing_engines.py` does it to real ones.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from burnish.errors import EngineLost, RolloutError
 from burnish.rollout.base import Completion, Request, RolloutEngine, Sampling
 from burnish.rollout.hosted.engine import HEARTBEAT_S
 from burnish.rollout.hosted.process import CLOSE_S, START_S
-from burnish.rollout.supervised import RENEWAL_S, RESTARTS, Supervised
+from burnish.rollout.replacing import REPLACING_S, RESTARTS, ReplacingEngine
 from burnish.waits import longest
 from burnish.workers.rollout_metrics import engine_metrics, replica_metrics
-from tests.rollout.renewing import LOOK_S, PATIENT_S, all_have_asked, in_time, log_is_whole, until
+from tests.rollout.renewing import PATIENT_S, in_time, log_is_whole, until
 
 
 class Shop:
@@ -77,6 +77,12 @@ class Fake(RolloutEngine):
     def lost(self):
         return self.why
 
+    def lose(self, why):
+        """It fails all it has, as every engine does that is lost."""
+        self.why = why
+        for request_id, (loop, future) in self.waiting.items():
+            loop.call_soon_threadsafe(_fail, future, EngineLost(f"request {request_id}: {why}"))
+
     def renewed(self):
         self.shop.making.set()
         assert self.shop.opens.wait(PATIENT_S)
@@ -125,14 +131,19 @@ class Fake(RolloutEngine):
         self.is_closed = True
 
 
+def _fail(future, error):
+    if not future.done():
+        future.set_exception(error)
+
+
 @pytest.fixture
 def shop():
     return Shop()
 
 
 @pytest.fixture
-def supervised(shop):
-    engine = Supervised(shop.make(), look_s=LOOK_S)
+def replacing(shop):
+    engine = ReplacingEngine(shop.make())
     yield engine
     shop.opens.set()
     engine.close()
@@ -158,7 +169,7 @@ def hung(shop, number, count):
 
 
 @pytest.mark.parametrize("fate", ["hangs", "dies"])
-def test_many_requests_of_several_event_loops_lose_an_engine_once(shop, supervised, fate, caplog):
+def test_engine_lost_by_many_requests_of_several_loops_is_replaced_once(shop, replacing, fate, caplog):
     shop.fates[0] = fate
     shop.opens.clear()
     found = {}
@@ -166,7 +177,7 @@ def test_many_requests_of_several_event_loops_lose_an_engine_once(shop, supervis
 
     def client(own):
         async def mine():
-            calls = [supervised.generate(Request([1], seeded(i), request_id=str(i))) for i in own]
+            calls = [replacing.generate(Request([1], seeded(i), request_id=str(i))) for i in own]
             return await asyncio.wait_for(asyncio.gather(*calls), PATIENT_S)
 
         found.update(zip(own, asyncio.run(mine()), strict=True))
@@ -176,131 +187,121 @@ def test_many_requests_of_several_event_loops_lose_an_engine_once(shop, supervis
         thread.start()
     if fate == "hangs":
         in_time(until(lambda: len(first.waiting) == 30))
-        assert supervised.in_flight == 30
-        first.why = "no sign of life"
-    in_time(until(lambda: all_have_asked(supervised, supervised._renewal, 30)))  # the first gets no more of them
+        assert replacing.in_flight == 30
+        first.lose("no sign of life")
+    in_time(until(shop.making.is_set))
     shop.opens.set()
     for thread in clients:
         thread.join(PATIENT_S)
     assert [found[i].token_ids for i in range(30)] == [[i, i + 1, i + 2] for i in range(30)]
     assert {completion.policy_version for completion in found.values()} == {1}
-    assert len(shop.engines) == 2 and supervised.engine is shop.engines[1]
-    counts = supervised.stats()
-    assert counts["replica_restarts"] == 1 and supervised.in_flight == 0
+    assert len(shop.engines) == 2 and replacing.engine is shop.engines[1]
+    counts = replacing.stats()
+    assert counts["replica_restarts"] == 1 and replacing.in_flight == 0
     asked_of_the_first = counts["requests"] - 30
     assert counts["requests_again"] == asked_of_the_first == (30 if fate == "hangs" else first.requests)
     reason = "no sign of life" if fate == "hangs" else "engine 0 is dead"
-    log_is_whole(supervised)
-    assert reason in caplog.text and "has the weights; requests asked again" in caplog.text
+    log_is_whole(replacing)
+    assert reason in caplog.text and "has the weights; requests sent again" in caplog.text
 
 
-def test_an_ordinary_error_is_the_callers(shop, supervised):
+def test_ordinary_error_is_raised_to_the_caller_unless_the_engine_is_lost(shop, replacing):
     shop.fates[0] = "refuses"
-    assert [str(error) for error in gathered(supervised, 2)] == [f"request {i}: not this one" for i in range(2)]
-    assert len(shop.engines) == 1 and supervised.stats()["replica_restarts"] == 0
-
-
-def test_an_ordinary_error_of_an_engine_that_is_lost_is_not(shop, supervised):
-    shop.fates[0] = "refuses"
+    assert [str(error) for error in gathered(replacing, 2)] == [f"request {i}: not this one" for i in range(2)]
+    assert len(shop.engines) == 1 and replacing.stats()["replica_restarts"] == 0
     shop.engines[0].why = "stuck"
-    assert gathered(supervised, 1)[0].token_ids == [0, 1, 2]
+    assert gathered(replacing, 1)[0].token_ids == [0, 1, 2]
 
 
-def test_event_loops_go_on_while_a_new_engine_is_made(shop, supervised):
+def test_event_loops_continue_while_a_new_engine_is_made(shop, replacing):
     shop.fates[0] = "dies"
     shop.opens.clear()
 
     async def main():
-        task = asyncio.create_task(supervised.generate(Request([1], seeded(5), request_id="a")))
+        task = asyncio.create_task(replacing.generate(Request([1], seeded(5), request_id="a")))
         await until(shop.making.is_set)
-        late = asyncio.create_task(supervised.generate(Request([1], seeded(6), request_id="b")))
+        late = asyncio.create_task(replacing.generate(Request([1], seeded(6), request_id="b")))
         for _ in range(100):
             await asyncio.sleep(0)
-        assert not task.done() and not late.done() and supervised.in_flight == 2
+        assert not task.done() and not late.done() and replacing.in_flight == 2
         shop.opens.set()
         return await task, await late
 
     assert [done.token_ids[0] for done in in_time(main())] == [5, 6]
-    assert supervised.stats()["requests_again"] == 1  # the late one was asked once
-
-
-def test_the_thread_that_looks_ends_with_the_requests(supervised):
-    gathered(supervised, 3)
-    in_time(until(lambda: supervised._looker is None))
-    assert gathered(supervised, 1)[0].finish_reason == "stop"
+    assert replacing.stats()["requests_again"] == 1  # the late one was asked once
 
 
 # Giving up
 
 
 @pytest.mark.parametrize("count", [1, 5])
-def test_it_gives_up_with_all_reasons_in_order(shop, supervised, count):
+def test_gives_up_with_all_reasons_in_order(shop, replacing, count):
     shop.fates = dict.fromkeys(range(10), "dies")
-    for i, error in enumerate(gathered(supervised, count)):
+    for i, error in enumerate(gathered(replacing, count)):
         assert type(error) is RolloutError and str(error).startswith(
             f"request {i}: the rollout engine is lost, no other"
         )
         places = [str(error).index(f"engine {n} is dead") for n in range(RESTARTS + 1)]
         assert places == sorted(places)
-    assert len(shop.engines) == 1 + RESTARTS and supervised.stats()["replica_restarts"] == RESTARTS
+    assert len(shop.engines) == 1 + RESTARTS and replacing.stats()["replica_restarts"] == RESTARTS
     with pytest.raises(RolloutError, match="engine 3 is dead"):
-        supervised.publish(None, 1)
-    assert "given up" in str(gathered(supervised, 1)[0])
-    assert supervised.in_flight == 0
+        replacing.publish(None, 1)
+    assert "given up" in str(gathered(replacing, 1)[0])
+    assert replacing.in_flight == 0
 
 
-def test_a_request_that_is_completed_begins_the_count_anew(shop, supervised):
+def test_completed_request_resets_the_count(shop, replacing):
     for round_ in range(1, 4):  # each loses as many engines as may be lost
         now = len(shop.engines) - 1
         shop.fates = dict.fromkeys(range(now, now + RESTARTS), "dies")
-        assert gathered(supervised, 1)[0].finish_reason == "stop"
-        assert supervised.stats()["replica_restarts"] == round_ * RESTARTS
+        assert gathered(replacing, 1)[0].finish_reason == "stop"
+        assert replacing.stats()["replica_restarts"] == round_ * RESTARTS
 
 
-def test_a_new_engine_that_cannot_be_made_counts_too(shop, supervised):
+def test_failure_to_make_an_engine_counts(shop, replacing):
     shop.fates[0] = "dies"
     shop.broken = RESTARTS - 1
-    assert gathered(supervised, 1)[0].finish_reason == "stop"
+    assert gathered(replacing, 1)[0].finish_reason == "stop"
     shop.fates[1], shop.broken = "dies", RESTARTS
-    message = str(gathered(supervised, 1)[0])
+    message = str(gathered(replacing, 1)[0])
     assert "1. request 0: engine 1 is dead; 2. no new engine could be made: MemoryError: no room; 3. " in message
     assert len(shop.engines) == 2
 
 
-def test_a_new_engine_that_fails_at_once_is_replaced_and_none_is_left(shop, supervised):
+def test_new_engine_that_fails_at_once_is_replaced_and_closed(shop, replacing):
     """The next one is made in the place of that one, which ends what it has started."""
-    supervised.sleep()
+    replacing.sleep()
     shop.engines[0].why, shop.fates[1] = "gone", "cannot sleep"
-    supervised.wake()
-    assert supervised.engine is shop.engines[2] and supervised.stats()["replica_restarts"] == 1
-    supervised.sleep()
+    replacing.wake()
+    assert replacing.engine is shop.engines[2] and replacing.stats()["replica_restarts"] == 1
+    replacing.sleep()
     shop.engines[2].why = "gone too"
     shop.fates |= dict.fromkeys(range(3, 9), "cannot sleep")
     with pytest.raises(RolloutError, match="given up.*no new engine could be made: MemoryError: no room to sleep in"):
-        supervised.wake()
+        replacing.wake()
     assert len(shop.engines) > 3 and shop.engines[-1].is_closed
 
 
-def test_a_new_engine_that_does_not_come_is_not_awaited(shop):
+def test_gives_up_at_the_deadline_of_a_replacement(shop):
     shop.fates[0] = "dies"
     shop.opens.clear()
-    supervised = Supervised(shop.make(), look_s=LOOK_S, renewal_s=0.2)
-    assert "2. no new engine was there after 0.2 s" in str(gathered(supervised, 2)[1])
+    replacing = ReplacingEngine(shop.make(), replacing_s=0.2)
+    assert "2. no new engine was there after 0.2 s" in str(gathered(replacing, 2)[1])
     shop.opens.set()
     in_time(until(lambda: len(shop.engines) == 2 and shop.engines[1].is_closed))  # it came too late
-    assert supervised.engine is shop.engines[0]
-    supervised.close()
+    assert replacing.engine is shop.engines[0]
+    replacing.close()
 
 
-def test_a_request_that_ends_its_engines_fails_alone(shop, supervised):
+def test_request_that_ends_its_engines_fails_alone(shop, replacing):
     """Others are answered in between, so that engines are not given up."""
     shop.poison = 13
 
     async def main():
-        poison = asyncio.create_task(supervised.generate(Request([1], seeded(13), request_id="poison")))
+        poison = asyncio.create_task(replacing.generate(Request([1], seeded(13), request_id="poison")))
         answered = 0
         while not poison.done():
-            now = await supervised.generate(Request([1], seeded(2), request_id=f"other {answered}"))
+            now = await replacing.generate(Request([1], seeded(2), request_id=f"other {answered}"))
             answered += now.finish_reason == "stop"
             await asyncio.sleep(0)
         with pytest.raises(RolloutError) as raised:
@@ -311,66 +312,66 @@ def test_a_request_that_ends_its_engines_fails_alone(shop, supervised):
     assert not isinstance(error, EngineLost) and answered > RESTARTS
     assert str(error).startswith(f"request poison: {RESTARTS + 1} rollout engines were lost while they had it")
     assert "4. request poison: engine 3 cannot read it" in str(error)
-    counts = supervised.stats()
+    counts = replacing.stats()
     assert counts["replica_restarts"] == RESTARTS + 1 and counts["requests_again"] == RESTARTS
-    assert supervised.lost() is None and gathered(supervised, 1)[0].finish_reason == "stop"
+    assert replacing.lost() is None and gathered(replacing, 1)[0].finish_reason == "stop"
 
 
-def test_what_is_lost_for_good_is_told(shop, supervised):
+def test_lost_gives_the_reason_once_there_is_no_engine(shop, replacing):
     shop.fates[0] = "dies"
     shop.opens.clear()
 
     async def main():
-        task = asyncio.create_task(supervised.generate(Request([1], seeded(5), request_id="a")))
+        task = asyncio.create_task(replacing.generate(Request([1], seeded(5), request_id="a")))
         await until(shop.making.is_set)
-        assert supervised.lost() is None, "a new one is on its way"
+        assert replacing.lost() is None, "a new one is on its way"
         shop.opens.set()
         await task
 
     in_time(main())
     shop.fates = dict.fromkeys(range(10), "dies")
-    gathered(supervised, 1)
-    assert "given up" in supervised.lost()
-    ended = Supervised(Fake(shop, 0))
+    gathered(replacing, 1)
+    assert "given up" in replacing.lost()
+    ended = ReplacingEngine(Fake(shop, 0))
     ended.close()
     assert ended.lost() == "the rollout engine has stopped"
 
 
-def test_a_renewal_has_time_for_all_its_parts():
+def test_deadline_of_a_replacement_covers_its_parts():
     """Start, four calls on a CPU (load, proof, open, sleep), and the end of the lost one."""
-    assert START_S + 4 * 2 * HEARTBEAT_S["cpu"] + 7 * CLOSE_S <= RENEWAL_S
+    assert START_S + 4 * 2 * HEARTBEAT_S["cpu"] + 7 * CLOSE_S <= REPLACING_S
 
 
-def test_an_order_that_waits_for_a_new_engine_is_seen(shop, supervised):
+def test_order_that_waits_for_a_new_engine_is_a_registered_wait(shop, replacing):
     shop.engines[0].why = "gone"
     shop.opens.clear()
-    order = threading.Thread(target=supervised.wake, name="who orders")
+    order = threading.Thread(target=replacing.wake, name="who orders")
     order.start()
     in_time(until(lambda: "a new rollout engine in the place of a lost one (who orders)" in map(str, longest())))
     (wait,) = [wait for wait in longest() if wait.owner == "who orders"]
-    assert wait.kind == "engine" and wait.seconds == pytest.approx(RENEWAL_S, abs=60)
+    assert wait.kind == "engine" and wait.seconds == pytest.approx(REPLACING_S, abs=60)
     shop.opens.set()
     order.join(PATIENT_S)
-    assert supervised.engine.orders == ["wake"]
+    assert replacing.engine.orders == ["wake"]
 
 
 # Callers that end meanwhile
 
 
-def test_abort_while_a_new_engine_is_made_gives_what_there_is(shop, supervised):
+def test_abort_during_a_replacement_returns_the_tokens_so_far(shop, replacing):
     shop.fates[0], shop.told = "hangs", 2
-    supervised.publish(None, 7)
+    replacing.publish(None, 7)
     shop.opens.clear()
 
     async def main():
         told = []
         task = asyncio.create_task(
-            supervised.generate(Request([1], seeded(5), request_id="a"), on_token=lambda *token: told.append(token))
+            replacing.generate(Request([1], seeded(5), request_id="a"), on_token=lambda *token: told.append(token))
         )
-        other = asyncio.create_task(supervised.generate(Request([1], seeded(6), request_id="b")))
+        other = asyncio.create_task(replacing.generate(Request([1], seeded(6), request_id="b")))
         await until(shop.making.is_set)
-        supervised.abort("never there")
-        supervised.abort("a")
+        replacing.abort("never there")
+        replacing.abort("a")
         aborted = await task
         assert not other.done() and told == [(5, -1.0), (6, -1.0)]
         shop.opens.set()
@@ -379,13 +380,13 @@ def test_abort_while_a_new_engine_is_made_gives_what_there_is(shop, supervised):
     aborted, other = in_time(with_loss(shop, main, 2))
     assert (aborted.token_ids, aborted.finish_reason, aborted.policy_version) == ([5, 6], "abort", 7)
     assert other.token_ids == [6, 7, 8]
-    assert supervised.stats()["requests_again"] == 1
+    assert replacing.stats()["requests_again"] == 1
 
 
-def test_tokens_of_a_request_that_is_aborted_keep_the_versions_that_sampled_them(shop, supervised):
+def test_tokens_of_an_aborted_request_keep_their_versions(shop, replacing):
     """It began with version 7, was told of two tokens, then of one of version 8; 9 was published while none came."""
     shop.fates[0], shop.told = "hangs", 2
-    supervised.publish(None, 7)
+    replacing.publish(None, 7)
     shop.opens.clear()
     tells = []
     ask = shop.engines[0].generate
@@ -398,16 +399,16 @@ def test_tokens_of_a_request_that_is_aborted_keep_the_versions_that_sampled_them
 
     async def main():
         task = asyncio.create_task(
-            supervised.generate(Request([1], seeded(5), request_id="a"), on_token=lambda *token: None)
+            replacing.generate(Request([1], seeded(5), request_id="a"), on_token=lambda *token: None)
         )
         await until(hung(shop, 0, 1))
-        supervised.publish(None, 8)
+        replacing.publish(None, 8)
         await asyncio.sleep(0)
         tells[0](7, -1.0)
-        supervised.publish(None, 9)
-        shop.engines[0].why = "no sign of life"
+        replacing.publish(None, 9)
+        shop.engines[0].lose("no sign of life")
         await until(shop.making.is_set)
-        supervised.abort("a")
+        replacing.abort("a")
         return await task
 
     aborted = in_time(main())
@@ -415,22 +416,22 @@ def test_tokens_of_a_request_that_is_aborted_keep_the_versions_that_sampled_them
     assert (aborted.policy_version, aborted.token_versions()) == (7, [7, 7, 8])
 
 
-def test_abort_of_a_request_that_is_asked_again_gives_all_that_was_told(shop, supervised):
+def test_abort_of_a_request_sent_again_returns_all_tokens_received(shop, replacing):
     """The second engine has not come as far as the first had."""
     shop.fates = {0: "hangs", 1: "is slow"}
-    supervised.publish(None, 7)
+    replacing.publish(None, 7)
     shop.opens.clear()
     seen = []
 
     async def main():
         task = asyncio.create_task(
-            supervised.generate(Request([1], seeded(5), request_id="a"), on_token=lambda token, _: seen.append(token))
+            replacing.generate(Request([1], seeded(5), request_id="a"), on_token=lambda token, _: seen.append(token))
         )
         await until(shop.making.is_set)
         shop.told = 2
         shop.opens.set()
         await until(hung(shop, 1, 1))
-        supervised.abort("a")
+        replacing.abort("a")
         return await task
 
     aborted = in_time(with_loss(shop, main, 1))
@@ -442,78 +443,59 @@ async def with_loss(shop, main, count):
     """`main`, in which the first engine is lost once it has so many requests."""
     work = asyncio.create_task(main())
     await until(hung(shop, 0, count))
-    shop.engines[0].why = "no sign of life"
+    shop.engines[0].lose("no sign of life")
     return await work
 
 
-def test_abort_of_a_request_that_an_engine_has_is_the_engines_until_it_is_lost(shop, supervised):
+def test_abort_is_left_to_the_engine_until_it_is_lost(shop, replacing):
     shop.fates[0] = "hangs"
 
     async def main():
-        task = asyncio.create_task(supervised.generate(Request([1], seeded(5), request_id="a")))
+        task = asyncio.create_task(replacing.generate(Request([1], seeded(5), request_id="a")))
         await until(hung(shop, 0, 1))
-        supervised.abort("a")
+        replacing.abort("a")
         assert shop.engines[0].aborted == ["a"] and not task.done()
-        shop.engines[0].why = "no sign of life"
+        shop.engines[0].lose("no sign of life")
         return await task
 
     assert in_time(main()).finish_reason == "abort"
-    in_time(until(lambda: supervised.engine is not shop.engines[0]))  # which is renewed all the same
+    in_time(until(lambda: replacing.engine is not shop.engines[0]))  # which is renewed all the same
     assert shop.engines[1].requests == 0
 
 
 @pytest.mark.parametrize("when", ["asked", "renewed"])
-def test_a_caller_that_is_cancelled_goes_alone(shop, supervised, when):
+def test_cancelled_caller_leaves_the_others(shop, replacing, when):
     shop.fates[0] = "hangs"
     shop.opens.clear()
 
     async def main():
         task, other = (
-            asyncio.create_task(supervised.generate(Request([1], seeded(i), request_id=str(i)))) for i in (5, 6)
+            asyncio.create_task(replacing.generate(Request([1], seeded(i), request_id=str(i)))) for i in (5, 6)
         )
         await until(hung(shop, 0, 2))
         if when == "renewed":
-            shop.engines[0].why = "no sign of life"
+            shop.engines[0].lose("no sign of life")
             await until(shop.making.is_set)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert supervised.in_flight == 1
-        shop.engines[0].why = "no sign of life"
+        assert replacing.in_flight == 1
+        shop.engines[0].lose("no sign of life")
         shop.opens.set()
         return await other
 
     assert in_time(main()).token_ids == [6, 7, 8]
-    assert supervised.stats()["requests_again"] == 1
+    assert replacing.stats()["requests_again"] == 1
 
 
-def test_a_caller_with_a_time_limit_of_its_own_keeps_it(shop, supervised):
-    shop.fates[0] = "hangs"
-    shop.opens.clear()
-
-    async def main():
-        async with asyncio.timeout(PATIENT_S):
-            task = asyncio.create_task(supervised.generate(Request([1], seeded(5), request_id="a")))
-            await until(hung(shop, 0, 1))
-            shop.engines[0].why = "no sign of life"
-            await until(shop.making.is_set)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await supervised.generate(Request([1], seeded(6), request_id="b"))
-        shop.opens.set()
-        return await task
-
-    assert in_time(main()).token_ids == [5, 6, 7]
-
-
-def test_close_while_a_new_engine_is_made(shop, supervised):
+def test_close_during_a_replacement(shop, replacing):
     shop.fates[0] = "dies"
     shop.opens.clear()
 
     async def main():
-        task = asyncio.create_task(supervised.generate(Request([1], seeded(5), request_id="a")))
+        task = asyncio.create_task(replacing.generate(Request([1], seeded(5), request_id="a")))
         await until(shop.making.is_set)
-        closing = asyncio.create_task(asyncio.to_thread(supervised.close))
+        closing = asyncio.create_task(asyncio.to_thread(replacing.close))
         with pytest.raises(RolloutError, match="request a: the rollout engine has stopped"):
             await task
         shop.opens.set()
@@ -522,115 +504,112 @@ def test_close_while_a_new_engine_is_made(shop, supervised):
     in_time(main())
     assert [engine.is_closed for engine in shop.engines] == [True, True]
     with pytest.raises(RolloutError, match="stopped"):
-        supervised.publish(None, 1)
+        replacing.publish(None, 1)
 
 
 # Tokens one by one
 
 
 @pytest.mark.parametrize("told", [0, 1, 3])
-def test_nobody_is_told_twice_of_a_token(shop, supervised, told):
+def test_on_token_is_called_once_per_token(shop, replacing, told):
     shop.fates[0] = shop.fates[1] = "dies"
     shop.told = told
     seen = []
-    done = gathered(supervised, 1, on_token=lambda token, log_prob: seen.append((token, log_prob)))[0]
+    done = gathered(replacing, 1, on_token=lambda token, log_prob: seen.append((token, log_prob)))[0]
     assert seen == [(token, -1.0) for token in done.token_ids] == [(0, -1.0), (1, -1.0), (2, -1.0)]
 
 
-def test_a_caller_that_was_told_of_other_tokens_fails(shop, supervised):
+def test_caller_that_received_other_tokens_fails(shop, replacing):
     shop.fates[0], shop.told = "dies", 2
     shop.tokens = lambda number, seed: [4, 5 + number, 6]
     seen = []
-    told = gathered(supervised, 1, on_token=lambda token, _: seen.append(token))[0]
-    assert seen == [4, 5] and "samples another token at position 1, which its caller has been told of" in str(told)
-    assert gathered(supervised, 1)[0].token_ids == [4, 6, 6]  # who was told of nothing has no part in it
+    told = gathered(replacing, 1, on_token=lambda token, _: seen.append(token))[0]
+    assert seen == [4, 5] and "samples another token at position 1, which its caller has received" in str(told)
+    assert gathered(replacing, 1)[0].token_ids == [4, 6, 6]  # who was told of nothing has no part in it
 
 
 # Orders
 
 
-def test_orders_go_to_the_engine(shop, supervised):
-    supervised.sleep()
-    supervised.wake()
-    supervised.admit_any_time()
-    supervised.publish([{"w": 1}], 3)
-    supervised.publish(None, 4)
+def test_orders_are_passed_on(shop, replacing):
+    replacing.sleep()
+    replacing.wake()
+    replacing.admit_any_time()
+    replacing.publish([{"w": 1}], 3)
+    replacing.publish(None, 4)
     assert shop.engines[0].orders == ["sleep", "wake", "any time", ("publish", 3, [{"w": 1}]), ("publish", 4, [])]
-    assert (supervised.context, supervised.vocabulary) == (100, 100)
-    assert not supervised.own_weights and not supervised.runs_on
+    assert (replacing.context, replacing.vocabulary) == (100, 100)
+    assert not replacing.own_weights and not replacing.runs_on
 
 
-def test_a_lost_engine_is_renewed_before_weights_are_published(shop, supervised):
-    supervised.admit_any_time()
-    supervised.sleep()
+def test_lost_engine_is_replaced_before_weights_are_published(shop, replacing):
+    replacing.admit_any_time()
+    replacing.sleep()
     shop.engines[0].why = "gone"
-    supervised.wake()
+    replacing.wake()
     shop.engines[1].why = "gone too"
-    supervised.publish([{"w": 1}], 3)
+    replacing.publish([{"w": 1}], 3)
     assert shop.engines[1].orders == ["any time", "sleep", "wake"]
     assert shop.engines[2].orders == ["any time", ("publish", 3, [{"w": 1}])]
 
 
-def test_an_engine_that_is_lost_before_the_first_bucket(shop, supervised):
-    shop.fates[0] = "dies"
-    supervised.publish(({"w": i} for i in range(2)), 3)
-    assert shop.engines[1].orders == [("publish", 3, [{"w": 0}, {"w": 1}])]
-
-
 class Again:
-    """Two buckets, as often as somebody goes through them."""
+    """Two buckets, as often as somebody reads them."""
 
     def __iter__(self):
         return ({"w": i} for i in range(2))
 
 
-@pytest.mark.parametrize("weights", [[{"w": 0}, {"w": 1}], Again()])
-def test_an_engine_that_is_lost_after_the_first_bucket_and_the_next_one_gets_all(shop, supervised, weights):
-    shop.fates[0] = shop.fates[1] = "dies in a publish"
-    supervised.publish(weights, 3)
+@pytest.mark.parametrize(
+    ("fate", "weights"),
+    [("dies", iter(Again())), ("dies in a publish", [{"w": 0}, {"w": 1}]), ("dies in a publish", Again())],
+)
+def test_engine_lost_in_a_publish_is_replaced_by_one_that_gets_all_weights(shop, replacing, fate, weights):
+    shop.fates[0] = shop.fates[1] = fate
+    replacing.publish(weights, 3)
     assert shop.engines[2].orders == [("publish", 3, [{"w": 0}, {"w": 1}])]
-    assert supervised.stats()["replica_restarts"] == 2
+    assert replacing.stats()["replica_restarts"] == 2
 
 
-def test_engines_that_are_lost_in_every_publish_are_given_up(shop, supervised):
+def test_gives_up_engines_lost_in_every_publish(shop, replacing):
     shop.fates = dict.fromkeys(range(10), "dies in a publish")
     with pytest.raises(RolloutError, match=r"given up\. .* 4\. dead after the first bucket"):
-        supervised.publish(Again(), 3)
+        replacing.publish(Again(), 3)
     assert len(shop.engines) == 1 + RESTARTS
 
 
-def test_buckets_that_come_once_are_not_handed_over_again(shop, supervised):
+def test_iterator_of_buckets_is_not_handed_over_twice(shop, replacing):
     shop.fates[0] = "dies in a publish"
     with pytest.raises(RolloutError, match="while it took over the weights of version 3.*publish again") as raised:
-        supervised.publish(({"w": i} for i in range(2)), 3)
+        replacing.publish(({"w": i} for i in range(2)), 3)
     assert not isinstance(raised.value, EngineLost)
-    supervised.publish([{"w": 1}], 3)
+    replacing.publish([{"w": 1}], 3)
     assert shop.engines[1].orders == [("publish", 3, [{"w": 1}])]
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_an_engine_that_is_lost_after_the_last_bucket_may_have_kept_them(shop, supervised, kept):
+def test_engine_lost_after_the_last_bucket_may_have_kept_them(shop, replacing, kept):
     """As one does that writes them into files first."""
     shop.fates[0] = "dies after a publish"
     shop.kept = kept
     if kept:
-        supervised.publish([{"w": 1}], 3)
-        assert supervised.engine.version == 3 and supervised.engine.orders == []
+        replacing.publish([{"w": 1}], 3)
+        assert replacing.engine.version == 3 and replacing.engine.orders == []
     else:
         with pytest.raises(RolloutError, match="publish again"):
-            supervised.publish(iter([{"w": 1}]), 3)
-    assert supervised.stats()["replica_restarts"] == 1
+            replacing.publish(iter([{"w": 1}]), 3)
+    assert replacing.stats()["replica_restarts"] == 1
 
 
 # Figures
 
 
-def test_counts_go_on_and_failures_are_told_where_there_are_any(shop, supervised):
-    before = supervised.stats()
-    assert not [name for name in engine_metrics(before, supervised.stats()) if name.startswith("failures")]
+def test_counts_continue_and_failures_are_reported(shop, replacing):
+    before = replacing.stats()
+    assert not [name for name in engine_metrics(before, replacing.stats()) if name.startswith("failures")]
     shop.fates[0] = "dies"
-    gathered(supervised, 1)
-    after = supervised.stats()
+    gathered(replacing, 1)
+    after = replacing.stats()
     assert after == {
         "requests": 2, "running": 1, "busy_s": 4.0, "generated_tokens": 20, "replica_restarts": 1, "requests_again": 1,
     }  # fmt: skip

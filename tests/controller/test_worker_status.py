@@ -1,6 +1,6 @@
 """What is said about processes that are late or gone."""
 
-from burnish.controller.telling import NO_CALL, TOLD_OF, Late, Whereabouts, late, no_room, reason
+from burnish.controller.worker_status import NO_CALL, SHOWN_WHOLE, LateProcess, WorkerStatus, late, no_room, reason
 
 GONE = (
     "The actor died unexpectedly before finishing this task.\n\tclass_name: RayHost\n\tpid: 7\nThe actor is dead "
@@ -22,9 +22,9 @@ def test_the_reason_is_found_in_what_ray_says():
 
 
 def test_those_that_do_not_answer_come_first_and_only_some_are_told_in_full():
-    there = Whereabouts("Actor.update", "in all_reduce", "step 3")
-    processes = [Late(f"rank {rank}", f"{rank}.log", there) for rank in range(8)]
-    processes[5] = Late("rank 5", "5.log", None, "loading")
+    there = WorkerStatus("Actor.update", "in all_reduce", "step 3")
+    processes = [LateProcess(f"rank {rank}", f"{rank}.log", there) for rank in range(8)]
+    processes[5] = LateProcess("rank 5", "5.log", None, "loading")
     lines = late("Actor.update is late", 9, processes).splitlines()
     assert lines[0] == "Actor.update is late; of 9 workers, these are late:"
     assert lines[1:4] == [
@@ -34,13 +34,15 @@ def test_those_that_do_not_answer_come_first_and_only_some_are_told_in_full():
     ]
     assert lines[4:7] == ["- rank 0: is in Actor.update", "where:", "    in all_reduce"]
     assert sum(line.startswith("- rank") for line in lines) == 8
-    assert lines.count("where:") == TOLD_OF - 1
+    assert lines.count("where:") == SHOWN_WHOLE - 1
 
 
 def test_processes_that_run_calls_of_others_come_behind_with_the_longest_first():
-    waits = [Late("agent", "a.log", Whereabouts("Agent.generate", "in wait", ""))]
+    waits = [LateProcess("agent", "a.log", WorkerStatus("Agent.generate", "in wait", ""))]
     runs = [
-        Late(name, f"{name}.log", Whereabouts(doing, "in step", "", tuple(("Actor.generate", s) for s in seconds)))
+        LateProcess(
+            name, f"{name}.log", WorkerStatus(doing, "in step", "", tuple(("Actor.generate", s) for s in seconds))
+        )
         for name, doing, seconds in (("one", "Actor.save", (3.2,)), ("two", NO_CALL, (12.0, 11.0, 1.0)))
     ]
     lines = late("Agent.generate is late", 1, waits, runs).splitlines()

@@ -1,17 +1,18 @@
 """`burnish ppo --help [words] [all]`: the keys with their defaults and meanings, from the configuration classes alone.
 
-Keys that can only keep their default in this version are left out, and counted; `all` lists them too.
+Keys that can only have their default in this version are counted but not listed; `all` lists them too.
 """
 
 import dataclasses
 import difflib
 import importlib
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from burnish.config.key import KnownKey, keys_of
 from burnish.config.values import allowed, show
+from burnish.entry.keys import KeyCommand
 from burnish.errors import ConfigError
 
 ALL = "all"
@@ -20,51 +21,40 @@ FLAGS = """\
   --config-name NAME  start from the recipe NAME.yaml, here or in --config-path FOLDER
   --cfg job           print the whole configuration, and stop
   --multirun          one run per value of key=a,b
-  --debug             a traceback with an error"""
+  --debug             show a traceback with an error"""
 
 
-def explain(
-    command: str, summary: str, config: str, words: list[str], example: Sequence[str] = (), flag: str = ""
-) -> str:
-    """The help text of a command; with `words`, of the keys whose dotted name holds one of them."""
-    module, _, cls = config.partition(":")
+def explain(command: KeyCommand, words: list[str]) -> str:
+    """The help text of a command; with `words`, only the keys whose dotted name contains one of them."""
+    module, _, cls = command.config.partition(":")
     root = getattr(importlib.import_module(module), cls)
     parts = [word for word in words if word != ALL]
     found = select(keys_of(root), parts)
-    chosen = found if ALL in words else usable(found)
+    # Where none of them can be set yet all are shown, so that a question about one is answered.
+    usable = {name: key for name, key in found.items() if not isinstance(key.about.later, str) or key.about.now}
+    chosen = found if ALL in words else usable or found
+    everything = f"`burnish {command.name} --help {' '.join([*parts, ALL])}`"
+    hint = f"not shown: {len(found) - len(chosen)} not available yet; {everything} shows all"
     lines = [
-        f"burnish {command}: {summary}",
+        f"burnish {command.name}: {command.summary}",
         "",
         "example:",
-        "  " + " \\\n    ".join([f"burnish {command}", *example]),
+        "  " + " \\\n    ".join([f"burnish {command.name}", *command.example]),
         "",
-        f"usage: burnish {command} [key=value …] [flags]",
+        f"usage: burnish {command.name} [key=value …] [flags]",
         "",
         "flags:",
-        *([f"  {flag}"] if flag else []),
+        *([f"  {command.flag}"] if command.flag else []),
         FLAGS,
         "",
         (f"keys with {' or '.join(parts)} in their name" if parts else "keys") + " (default in brackets)",
-        *left_out(len(found) - len(chosen), f"burnish {command} --help {' '.join([*parts, ALL])}"),
+        *([hint] if len(chosen) < len(found) else []),
     ]
     for name, doc in sections(root(), ""):
         members = [key for key in chosen.values() if key.name.rpartition(".")[0] == name]
         if members:
-            lines += ["", f"{name or command}: {doc}" if doc else name, *(line(key) for key in members)]
+            lines += ["", f"{name or command.name}: {doc}" if doc else name, *(line(key) for key in members)]
     return "\n".join(lines)
-
-
-def usable(found: dict[str, KnownKey]) -> dict[str, KnownKey]:
-    """The keys that can be set; where there is none among them, all, for whoever asks about one gets an answer."""
-    return {name: key for name, key in found.items() if not is_later(key)} or found
-
-
-def is_later(key: KnownKey) -> bool:
-    return isinstance(key.about.later, str) and not key.about.now
-
-
-def left_out(count: int, command: str) -> list[str]:
-    return [f"not shown: {count} not available yet; `{command}` shows all"] if count else []
 
 
 def select(known: dict[str, KnownKey], words: list[str]) -> dict[str, KnownKey]:
@@ -88,20 +78,15 @@ def sections(node: Any, name: str) -> Iterator[tuple[str, str]]:
             yield from sections(value, f"{name}.{item.name}".lstrip("."))
 
 
-def algorithms(key: str) -> list[str]:
-    """The names in the table of algorithms that the key chooses from, if it is such a key."""
-    from burnish.algorithms import advantages, losses  # when it is called, as all that a command needs
-
-    return [name for table in (advantages.TABLE, losses.TABLE) if table.key == key for name in table.entries]
-
-
 def line(key: KnownKey) -> str:
     """One key: its name, default and meaning, what it may be, and whether it can be used."""
+    from burnish.algorithms import advantages, losses  # on demand, as all that a command needs
+
     about = key.about
     remarks = [about.doc]
     if about.options:
         remarks.append(allowed(key))
-    if names := algorithms(key.name):
+    if names := [name for table in (advantages.TABLE, losses.TABLE) if table.key == key.name for name in table.entries]:
         remarks.append("built in: " + ", ".join(names))
     if isinstance(about.later, str):
         now = ", ".join(show(value) for value in (key.default, *about.now))

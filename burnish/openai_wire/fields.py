@@ -1,12 +1,7 @@
-"""What a client sent, read field by field, and what is wrong with it in OpenAI's words.
+"""What a client sent, read field by field; what is wrong with it, in OpenAI's words.
 
-Everything that reads a request raises a `Problem`, a status and a body `{"error": {message, type, param, code}}`;
-`app.py` is the boundary that turns it into a response. Nothing of the server's inside (a traceback, a path) is part of
-one.
-
-`Fields` is one JSON object. Each of its methods reads one field: it checks type and range, and gives the default where
-the field is absent or null. The names that are read anywhere are declared first; any other name is refused, with the
-nearest one that there is.
+Whatever reads a request raises an `ApiError`: a status and a body `{"error": {message, type, param, code}}`, which the
+server sends. It holds nothing internal, such as a traceback or a path.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,7 +12,7 @@ from burnish.config.nearest import nearest
 NOT_A_REQUEST = "invalid_request_error"
 
 
-class Problem(Exception):
+class ApiError(Exception):
     """One error response."""
 
     def __init__(
@@ -36,27 +31,28 @@ class Problem(Exception):
         self.body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def bad(message: str, param: str | None = None, code: str | None = None) -> Problem:
-    """400: the request says something that is wrong, or that this server does not do."""
-    return Problem(400, message, param=param, code=code)
+def bad(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """400: the request is wrong, or asks for what this server does not support."""
+    return ApiError(400, message, param=param, code=code)
 
 
-def overloaded(message: str) -> Problem:
-    """503: a right request at the wrong moment; clients try again."""
-    return Problem(503, message, kind="server_error", code="overloaded", headers={"Retry-After": "1"})
+def overloaded(message: str) -> ApiError:
+    """503: clients try again."""
+    return ApiError(503, message, kind="server_error", code="overloaded", headers={"Retry-After": "1"})
 
 
-def stopping() -> Problem:
-    return Problem(503, "the server is shutting down", kind="server_error", code="shutting_down")
+def stopping() -> ApiError:
+    return ApiError(503, "the server is shutting down", kind="server_error", code="shutting_down")
 
 
-def broken() -> Problem:
+def broken() -> ApiError:
     """500: the cause is in the server's log."""
-    return Problem(500, "the server could not finish this request; its log says why", kind="server_error")
+    return ApiError(500, "the server could not finish this request; its log says why", kind="server_error")
 
 
 class Fields:
-    """`values` is what the client sent, `known` the names it may use."""
+    """One JSON object: `values` is what the client sent, `known` the names that it may use. Each method reads one
+    field: it checks type and range, and returns the default if the field is absent or null."""
 
     def __init__(self, values: Any, known: Collection[str], what: str = "the request"):
         if not isinstance(values, Mapping):
@@ -125,11 +121,11 @@ class Fields:
 
 
 def is_ids(value: Any) -> bool:
-    """Whether a value is a list of whole numbers with at least one in it."""
+    """Whether a value is a list of at least one whole number."""
     return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
 
 
 def shown(value: Any, limit: int = 60) -> str:
-    """A value of the client's as it may stand in a message: ASCII, on one line, not long."""
+    """A client's value for a message: ASCII, on one line, not long."""
     text = ascii(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -2,7 +2,7 @@
 
 import pytest
 
-from burnish.tracking.literal import literal, one_line
+from burnish.literal import literal, one_line
 
 
 def test_lines_tabs_and_other_scripts_stay():
@@ -19,7 +19,7 @@ def test_lines_tabs_and_other_scripts_stay():
         ("half \ud800", "half \\ud800"),
     ],
 )
-def test_what_commands_a_terminal_or_cannot_be_printed_is_shown_by_its_code(text, shown):
+def test_control_characters_are_shown_as_codes(text, shown):
     assert literal(text) == one_line(text) == shown
 
 

@@ -4,7 +4,7 @@
 |---|---|---|
 | a `UserError` | its message (`--debug`: a traceback) | 2 |
 | another `BurnishError` | its message (`--debug`: a traceback) | 1 |
-| an exception nobody foresaw | a traceback | 1 |
+| an unexpected exception | a traceback | 1 |
 | Ctrl-C | a short line | 130 |
 """
 
@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable
 
 from burnish.errors import BurnishError, UserError
-from burnish.tracking.literal import literal
+from burnish.literal import literal
 from burnish.tracking.logs import configure_logging
 
 DEBUG = "--debug"
@@ -22,33 +22,27 @@ DEBUG = "--debug"
 
 def guard(command: Callable[[list[str]], int | None], argv: list[str]) -> int:
     """Run `command(argv)` and return the exit code; `sys.exit(guard(main, sys.argv[1:]))` is a whole entry point."""
-    if os.getcwd() not in sys.path:  # the `burnish` script, unlike `python -m`, does not look where the user stands
+    if os.getcwd() not in sys.path:  # unlike `python -m`, the `burnish` script does not look in the working directory
         sys.path.append(os.getcwd())
     try:
         configure_logging()
         return command(argv) or 0
     except BurnishError as error:
-        report(error, debug=DEBUG in argv)
+        if DEBUG in argv:
+            print_traceback(error)
+        else:
+            say(f"error: {error}" + ("" if isinstance(error, UserError) else f"\nburnish: add {DEBUG} for a traceback"))
         return error.exit_code
     except KeyboardInterrupt:
         say("stopped")
         return 130
     except BrokenPipeError:
-        # The reader of our output has gone (`burnish --help | head`). Nothing more can be said, not even at exit.
+        # Nobody reads our output any more (`burnish --help | head`): nothing can be printed, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except Exception as error:  # noqa: BLE001 - the boundary of the program
         print_traceback(error)
         return 1
-
-
-def report(error: BurnishError, debug: bool) -> None:
-    if debug:
-        print_traceback(error)
-        return
-    say(f"error: {error}")
-    if not isinstance(error, UserError):
-        say(f"add {DEBUG} for a traceback")
 
 
 def say(text: str) -> None:

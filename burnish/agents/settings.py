@@ -1,0 +1,59 @@
+"""What agents read of a run's configuration: the narrow input of environment, checks, runner and built-in loops."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from burnish.config.algorithm import StateMaskingConfig
+from burnish.config.data import DataConfig
+from burnish.config.ppo import PPOConfig
+from burnish.config.reward import SandboxConfig
+from burnish.config.rollout import AgentConfig, BaseRolloutConfig, MultiTurnConfig
+from burnish.config.search import RetrieverConfig
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """Sections of a configuration. `loop_config` is what a user's own loop gets as `config`: all of it in training;
+    in `burnish generate` these sections, under the names that they have in training."""
+
+    data: DataConfig  # limits of prompts and responses, arguments of the chat template
+    rollout: BaseRolloutConfig  # multi_turn, agent, stop_token_ids
+    retriever: RetrieverConfig
+    max_turns: int
+    sandbox: SandboxConfig = field(default_factory=SandboxConfig)
+    state_masking: StateMaskingConfig = field(default_factory=StateMaskingConfig)
+    runs_ahead: bool = False  # trajectories continue while their owner trains
+    whole: PPOConfig | None = None
+
+    @classmethod
+    def of(cls, config: PPOConfig) -> "AgentSettings":
+        return cls(
+            data=config.data,
+            rollout=config.actor_rollout_ref.rollout,
+            retriever=config.retriever,
+            max_turns=config.max_turns,
+            sandbox=config.reward_model.sandbox,
+            state_masking=config.algorithm.state_masking,
+            runs_ahead=config.staleness > 0,
+            whole=config,
+        )
+
+    @property
+    def multi_turn(self) -> MultiTurnConfig:
+        return self.rollout.multi_turn
+
+    @property
+    def agent(self) -> AgentConfig:
+        return self.rollout.agent
+
+    @property
+    def loop_config(self) -> Any:
+        return self.whole or SimpleNamespace(
+            data=self.data,
+            actor_rollout_ref=SimpleNamespace(rollout=self.rollout),
+            retriever=self.retriever,
+            max_turns=self.max_turns,
+            reward_model=SimpleNamespace(sandbox=self.sandbox),
+            algorithm=SimpleNamespace(state_masking=self.state_masking),
+        )

@@ -1,0 +1,62 @@
+"""Command lines with flags: `burnish data check FILE --tokenizer …`, `burnish export …`.
+
+A `FlagParser` is argparse with an example in its help; mistakes are ConfigErrors, reported like any other.
+"""
+
+import argparse
+from importlib.util import find_spec
+from typing import Any, NoReturn
+
+from burnish.entry.guard import DEBUG
+from burnish.errors import ConfigError, install_command
+
+
+class FlagParser(argparse.ArgumentParser):
+    """The arguments of one command; `example` is what follows `burnish` in a command that works."""
+
+    def __init__(self, command: str, summary: str, example: str, **options: Any):
+        super().__init__(
+            prog=f"burnish {command}",
+            description=summary,
+            epilog=f"example:\n  burnish {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            **options,
+        )
+        self.add_argument(DEBUG, action="store_true", help="show a traceback with an error")
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{self.prog}: {message}. `{self.prog} --help` shows an example")
+
+
+def positive(text: str) -> int:
+    return _at_least(1, text)
+
+
+def not_negative(text: str) -> int:
+    return _at_least(0, text)
+
+
+def _at_least(least: int, text: str) -> int:
+    number = int(text)
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text} is not {least} or more")
+    return number
+
+
+def add_address(to: argparse.ArgumentParser) -> None:
+    to.add_argument("--host", default="127.0.0.1", help="address to listen on [127.0.0.1]; 0.0.0.0: all")
+    to.add_argument("--port", type=int, default=8000, help="port to listen on [8000]; 0: any free one")
+
+
+def check_address(flags: argparse.Namespace) -> None:
+    if not 0 <= flags.port <= 65535:
+        raise ConfigError(f"--port {flags.port}: ports go from 1 to 65535; 0 takes any free one")
+
+
+def need_packages(command: str, extra: str) -> None:
+    """ConfigError if what HTTP servers need is not installed."""
+    missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
+    if missing:
+        needed = " and ".join(missing)
+        raise ConfigError(f"{command} needs the package {needed}; install it with {install_command(extra)}")

@@ -1,0 +1,51 @@
+"""`burnish retriever serve --index FOLDER`: the flags; the work is `burnish/search/server.py`."""
+
+from pathlib import Path
+
+from burnish.entry.arguments import FlagParser, add_address, check_address, need_packages, not_negative, positive
+from burnish.errors import ConfigError
+
+
+def main(argv: list[str]) -> int:
+    from burnish.search.documents import MAX_TOPK
+
+    flags = parser().parse_args(argv)
+    check_address(flags)
+    if flags.topk > MAX_TOPK:
+        raise ConfigError(f"--topk {flags.topk}: at most {MAX_TOPK}")
+    need_packages("burnish retriever serve", "search")
+    from burnish.search.server import RetrieverServeOptions, serve
+
+    return serve(
+        RetrieverServeOptions(
+            index=Path(flags.index).expanduser(),
+            host=flags.host,
+            port=flags.port,
+            topk=flags.topk,
+            mode=flags.mode,
+            rerank=flags.rerank,
+            device=flags.device,
+            corpus=Path(flags.corpus).expanduser() if flags.corpus else None,
+            cached_documents=flags.cache,
+        )
+    )
+
+
+def parser() -> FlagParser:
+    made = FlagParser(
+        "retriever serve",
+        "A retrieval server over an index that `burnish retriever index` built: POST /retrieve, and /health, /metrics, "
+        "/docs.",
+        "retriever serve --index index/wiki --port 8001 --topk 5",
+    )
+    add_address(made)
+    add = made.add_argument
+    add("--index", required=True, metavar="FOLDER", help="folder of the index")
+    add("--topk", type=positive, default=3, metavar="N", help="documents per query if a request does not say [3]")
+    add("--mode", metavar="NAME", help="bm25, dense or hybrid [hybrid if the index has both]")
+    add("--rerank", metavar="FOLDER", help="cross-encoder that re-ranks the results [none]")
+    add("--device", default="cpu", help="device of the encoder and the cross-encoder [cpu]")
+    add("--corpus", metavar="FILE", help="refuse an index that was built from another corpus")
+    cached = "documents cached for repeated queries [100000]; 0: none"
+    add("--cache", type=not_negative, default=100_000, metavar="N", help=cached)
+    return made

@@ -1,0 +1,178 @@
+"""`native` and `hf` that are lost in the middle of requests are replaced, in the caller's loop and in a thread."""
+
+import asyncio
+import logging
+import threading
+import time
+
+import pytest
+import torch
+
+from burnish.errors import EngineLost, RolloutError
+from burnish.rollout.base import Request, Sampling
+from burnish.rollout.engine_loop import EngineLoop
+from burnish.rollout.hf.engine import HFEngine
+from burnish.rollout.native.engine import NativeEngine
+from burnish.rollout.native.flight import Stuck
+from burnish.rollout.replacing import ReplacingEngine
+from tests.rollout.renewing import PATIENT_S, in_time, log_is_whole, until
+
+KERNELS = Stuck("the rollout engine is stuck: the kernels of a step have not ended within 300 s")
+ENDED = SystemExit("enough")
+engines = pytest.mark.parametrize("name", ["native", "hf"])
+# The engine, where it runs, and what ends it.
+losses = pytest.mark.parametrize(
+    ("name", "place", "error"),
+    [("native", "here", KERNELS), ("native", "thread", KERNELS), ("native", "thread", ENDED), ("hf", "thread", ENDED)],
+    ids=["native here", "native in a thread", "the thread of native", "the thread of hf"],
+)
+
+
+def make(name, module, tokenizer):
+    if name == "hf":
+        return HFEngine(module, tokenizer, max_num_seqs=16)
+    return NativeEngine(module, tokenizer, max_num_seqs=16, blocks=160, block_size=8, prefix_caching=False)
+
+
+@pytest.fixture
+def replacing(module, tokenizer):
+    """`replacing(name, place)`."""
+    made = []
+
+    def around(name, place):
+        engine = make(name, module, tokenizer)
+        made.append(ReplacingEngine(EngineLoop(engine) if place == "thread" else engine))
+        return made[-1]
+
+    yield around
+    for engine in made:
+        engine.close()
+
+
+def lose(monkeypatch, engine, error, calls, count):
+    """The n-th call of the module, or the decoder, raises; the engine has `count` requests by then."""
+    current, left = engine.engine, calls
+    inner = current._engine if isinstance(current, EngineLoop) else current
+    owner, method = (inner.runner, "decoder") if isinstance(inner, NativeEngine) else (inner.module, "forward")
+    function = getattr(owner, method)
+
+    def call(*args, **kwargs):
+        nonlocal left
+        left -= 1
+        if left == 0:
+            while current.in_flight < count:
+                time.sleep(0.001)
+            raise error
+        return function(*args, **kwargs)
+
+    monkeypatch.setattr(owner, method, call)
+
+
+def requests(count=6):
+    return [([5, 6 + i, 7], Sampling(max_tokens=6 + i, seed=i, ignore_eos=True)) for i in range(count)]
+
+
+def same(found, expected, bits):
+    assert [c.token_ids for c in found] == [c.token_ids for c in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one.log_probs == (other.log_probs if bits else pytest.approx(other.log_probs, abs=1e-4))
+
+
+@pytest.fixture
+def changed(module):
+    """The module with other weights, as long as the test runs."""
+    weight = module.get_input_embeddings().weight
+    before = weight.detach().clone()
+    yield {"model.embed_tokens.weight": before.flip(0)}
+    with torch.no_grad():
+        weight.copy_(before)
+
+
+@losses
+@pytest.mark.parametrize("calls", [1, 5])
+def test_new_engine_answers_with_the_weights_last_published(
+    replacing, module, tokenizer, changed, monkeypatch, caplog, name, place, error, calls
+):
+    """Requests come from other loops at their own pace, so in a thread batches, and rounding, may be others."""
+    old = make(name, module, tokenizer).run(requests())
+    engine = replacing(name, place)
+    engine.publish([changed], 3)
+    expected = make(name, module, tokenizer).run(requests())
+    lose(monkeypatch, engine, error, calls, 6)
+    with caplog.at_level(logging.WARNING, "burnish.rollout.replacing"):
+        found = engine.run(requests())
+        log_is_whole(engine)
+    same(found, expected, bits=place == "here")
+    assert [c.token_ids for c in found] != [c.token_ids for c in old]
+    assert {completion.policy_version for completion in found} == {3}
+    counts = engine.stats()
+    assert counts["replica_restarts"] == 1 and counts["requests_again"] == 6 and counts["requests"] == 12
+    assert engine.in_flight == 0
+    lines = [record.getMessage() for record in caplog.records if record.name == "burnish.rollout.replacing"]
+    assert lines[0].startswith("the rollout engine is lost (") and str(error) in lines[0]
+    assert lines[1:] == ["a new rollout engine (restart 1) has the weights; requests sent again: 6"]
+
+
+@engines
+@pytest.mark.parametrize("place", ["here", "thread"])
+def test_exception_in_a_step_is_raised_to_the_caller(replacing, monkeypatch, name, place):
+    engine = replacing(name, place)
+    lose(monkeypatch, engine, MemoryError("no room"), 1, 0)
+    with pytest.raises(RolloutError, match="MemoryError: no room") as raised:
+        engine.run(requests(1))
+    assert not isinstance(raised.value, EngineLost)
+    assert engine.stats()["replica_restarts"] == 0 and len(engine.run(requests())) == 6
+
+
+@engines
+def test_publish_that_failed_half_way_stays_refused(module, tokenizer, changed, name):
+    engine = make(name, module, tokenizer)
+    engine.publish(None, 2)
+    with pytest.raises(RolloutError, match="is not part of"):
+        engine.publish([changed, {"other": torch.zeros(1)}], 3)
+    new = engine.renewed()
+    assert type(new) is type(engine) and new.version == 2 and new.max_num_seqs == 16
+    with pytest.raises(RolloutError, match="the last publish failed"):
+        new.run(requests(1))
+    new.publish(None, 4)
+    assert new.run(requests(1))[0].policy_version == 4
+
+
+@losses
+def test_abort_and_cancel_during_a_replacement(replacing, module, tokenizer, monkeypatch, name, place, error):
+    engine = replacing(name, place)
+    making, opens = threading.Event(), threading.Event()
+    renewed = type(engine.engine).renewed
+    received = []
+
+    def slowly(lost):
+        making.set()
+        assert opens.wait(PATIENT_S)
+        return renewed(lost)
+
+    monkeypatch.setattr(type(engine.engine), "renewed", slowly)
+    lose(monkeypatch, engine, error, 4, 3)
+
+    async def main():
+        tasks = [
+            asyncio.create_task(
+                engine.generate(
+                    Request(*ask, request_id=str(i)), (lambda token, _: received.append(token)) if i == 2 else None
+                )
+            )
+            for i, ask in enumerate(requests(3))
+        ]
+        await until(making.is_set)
+        engine.abort("0")
+        tasks[1].cancel()
+        aborted = await tasks[0]
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[1]
+        opens.set()
+        return aborted, await tasks[2]
+
+    aborted, done = in_time(main())
+    assert aborted.finish_reason == "abort" and aborted.token_ids == []
+    assert done.token_ids == make(name, module, tokenizer).run(requests(3))[2].token_ids
+    assert received == done.token_ids, "each token once"
+    assert engine.stats()["requests_again"] == 1

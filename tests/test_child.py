@@ -1,0 +1,153 @@
+"""The framed child process itself: frames, calls by number, deadlines, deaths, and what a fork of the parent holds."""
+
+import asyncio
+import os
+import pickle
+import sys
+import textwrap
+import time
+
+import pytest
+
+from burnish.child.frames import HEADER, FrameBuffer, frame
+from burnish.child.process import TAIL_LINES, ChildDied, ChildKilled, ChildProcess, describe_exit, log_tail
+from tests.processes import is_running, until
+
+CHILD = textwrap.dedent(
+    """
+    import os, pickle, subprocess, sys, threading, time
+    from burnish.child.frames import ANSWER, CANCEL, HEADER, PART, Parent
+    parent = Parent(limits={"CORE": 0})
+    waiting = None
+    while True:
+        number, kind, payload = parent.receive()
+        if kind == CANCEL:
+            parent.send(waiting, f"cancelled {number - waiting}")
+            continue
+        match pickle.loads(payload):
+            case ("echo", value):
+                parent.send(number, "a part", PART)
+                parent.send(number, value)
+            case ("wait",):
+                waiting = waiting or number
+            case ("exit", code):
+                os._exit(code)
+            case ("start",):
+                parent.send(number, subprocess.Popen(["sleep", "1000"]).pid)
+            case ("nonsense",):
+                parent.write(HEADER.pack(3, number, ANSWER) + b"no!")
+            case ("too much",):
+                parent.write(HEADER.pack(2**31, number, ANSWER))
+            case ("print",):
+                print("not an answer", input if sys.stdin.read() else "")
+                parent.send(number, None)
+    """
+)
+
+
+def with_child(work, **options):
+    """`await work(child)`, with its parts in `child.parts`."""
+
+    async def main():
+        parts = []
+        child = await ChildProcess.start(
+            "the child", [sys.executable, "-c", CHILD], on_part=lambda *part: parts.append(part), **options
+        )
+        child.parts = parts
+        try:
+            return await work(child)
+        finally:
+            await child.kill()
+
+    return asyncio.run(main())
+
+
+def ask(child, *message, seconds=60.0, **options):
+    return child.call(pickle.dumps(message), seconds, **options)
+
+
+def test_frames_come_whole_however_they_are_cut():
+    sent = frame(1, 0, b"one") + frame(2**40, 3) + frame(3, 2, b"x" * 100)
+    buffer = FrameBuffer(most=100)
+    got = [each for i in range(len(sent)) for each in buffer.feed(sent[i : i + 1])]
+    assert got == [(1, 0, b"one"), (2**40, 3, b""), (3, 2, b"x" * 100)]
+    with pytest.raises(ValueError, match="larger than 100 bytes"):
+        list(buffer.feed(HEADER.pack(101, 1, 0)))
+
+
+def test_calls_are_answered_by_number_and_may_be_cancelled(capfd):
+    async def work(child):
+        first = asyncio.ensure_future(ask(child, "wait"))
+        second = asyncio.ensure_future(ask(child, "wait", can_cancel=True))
+        await asyncio.sleep(0)  # both are sent
+        assert await ask(child, "echo", {"x": [1.5]}) == {"x": [1.5]} and child.parts == [(3, "a part")]
+        second.cancel()
+        assert await first == "cancelled 1"
+        assert await ask(child, "print") is None
+
+    with_child(work)
+    assert capfd.readouterr() == ("", "not an answer \n")
+
+
+def test_a_deadline_and_a_caller_that_gives_up():
+    async def work(child):
+        with pytest.raises(TimeoutError):
+            await ask(child, "wait", seconds=0.01)
+        assert child.alive, "that is its owner's to decide"
+        other = asyncio.ensure_future(ask(child, "wait"))
+        given_up = asyncio.ensure_future(ask(child, "wait"))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        with pytest.raises(ChildKilled):
+            await other
+        assert not child.alive
+
+    with_child(work)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (("exit", 3), "the child died: exit status 3"),
+        (("nonsense",), "the child sent an unreadable answer"),
+        (("too much",), "the child sent an unreadable answer: it is larger than"),
+    ],
+)
+def test_a_death_fails_calls_and_takes_what_it_started(message, reason):
+    async def work(child):
+        started = await ask(child, "start")
+        with pytest.raises(ChildDied, match=reason):
+            await ask(child, *message)
+        await child.gone
+        assert not child.alive and until(lambda: not is_running(started))
+
+    with_child(work)
+
+
+def test_one_that_cannot_be_started():
+    with pytest.raises(ChildDied, match=r"the child could not be started: .*/no/such"):
+        asyncio.run(ChildProcess.start("the child", ["/no/such"]))
+
+
+def test_a_fork_of_the_parent_does_not_keep_the_child_alive():
+    async def work(child):
+        fork = os.fork()
+        if not fork:
+            time.sleep(1000)
+        await child.close(60.0)
+        os.kill(fork, 9)
+        os.waitpid(fork, 0)
+        return child.code
+
+    assert with_child(work) == -9, "it has killed its group at the end of its pipe"
+
+
+def test_ends_and_logs_in_words(tmp_path):
+    assert [describe_exit(code) for code in (3, -9, -99)] == [
+        "exit status 3",
+        "killed by SIGKILL",
+        "killed by signal 99",
+    ]
+    (tmp_path / "log").write_text("".join(f"line {i}\n" for i in range(100)))
+    assert log_tail(tmp_path / "log").splitlines() == [f"line {i}" for i in range(100 - TAIL_LINES, 100)]
+    assert log_tail(tmp_path / "absent") is None
