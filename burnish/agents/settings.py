@@ -8,8 +8,7 @@ from burnish.config.algorithm import StateMaskingConfig
 from burnish.config.data import DataConfig
 from burnish.config.ppo import PPOConfig
 from burnish.config.reward import SandboxConfig
-from burnish.config.rollout import AgentConfig, BaseRolloutConfig, MultiTurnConfig
-from burnish.config.search import RetrieverConfig
+from burnish.config.rollout import AgentConfig, BaseRolloutConfig, MultiTurnConfig, RetrieverConfig
 
 
 @dataclass(frozen=True)
