@@ -82,7 +82,10 @@ class TrainerConfig(RunConfig, reader=SETUP):
     )  # fmt: skip
     worker_timeout: float = key(1800, "Ray: time limit for one call of the workers, in seconds", above=0)
     max_restarts: int = key(
-        2, "restarts in a row, without a new checkpoint in between, of a run that hangs or whose workers died", low=0
+        2,
+        "restarts in a row, without a new checkpoint in between, of a run that hangs or whose workers died",
+        reader="trainer/restart.py",
+        low=0,
     )
     async_rollout: AsyncRolloutConfig = section(AsyncRolloutConfig)
     rollout_dump_freq: int = key(1, "steps between dumps of rollouts; -1: never", reader=PPO, low=-1)
