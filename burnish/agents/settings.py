@@ -1,7 +1,6 @@
 """What agents read of a run's configuration: the narrow input of environment, checks, runner and built-in loops."""
 
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 from burnish.config.algorithm import StateMaskingConfig
@@ -14,7 +13,7 @@ from burnish.config.rollout import AgentConfig, BaseRolloutConfig, MultiTurnConf
 @dataclass(frozen=True)
 class AgentSettings:
     """Sections of a configuration. `loop_config` is what a user's own loop gets as `config`: all of it in training;
-    in `burnish generate` these sections, under the names that they have in training."""
+    in `burnish generate` the sections that it has, under the names that they have in training."""
 
     data: DataConfig  # limits of prompts and responses, arguments of the chat template
     rollout: BaseRolloutConfig  # multi_turn, agent, stop_token_ids
@@ -23,7 +22,7 @@ class AgentSettings:
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     state_masking: StateMaskingConfig = field(default_factory=StateMaskingConfig)
     runs_ahead: bool = False  # trajectories continue while their owner trains
-    whole: PPOConfig | None = None
+    loop_config: Any = None
 
     @classmethod
     def of(cls, config: PPOConfig) -> "AgentSettings":
@@ -35,7 +34,7 @@ class AgentSettings:
             sandbox=config.reward_model.sandbox,
             state_masking=config.algorithm.state_masking,
             runs_ahead=config.staleness > 0,
-            whole=config,
+            loop_config=config,
         )
 
     @property
@@ -45,14 +44,3 @@ class AgentSettings:
     @property
     def agent(self) -> AgentConfig:
         return self.rollout.agent
-
-    @property
-    def loop_config(self) -> Any:
-        return self.whole or SimpleNamespace(
-            data=self.data,
-            actor_rollout_ref=SimpleNamespace(rollout=self.rollout),
-            retriever=self.retriever,
-            max_turns=self.max_turns,
-            reward_model=SimpleNamespace(sandbox=self.sandbox),
-            algorithm=SimpleNamespace(state_masking=self.state_masking),
-        )

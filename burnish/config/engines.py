@@ -13,6 +13,7 @@ from burnish.config.model import ModelConfig
 from burnish.config.nearest import nearest
 from burnish.config.rollout import BaseRolloutConfig, RolloutConfig
 from burnish.config.rules.given import Given
+from burnish.config.values import show
 from burnish.errors import ConfigError, NotAvailable
 
 FREES = "free_cache_engine"
@@ -168,7 +169,7 @@ def engine_spec(name: str, choice: str = "rollout.name=") -> EngineSpec:
 
 def check_engine(rollout: BaseRolloutConfig, model: ModelConfig, section: str, given: Given) -> None:
     """The rules of the engine that was chosen, and arguments for others in `engine_kwargs`."""
-    for name in rollout.engine_kwargs:
+    for name, arguments in rollout.engine_kwargs.items():
         key = f"{section}.engine_kwargs.{name}"
         if name not in engine_names():
             near = nearest(name, engine_names())
@@ -176,6 +177,9 @@ def check_engine(rollout: BaseRolloutConfig, model: ModelConfig, section: str, g
                 f"{key}: unknown rollout engine{f'; did you mean {near}?' if near else ''}; this version has "
                 f"{', '.join(engine_names())}"
             )
+        if not isinstance(arguments, dict | None):
+            raise ConfigError(f"{key}={show(arguments)}: must be a mapping")
         if name != rollout.name:
             given.say(f"unused: {key} ({section}.name={rollout.name})")
+    rollout.engine_kwargs = {name: arguments or {} for name, arguments in rollout.engine_kwargs.items()}
     engine_spec(rollout.name, f"{section}.name=").check(rollout, model, section, given)

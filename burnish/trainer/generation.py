@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -197,7 +198,17 @@ def agent_settings(config: GenerationConfig) -> AgentSettings:
         max_prompt_length=config.rollout.prompt_length,
         max_response_length=config.rollout.response_length,
     )
-    return AgentSettings(data, config.rollout, config.retriever, config.max_turns)
+    settings = AgentSettings(data, config.rollout, config.retriever, config.max_turns)
+    loop_config = SimpleNamespace(
+        data=data,
+        actor_rollout_ref=SimpleNamespace(model=config.model, rollout=config.rollout),
+        algorithm=SimpleNamespace(state_masking=settings.state_masking),
+        reward_model=SimpleNamespace(sandbox=settings.sandbox),
+        retriever=config.retriever,
+        max_turns=config.max_turns,
+        trainer=config.trainer,
+    )
+    return dataclasses.replace(settings, loop_config=loop_config)
 
 
 def check_context(config: GenerationConfig) -> None:

@@ -77,6 +77,16 @@ def test_arguments_reach_their_engine_alone(finish, installed, name, argument):
         assert finish({f"{ROLLOUT}.name": other, **keys})[1] == [unused]
 
 
+@pytest.mark.parametrize("engine", ["vllm", "native"])
+def test_arguments_of_an_engine_are_a_mapping_or_null(finish, installed, engine):
+    installed("0.32.0")
+    keys = {f"{ROLLOUT}.name": engine}
+    with pytest.raises(ConfigError, match=rf"^{ROLLOUT}\.engine_kwargs\.vllm=5: must be a mapping$"):
+        finish({**keys, f"{ROLLOUT}.engine_kwargs.vllm": 5})
+    config, _ = finish({**keys, f"{ROLLOUT}.engine_kwargs.vllm": None})
+    assert config.actor_rollout_ref.rollout.engine_kwargs == {"vllm": {}}
+
+
 def test_attention_is_checked_for_engines_that_page_it(finish, installed):
     installed("0.32.0")
     keys = {"actor_rollout_ref.model.attn_implementation": "flash_attention_2"}

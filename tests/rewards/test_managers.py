@@ -353,13 +353,17 @@ def test_a_users_manager_says_that_it_takes_batches(manager_of, reward_file):
     classes = reward_file(
         "from burnish.rewards.managers.batch import BatchRewardManager\n"
         "class Doubled(BatchRewardManager):\n"
+        "    def __init__(self, **given):\n"
+        "        super().__init__(**given)\n"
+        "        self.name = 'doubled'\n"
         "    def __call__(self, data, return_dict=False): return 2 * super().__call__(data)\n"
         "class Plain:\n"
         "    def __init__(self, tokenizer, num_examine, compute_score, reward_fn_key): ...\n",
         name="managers.py",
     )
     data = batch(["a", "bb"], reward_model=truths(1, 2), num_turns=[2, 2])
-    assert manager_of(f"{classes}:Doubled", path)(data).sum(-1).tolist() == [2.0, 8.0]
+    doubled = manager_of(f"{classes}:Doubled", path)
+    assert doubled(data).sum(-1).tolist() == [2.0, 8.0] and doubled.name == "doubled"
     with pytest.raises(ConfigError, match="set reward_model.reward_manager=batch"):
         manager_of(f"{classes}:Plain", path)
 

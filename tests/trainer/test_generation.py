@@ -373,6 +373,7 @@ def test_rows_choose_their_agent_loop(made, place):
         "from burnish.agents.base import AgentLoopBase, AgentLoopOutput\n"
         "class Twice(AgentLoopBase):\n"
         "    async def run(self, sampling_params, **row):\n"
+        "        assert self.config.actor_rollout_ref.model.path and self.config.trainer.seed == 1\n"
         "        ids = self.prompt_ids(row['messages'])\n"
         "        first = await self.server_manager.generate(prompt_ids=ids, sampling_params=sampling_params)\n"
         "        heard = self.tokenizer('ok', add_special_tokens=False)['input_ids']\n"

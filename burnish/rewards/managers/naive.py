@@ -15,6 +15,7 @@ and every other key that a scorer returned, None where a sample has no such key.
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -67,11 +68,11 @@ class NaiveRewardManager:
             self._examine(data, results)
         return {"reward_tensor": scores, "reward_extra_info": extra} if return_dict else scores
 
-    @property
+    @cached_property  # which, unlike a property, a user's subclass may assign
     def name(self) -> str:
         return type(self).__name__
 
-    @property
+    @cached_property
     def spec(self) -> FunctionSpec | None:
         return spec_of(self.compute_score)
 
