@@ -93,7 +93,7 @@ class PreferenceDataset(Examples[PreferencePair]):
         return PreferencePair(np.array(chosen, dtype=np.int32), np.array(rejected, dtype=np.int32), margin)
 
     def _conversation(self, row: Row, key: str) -> list[Message]:
-        """The conversation that a side of a row stands for."""
+        """The conversation of one side of a row."""
         answer = lookup(row, key)
         _refuse_dialogue(answer, key)
         messages = [{"role": "assistant", "content": answer}] if isinstance(answer, str) else messages_of(row, key)

@@ -96,7 +96,6 @@ def line(key: KnownKey) -> str:
     if about.inert:
         remarks.append(f"no effect: {about.inert}")
     head, indent = f"  {key.name} [{show(key.default)}]", " " * COLUMN
-    text = textwrap.fill(
-        "; ".join(remarks), WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
-    )
+    words = "; ".join(remarks)
+    text = textwrap.fill(words, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
     return f"{head:<{COLUMN}}{text.lstrip()}" if len(head) < COLUMN else f"{head}\n{text}"

@@ -102,7 +102,7 @@ class Bench:
             return measure(module.float() if widen else module, self.probes, values=self.values, what=what)
 
     def allowed(self, dtype: str, *, same_sums: bool) -> Difference:
-        """How far apart two measurements may be. The same sums give almost the same bits, but for a GPU's order."""
+        """How far apart two measurements may be. The same sums give almost the same bits, except on a GPU."""
         share = SAME_SUMS if same_sums and self.device.type == "cpu" else 1.0
         return Difference(share * ROUNDING[dtype].mean, share * ROUNDING[dtype].largest)
 

@@ -7,7 +7,7 @@ use. `names_in(programs)` gives what the harness needs for a row:
   module, and a few standard types (`Counter`, `Decimal`, …) are those types;
 - every other name that the tests read and do not import or define is the solution's;
 - where there is no other name, the function under test has the name of a built-in (`assert sum(10, 15) == 6`): it is
-  the one name that the tests call. Where they call several, it cannot be told, and none is taken.
+  the one name that the tests call. Where they call several, it is ambiguous, and none is taken.
 
 No torch.
 """

@@ -37,14 +37,14 @@ _SHOWN = 60
 
 
 class Remark(NamedTuple):
-    """One thing to say about one row."""
+    """One finding about one row."""
 
     finding: str
     text: str
 
 
 class References:
-    """Scores reference answers. `given_up` says why the function is asked no more, where that has happened."""
+    """Scores reference answers. `given_up` is the reason why the function is asked no more."""
 
     def __init__(self, scoring: Scoring):
         self.scoring = scoring
@@ -94,7 +94,7 @@ class References:
         return None
 
     def score(self, rows: Sequence[Mapping[str, Any]]) -> list[Remark | None]:
-        """What is wrong with the reference answer of each row; rows are such as `inspect` has nothing to say about."""
+        """What is wrong with the reference answer of each row; of rows for which `inspect` returned None."""
         remarks: list[Remark | None] = []
         while len(remarks) < len(rows):
             rest = rows[len(remarks) :]
@@ -122,9 +122,16 @@ class References:
         remarks: list[Remark | None] = [None] * len(rows)
         asked: list[tuple[int, ScoreRequest]] = []
         for i, (row, answer) in enumerate(zip(rows, worked, strict=True)):
+            truth, extra_info = truth_of(row)
             try:
-                text = self._reference(row) if answer is None else answer
-            except ValueError as error:
+                if answer is not None:
+                    text = answer
+                elif self._custom:
+                    text = as_text(truth)
+                else:
+                    scorer = scorer_for(data_source_of(row, self.scoring.reward_fn_key))
+                    text = scorer.reference(truth, extra_info)
+            except ValueError as error:  # the scorer can read no response to the row
                 remarks[i] = Remark(FAILING, str(error))
                 continue
             asked.append((i, request_for(row, text, _FACTS, self.scoring.reward_fn_key)))
@@ -133,15 +140,13 @@ class References:
             as_it_is = worked[i] is not None
             name = "extra_info.answer" if as_it_is or self.scoring.runs_programs(rows[i]) else "the ground truth"
             remarks[i] = self._judge(request, result, name, as_it_is)
-        self._consider(results)
+        if any(result.score is not None for result in results):
+            self._trials_left = 0
+        elif self._trials_left and results:  # is the function worth asking again?
+            self._trials_left -= len(results)
+            if not self._trials_left:
+                self.given_up = f"{self.scoring.spec.label} failed on the first {TRIALS} rows and is asked no more"
         return remarks
-
-    def _reference(self, row: Mapping[str, Any]) -> str:
-        """The ground truth as a response gives it; ValueError where the scorer can read no response to the row."""
-        truth, extra_info = truth_of(row)
-        if self._custom:
-            return as_text(truth)
-        return scorer_for(data_source_of(row, self.scoring.reward_fn_key)).reference(truth, extra_info)
 
     def _judge(self, request: ScoreRequest, result: ScoreResult, name: str, as_it_is: bool) -> Remark | None:
         """`as_it_is`: the answer is written as the data set has it, which may not be how the scorer reads one."""
@@ -155,18 +160,12 @@ class References:
         end = text if len(text) <= _SHOWN else f"…{text[-_SHOWN:]}"
         truth = as_text(request.ground_truth)
         why = f"; {result.info['why']}" if result.info.get("why") else ""  # what tests say of a program
-        told = f"{name} scores {result.score:g}: '{end}', where the ground truth is '{truth:.60}'{why}"
-        only_form = as_it_is and request.ground_truth is not None and _mentions(request.solution_str, truth)
-        return Remark(WORKED if only_form else FAILING, told)
-
-    def _consider(self, results: Sequence[ScoreResult]) -> None:
-        """After the first answers: is the function worth asking on?"""
-        if any(result.score is not None for result in results):
-            self._trials_left = 0
-        elif self._trials_left and results:
-            self._trials_left -= len(results)
-            if not self._trials_left:
-                self.given_up = f"{self.scoring.spec.label} failed on the first {TRIALS} rows and is asked no more"
+        text = f"{name} scores {result.score:g}: '{end}', where the ground truth is '{truth:.60}'{why}"
+        # An answer that has the ground truth in it as a whole word agrees, and is only written differently.
+        pattern = rf"(?<![\w.-]){re.escape(truth.replace(',', ''))}(?!\.?\w)"
+        mentions = re.search(pattern, request.solution_str.replace(",", "")) is not None
+        only_form = as_it_is and request.ground_truth is not None and mentions
+        return Remark(WORKED if only_form else FAILING, text)
 
 
 def as_text(ground_truth: Any) -> str:
@@ -175,12 +174,6 @@ def as_text(ground_truth: Any) -> str:
         target = ground_truth.get("target")
         return as_text(target) if target is not None else json.dumps(ground_truth, default=str)
     return as_text(ground_truth[0]) if isinstance(ground_truth, list | tuple) and ground_truth else str(ground_truth)
-
-
-def _mentions(answer: str, truth: str) -> bool:
-    """Whether the text has the ground truth in it, as a whole word: then they agree, but for how it is written."""
-    plain = answer.replace(",", "")
-    return re.search(rf"(?<![\w.-]){re.escape(truth.replace(',', ''))}(?!\.?\w)", plain) is not None
 
 
 def _worked_answer(row: Mapping[str, Any]) -> str | None:

@@ -105,17 +105,17 @@ class RetrieverClient:
         lane = self._lanes.pop(asyncio.get_running_loop(), None)
         if lane is None:
             return
-        if lane.timer is not None:  # first: what it sends would be nobody's
+        if lane.timer is not None:  # first, so that nothing more is sent
             lane.timer.cancel()
         for task in lane.tasks:
             task.cancel()
         await asyncio.gather(*lane.tasks, return_exceptions=True)
-        for future in lane.asked.values():  # whoever waits for the timer, or for a task that had not begun
+        for future in lane.asked.values():  # of callers that wait for the timer, or for a task that had not begun
             future.set_result(self._failure(CLOSED))
         await lane.http.aclose()
 
     def _future(self, query: str) -> asyncio.Future[Outcome]:
-        """What will be known of a query; asks for it where nobody has."""
+        """The future answer to a query; asks for it unless it has been asked for."""
         loop = asyncio.get_running_loop()
         if loop not in self._lanes:
             self._lanes = {other: lane for other, lane in self._lanes.items() if not other.is_closed()}
@@ -141,7 +141,7 @@ class RetrieverClient:
         outcomes: Sequence[Outcome] = [self._failure(CLOSED)] * len(queries)  # if it is cancelled
         try:
             outcomes = await self._ask(lane, queries, deadline, self._retries)
-        except Exception as error:  # one that nobody foresaw; it rises in the callers
+        except Exception as error:  # an unexpected one; it rises in the callers
             logger.error("%s", self._url, exc_info=error)
             outcomes = [self._failure(f"{type(error).__name__}: {error}")] * len(queries)
         finally:

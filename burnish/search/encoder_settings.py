@@ -152,7 +152,7 @@ def _max_length(folder: Path, said: int | None) -> int:
 
 
 def _positions(config: dict[str, Any]) -> int | None:
-    """How many tokens a model can tell apart by their places; None where it does not say."""
+    """How many positions a model has; None where its configuration does not say."""
     stated, padding = config.get("max_position_embeddings"), config.get("pad_token_id", 1)
     if not isinstance(stated, int) or isinstance(stated, bool):
         return None

@@ -1,6 +1,6 @@
 """Files that are either whole or not there, and their checksums.
 
-`new_file` writes beside the target, forces the bytes to disk and renames: who is killed leaves the old file or none.
+`new_file` writes next to the target, forces the bytes to disk and renames: a kill leaves the old file or none.
 What it hands back is the size and the SHA-256 of what was written. What other packages write goes through `writing`
 and `put_in_place`. `checked_json` reads what others may have written.
 """

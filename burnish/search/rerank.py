@@ -15,7 +15,7 @@ from burnish.search.documents import Hit, Retriever
 from burnish.search.encoder import batches, checked_device, load_pair, with_padding
 
 DEPTH = 30  # hits per query that are read
-LONGEST = 512  # tokens of query and passage together, where the model has no limit of its own
+LONGEST = 512  # tokens of query and passage together, where the model has no limit
 
 
 class Reranker:

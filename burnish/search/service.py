@@ -1,7 +1,7 @@
 """Queries of many requests to few calls of the retriever, in a separate thread.
 
 Consumes the queries of requests, in the event loop; hands each its hits. Whatever arrives while the retriever is busy
-waits, and the next call takes it together; so a lone client waits for nobody, and many share calls. Queries that are
+waits, and the next call takes it together; so a single client never waits, and many share calls. Queries that are
 equal are searched once, and their hits kept for later ones.
 
 The worker consumes `_waiting` and waits for the call that runs; `search` starts it when there is something to do, and

@@ -23,7 +23,7 @@ READ_AT_MOST = 4 * MAX_BODY_BYTES  # of a body that is too large: a client that 
 BODY_DEADLINE_S = 60.0
 MAX_FIELDS = 16  # more are not looked at one by one
 NOT_BLANK = r"[^ \t\r\n]"  # not \S, which is another set of characters to each who reads the OpenAPI page
-GONE = 499  # the status of a request whose client has left; nobody reads it
+GONE = 499  # the status of a request whose client has left; it is never read
 FIELDS = "queries, topk and return_scores"
 
 
@@ -95,7 +95,7 @@ class HttpProblem(Exception):
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    # Half a surrogate pair in a document is no text; whoever reads the answer could not either.
+    # Half a surrogate pair in a document is no text, and no client could read it.
     body = json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
     return Response(body, status, headers, media_type=JSON)
 

@@ -2,7 +2,7 @@
 
 Consumes a dump (`engine/dump.py`) and keys to be set otherwise (`replay_config.py`); hands on a `Replay`: the metrics
 that come out now, and where it is not finite. `SUBJECTS` has, for each role, how its model is loaded and its objective
-built: by the worker or the objective of the run itself, so that the same figures come out. No optimiser step is taken.
+built: by the worker or the objective of the run itself, so that the same numbers come out. No optimiser step is taken.
 """
 
 import logging
@@ -62,7 +62,7 @@ ROW = "row"  # a column with the number of each row in the dump: an update may l
 class Subject:
     """What an update is computed from: a model, the rows that it runs, their loss, and how they are cut into passes.
 
-    figures   of each response token, (B, R), or of each row, (B, 1), for whoever looks for the one that is not finite
+    values   of each response token, (B, R), or of each row, (B, 1), to look for the one that is not finite
     mask      of those that count
     sides     sequences in a row: two of a pair
     """
@@ -71,7 +71,7 @@ class Subject:
     rows: DataProto
     loss: Loss
     micro: MicroBatch
-    figures: Mapping[str, Tensor]
+    values: Mapping[str, Tensor]
     mask: Tensor
     sides: int = 1
 
@@ -85,8 +85,8 @@ class BadRow:
     prompt: int  # tokens
     response: int
     loss: float
-    token: int | None  # the first of the response with a figure that is NaN or infinite
-    figures: dict[str, float]  # of that token
+    token: int | None  # the first of the response with a value that is NaN or infinite
+    values: dict[str, float]  # of that token
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Replay:
     module: str | None  # the first whose output is not finite
     largest: dict[
         str, tuple[float, TokenPlace]
-    ]  # figure → the finite value of the largest size; its row is that of the dump
+    ]  # value → the finite value of the largest size; its row is that of the dump
 
     @property
     def is_finite(self) -> bool:
@@ -135,7 +135,7 @@ def replay(folder: str | Path, overrides: Sequence[str] = ()) -> Replay:
         first = [min(alone)] if alone else range(len(subject.rows))
         module = first_bad_module(trainable.module, lambda: _run_modules(subject, first))
     numbers = subject.rows.non_tensor_batch[ROW]
-    found = {name: largest_of(figure, subject.mask) for name, figure in subject.figures.items()}
+    found = {name: largest_of(value, subject.mask) for name, value in subject.values.items()}
     return Replay(
         dump=dump,
         device=trainable.device,
@@ -184,10 +184,10 @@ def _described(subject: Subject, i: int, loss: float) -> BadRow:
     response = (
         int(columns["attention_mask"][i][-columns["responses"].shape[1] :].sum()) if "responses" in columns else 0
     )
-    token = first_bad_token(subject.figures, subject.mask, i)
-    figures = {} if token is None else {name: float(figure[i, token]) for name, figure in subject.figures.items()}
+    token = first_bad_token(subject.values, subject.mask, i)
+    values = {} if token is None else {name: float(value[i, token]) for name, value in subject.values.items()}
     return BadRow(
-        row[ROW][i], row["uid"][i] if "uid" in row else None, length - response, response, loss, token, figures
+        row[ROW][i], row["uid"][i] if "uid" in row else None, length - response, response, loss, token, values
     )
 
 
@@ -227,48 +227,48 @@ def _actor(config: PPOConfig, dump: Dump) -> Subject:
         mini = worker.with_choice(mini, dump.update.step, dump.update.number)
     rows = worker.rows_to_train(mini)
     log_prob = worker.log_probs_for_update(rows)["log_prob"]
-    figures = {"log_prob": log_prob}
+    values = {"log_prob": log_prob}
     if "old_log_probs" in rows.batch:  # else nothing read them, and the ratio is 1
-        figures["log_ratio"] = log_prob - rows.batch["old_log_probs"]
-    figures |= _columns(rows, "old_log_probs", "rollout_log_probs", "ref_log_prob", "advantages")
-    return Subject(worker.actor, rows, worker.objective(mini), worker.update_micro_batch, figures, loss_mask(rows))
+        values["log_ratio"] = log_prob - rows.batch["old_log_probs"]
+    values |= _columns(rows, "old_log_probs", "rollout_log_probs", "ref_log_prob", "advantages")
+    return Subject(worker.actor, rows, worker.objective(mini), worker.update_micro_batch, values, loss_mask(rows))
 
 
 def _critic(config: PPOConfig, dump: Dump) -> Subject:
     worker, mini = _worker(CriticWorker, config), dump.batch
     worker.load_critic()
     critic, micro = worker.critic, worker.update_micro_batch
-    figures = critic.infer(lambda rows: {"value": critic.forward.values(pack(rows.batch))}, mini, micro)
-    figures |= _columns(mini, "values", "returns")
+    values = critic.infer(lambda rows: {"value": critic.forward.values(pack(rows.batch))}, mini, micro)
+    values |= _columns(mini, "values", "returns")
     mask = mini.batch["response_mask"]
-    return Subject(critic, mini, worker.objective(mini), micro, figures, mask)
+    return Subject(critic, mini, worker.objective(mini), micro, values, mask)
 
 
 def _process_reward(config: PPOConfig, dump: Dump) -> Subject:
     worker, mini = _worker(ProcessRewardWorker, config), dump.batch
     worker.load_trained()
     model, micro = worker.model, worker.micro_batch
-    figures = model.infer(lambda rows: model.forward.log_probs(pack(rows.batch)), mini, micro)
-    figures |= _columns(mini, "process_ref_log_prob")
+    values = model.infer(lambda rows: model.forward.log_probs(pack(rows.batch)), mini, micro)
+    values |= _columns(mini, "process_ref_log_prob")
     mask = mini.batch["response_mask"]
-    return Subject(model, mini, worker.objective(mini), micro, figures, mask)
+    return Subject(model, mini, worker.objective(mini), micro, values, mask)
 
 
 def _sft(config: SFTConfig, dump: Dump) -> Subject:
     objective, batch = NextTokens(config, _tokenizer(config)), dump.batch
     trainable = make_trainable(objective, 1)
-    figures = trainable.infer(lambda rows: trainable.forward.log_probs(pack(rows.batch)), batch, objective.micro)
+    values = trainable.infer(lambda rows: trainable.forward.log_probs(pack(rows.batch)), batch, objective.micro)
     loss, mask = objective.loss(trainable.forward, batch), batch.batch["response_mask"]
-    return Subject(trainable, batch, loss, objective.micro, figures, mask)
+    return Subject(trainable, batch, loss, objective.micro, values, mask)
 
 
 def _rm(config: RMConfig, dump: Dump) -> Subject:
     objective, batch = Preferences(config, _tokenizer(config)), dump.batch
     trainable = make_trainable(objective, 1)
     of_pairs = trainable.infer(lambda rows: objective.row_values(trainable.forward, rows), batch, objective.micro)
-    figures = {name: figure[:, None] for name, figure in of_pairs.items()}  # (B, 1)
+    values = {name: value[:, None] for name, value in of_pairs.items()}  # (B, 1)
     loss, mask = objective.loss(trainable.forward, batch), torch.ones(len(batch), 1)
-    return Subject(trainable, batch, loss, objective.micro, figures, mask, sides=2)
+    return Subject(trainable, batch, loss, objective.micro, values, mask, sides=2)
 
 
 SUBJECTS: dict[str, Callable[[Any, Dump], Subject]] = {

@@ -71,7 +71,9 @@ def config_of(dump: Dump, overrides: Sequence[str]) -> Any:
     for name, value in (kept | _weights(dump, values, asked, models[role]) | asked.given).items():
         write(config, name, value)
     asked.tell()
-    given = Given(frozenset(name for name in asked.given if _is_read(name, role)))
+    reads = tuple(f"{part}." for part in (*READ[role], *BY_ALL))
+    read = [name for name in asked.given if f"{name}.".startswith(reads) and not set(name.split(".")) & set(OF_STEPS)]
+    given = Given(frozenset(read))
     if unread := sorted(asked.given.keys() - given.explicit):
         given.say(f"no effect: {', '.join(unread)} (an update that is replayed does not read it)")
     if role == "actor":
@@ -102,7 +104,7 @@ def _is_foreign(known: KnownKey, value: Any) -> bool:
 
 
 def _refuse_code(dump: Dump, values: Mapping[str, Any], asked: Loaded[Any], model: str) -> None:
-    """ConfigError where the run's update ran code of its own that the command line does not name again."""
+    """ConfigError where the run's update ran custom code that the command line does not name again."""
     used = {f"{model}.{name}": values[f"{model}.{name}"] for name in CODE if values[f"{model}.{name}"]}
     if dump.update.role == "actor" and not losses.TABLE.is_built_in(values[LOSS_MODE]):
         used[LOSS_MODE] = values[LOSS_MODE]
@@ -122,7 +124,10 @@ def _argument(name: str, value: Any) -> str:
 def _weights(dump: Dump, values: Mapping[str, Any], asked: Loaded[Any], model: str) -> dict[str, Any]:
     """The keys that make the dump's weights the role's model; with LoRA they are an adapter on a base."""
     weights = dump.folder / MODEL
-    _check_model_folder(weights)
+    if pickles := sorted(path.name for path in weights.glob("*") if path.suffix in PICKLES):
+        raise CheckpointError(f"{weights} holds {pickles[0]}: a dump has safetensors alone, and nothing else is read")
+    if outside := [file for file in safetensors_files(weights) if file.parent != weights]:
+        raise CheckpointError(f"{weights} names {outside[0]} as its weights, which lie outside of it")
     is_adapter = (weights / ADAPTER_CONFIG).is_file()
     if not is_adapter and (values[f"{model}.lora_rank"] or values[f"{model}.lora_adapter_path"]):
         raise CheckpointError(f"the dump {dump.folder} is damaged (no {MODEL}/{ADAPTER_CONFIG}); copy it again")
@@ -146,19 +151,6 @@ def _base(adapter: Path, model: str) -> str:
         "the base of the adapter is %s on this machine, which the dump names; %s.path=… names another", base, model
     )
     return base
-
-
-def _check_model_folder(weights: Path) -> None:
-    """CheckpointError where the weights are pickles, or lie elsewhere."""
-    if pickles := sorted(path.name for path in weights.glob("*") if path.suffix in PICKLES):
-        raise CheckpointError(f"{weights} holds {pickles[0]}: a dump has safetensors alone, and nothing else is read")
-    if outside := [file for file in safetensors_files(weights) if file.parent != weights]:
-        raise CheckpointError(f"{weights} names {outside[0]} as its weights, which lie outside of it")
-
-
-def _is_read(name: str, role: str) -> bool:
-    reads = any(name == part or name.startswith(f"{part}.") for part in (*READ[role], *BY_ALL))
-    return reads and not set(name.split(".")) & set(OF_STEPS)
 
 
 def _follow(config: PPOConfig, values: Mapping[str, Any], asked: Mapping[str, Any], given: Given) -> None:

@@ -1,4 +1,4 @@
-"""A `Replay` in words: what the run saw and what came out now, then where it is not finite."""
+"""A `Replay` as text: the metrics in the run and now, then where they are not finite."""
 
 import math
 
@@ -9,19 +9,16 @@ SHOWN = 10  # rows, and names of parameters
 
 def report(replay: Replay) -> str:
     """The text that `burnish replay` prints."""
-    return "\n".join([*_heading(replay), "", *_metrics(replay), "", *_verdict(replay)])
-
-
-def _heading(replay: Replay) -> list[str]:
     dump, update = replay.dump, replay.dump.update
-    return [
+    heading = [
         f"step {update.step}, optimiser step {update.number} of {update.role} (burnish {dump.command})",
         f"{replay.computed} rows computed of the {len(dump.batch)} in the mini-batch, on {replay.device.type}",
     ]
+    return "\n".join([*heading, "", *_metrics(replay), "", *_verdict(replay)])
 
 
 def _metrics(replay: Replay) -> list[str]:
-    """A line for each metric that an update without its optimiser step has; figures in full, so that bits tell."""
+    """A line for each metric that an update without its optimiser step has; values in full, so that every bit shows."""
     seen, now = replay.dump.update.metrics, replay.metrics
     names = ["loss", "grad_norm", *(name for name in now if name not in ("loss", "grad_norm"))]
     cells = [(name, repr(seen[name]) if name in seen else "-", repr(now[name])) for name in names]
@@ -55,9 +52,9 @@ def _verdict(replay: Replay) -> list[str]:
 def _row(row: BadRow) -> str:
     who = f"row {row.number}" + ("" if row.uid is None else f", uid {row.uid!r}")
     tokens = f"{row.prompt} + {row.response} tokens" if row.response else f"{row.prompt} tokens"
-    where = "the figures of its tokens are finite, their sum is not"
+    where = "the values of its tokens are finite, their sum is not"
     if row.token is not None:
-        where = f"first at token {row.token}: " + ", ".join(f"{name} {value!r}" for name, value in row.figures.items())
+        where = f"first at token {row.token}: " + ", ".join(f"{name} {value!r}" for name, value in row.values.items())
     return f"{who}: {tokens}, loss {row.loss!r}; {where}"
 
 

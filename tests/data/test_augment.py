@@ -63,12 +63,8 @@ def test_rows_are_completed_and_carry_their_origin(make):
     assert row["augmented"] == row["extra_info"]["augmented"], "what is handed out is marked"
     assert (row["data_source"], row["index"], row["row_uid"]) == ("unknown", 3, 9)
     assert row["reward_model"] == {"style": "rule", "ground_truth": None} and "uid" not in row
-
-
-def test_the_index_of_a_row_is_kept(make):
-    buffer = make()
     buffer.add(proposal({"prompt": "a", "index": 5}, {"prompt": "b", "extra_info": {"index": "x"}}))
-    assert [row["index"] for row in buffer.take(4)] == [5, "x"]
+    assert [row["index"] for row in buffer.take(4)] == [5, "x"], "an index that the row brings is kept"
 
 
 @pytest.mark.parametrize(

@@ -29,22 +29,29 @@ def learnt(tokenizer, ids, mask):
 
 
 class TestToMessages:
-    def test_a_string_is_one_user_message(self):
-        assert to_messages("hi") == [{"role": "user", "content": "hi"}]
-
-    def test_numpy_arrays_and_null_fields(self):
-        raw = np.array([{"role": "user", "content": "hi", "name": None, "tool_calls": None}], dtype=object)
-        assert to_messages(raw) == [{"role": "user", "content": "hi"}]
-
-    def test_text_parts_are_joined(self):
-        parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b", "image": None}]
-        assert to_messages([{"role": "user", "content": parts}])[0]["content"] == "ab"
-
-    def test_tool_calls_keep_no_nulls_and_their_arguments_become_objects(self):
-        call = {"id": None, "function": {"name": "add", "arguments": '{"a": 1}'}}
-        (message,) = to_messages([{"role": "assistant", "content": None, "tool_calls": [call]}])
-        expected = [{"function": {"name": "add", "arguments": {"a": 1}}}]
-        assert message == {"role": "assistant", "content": "", "tool_calls": expected}
+    @pytest.mark.parametrize(
+        ("prompt", "expected"),
+        [
+            ("hi", {"role": "user", "content": "hi"}),
+            (
+                np.array([{"role": "user", "content": "hi", "name": None, "tool_calls": None}], dtype=object),
+                {"role": "user", "content": "hi"},
+            ),
+            (
+                [{"role": "user",
+                  "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b", "image": None}]}],
+                {"role": "user", "content": "ab"},
+            ),
+            (  # no nulls, and arguments become objects
+                [{"role": "assistant", "content": None,
+                  "tool_calls": [{"id": None, "function": {"name": "add", "arguments": '{"a": 1}'}}]}],
+                {"role": "assistant", "content": "",
+                 "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1}}}]},
+            ),
+        ],
+    )  # fmt: skip
+    def test_every_form_becomes_messages(self, prompt, expected):
+        assert to_messages(prompt) == [expected]
 
     @pytest.mark.parametrize(
         ("prompt", "message"),
@@ -69,8 +76,6 @@ class TestToMessages:
     def test_bad_prompts(self, prompt, message):
         with pytest.raises(DataError, match=message):
             to_messages(prompt)
-
-    def test_images_are_not_available(self):
         with pytest.raises(NotAvailable, match="image parts in messages"):
             to_messages([{"role": "user", "content": [{"type": "image", "image": "x.png"}]}])
 
@@ -81,16 +86,11 @@ class TestTruncate:
     )
     def test_modes(self, mode, kept):
         assert truncate(range(7), 5, mode) == kept
+        assert truncate([1, 2, 3], 3, mode) == truncate([1, 2, 3], 3, "error") == [1, 2, 3]
 
-    @pytest.mark.parametrize("mode", ["error", "left", "right", "middle"])
-    def test_what_fits_is_kept(self, mode):
-        assert truncate([1, 2, 3], 3, mode) == [1, 2, 3]
-
-    def test_error_names_both_lengths(self):
+    def test_errors(self):
         with pytest.raises(DataError, match="7 tokens, over the limit of 5"):
             truncate(range(7), 5, "error")
-
-    def test_unknown_mode(self):
         with pytest.raises(ConfigError, match="truncation='cut': use one of error, left, right, middle"):
             truncate([1], 5, "cut")
 
@@ -106,19 +106,16 @@ class TestPrompt:
         lengths = [len(renderer.prompt_ids([USER])), len(renderer.prompt_ids(TURNS))]
         assert renderer.token_counts(texts * 3, batch=4) == lengths * 3
 
-    def test_template_arguments_reach_the_template(self, tokenizer):
-        template = "{{ mood }}: {{ messages[0]['content'] }}"
-        assert ChatRenderer(tokenizer, {"chat_template": template, "mood": "calm"}).text([USER]) == "calm: 2+2?"
-
-    def test_tools_reach_the_template(self, tokenizer):
-        template = "{{ tools[0]['name'] }}"
-        assert ChatRenderer(tokenizer, {"chat_template": template}).text([USER], [{"name": "add"}]) == "add"
+    def test_template_arguments_and_tools_reach_the_template(self, tokenizer):
+        template = "{{ mood }}: {{ messages[0]['content'] }} {{ tools[0]['name'] }}"
+        renderer = ChatRenderer(tokenizer, {"chat_template": template, "mood": "calm"})
+        assert renderer.text([USER], [{"name": "add"}]) == "calm: 2+2? add"
 
     def test_reserved_arguments_are_refused(self, tokenizer):
         with pytest.raises(ConfigError, match=r"data\.apply_chat_template_kwargs\.tokenize is set by burnish"):
             ChatRenderer(tokenizer, {"tokenize": False})
 
-    def test_half_a_pair_of_escapes_is_no_text(self, tokenizer):
+    def test_a_lone_surrogate_is_refused(self, tokenizer):
         renderer = ChatRenderer(tokenizer)
         half = {"role": "user", "content": "half \ud83d of it"}
         for render in (renderer.text, renderer.prompt_ids):
@@ -135,15 +132,15 @@ class TestPrompt:
 
 
 class TestPlainTemplate:
-    def test_prompt_text(self, plain_tokenizer):
+    def test_prompt_text(self, plain_tokenizer, merging_tokenizer):
         renderer = ChatRenderer(plain_tokenizer)
         messages = [{"role": "system", "content": "Be brief."}, *TURNS[:3]]
         expected = "system: Be brief.\n\nuser: 2+2?\n\nassistant: 4<|end|>\n\nuser: +1?\n\nassistant:"
         assert renderer.text(messages) == expected
         assert plain_tokenizer.decode(renderer.prompt_ids(messages)) == expected
-
-    def test_begin_of_sequence_where_the_tokenizer_adds_one(self, merging_tokenizer):
-        bare = copy.deepcopy(merging_tokenizer)
+        with pytest.raises(NotAvailable, match="tools with a tokenizer that has no chat template"):
+            renderer.prompt_ids([USER], [{"name": "add"}])
+        bare = copy.deepcopy(merging_tokenizer)  # adds a begin-of-sequence token
         bare.chat_template = None
         assert ChatRenderer(bare).text([USER]) == "<|begin|>user: 2+2?\n\nassistant:"
         assert ChatRenderer(bare).prompt_ids([USER])[0] == bare.bos_token_id
@@ -152,21 +149,19 @@ class TestPlainTemplate:
         ids, mask = ChatRenderer(plain_tokenizer).conversation(TURNS)
         assert learnt(plain_tokenizer, ids, mask) == [" 4<|end|>", " 5<|end|>"]
 
-    def test_tools_need_a_real_template(self, plain_tokenizer):
-        with pytest.raises(NotAvailable, match="tools with a tokenizer that has no chat template"):
-            ChatRenderer(plain_tokenizer).prompt_ids([USER], [{"name": "add"}])
-
 
 class TestConversation:
-    def test_only_assistant_turns_and_their_ends_are_learnt(self, tokenizer):
-        ids, mask = ChatRenderer(tokenizer).conversation(TURNS)
+    def test_only_assistant_turns_and_their_ends_are_learnt(self, tokenizer, merging_tokenizer):
+        renderer = ChatRenderer(tokenizer)
+        ids, mask = renderer.conversation(TURNS)
         assert learnt(tokenizer, ids, mask) == ["4<|end|>", "5<|end|>"]
         assert len(ids) == len(mask)
         assert ids == tokenizer.apply_chat_template(TURNS, return_dict=True)["input_ids"]
-
-    def test_text_after_the_end_of_a_turn_is_not_learnt(self, merging_tokenizer):
-        ids, mask = ChatRenderer(merging_tokenizer).conversation(TURNS)
-        assert learnt(merging_tokenizer, ids, mask) == ["4<|end|>", "5<|end|>"]
+        assert renderer.conversation([*TURNS, USER]) == (ids, mask), "turns after the last answer are left out"
+        two_answers = renderer.conversation([USER, TURNS[1], TURNS[3]])
+        assert learnt(tokenizer, *two_answers) == ["4<|end|>", "5<|end|>"]
+        newline_after_end = ChatRenderer(merging_tokenizer).conversation(TURNS)
+        assert learnt(merging_tokenizer, *newline_after_end) == ["4<|end|>", "5<|end|>"]
 
     def test_starts_with_the_ids_of_the_rollout_prompt(self, merging_tokenizer):
         """The answer begins with a newline that the tokenizer would merge with the prompt's last one."""
@@ -186,14 +181,6 @@ class TestConversation:
         assert ids[: len(first)] == first
         assert learnt(merging_tokenizer, ids, mask) == ["\n4<|end|>", "5<|end|>"]
         assert merging_tokenizer.decode(ids) == renderer.text(turns, generation_prompt=False)
-
-    def test_turns_after_the_last_answer_are_left_out(self, tokenizer):
-        renderer = ChatRenderer(tokenizer)
-        assert renderer.conversation([*TURNS, USER]) == renderer.conversation(TURNS)
-
-    def test_two_answers_in_a_row(self, tokenizer):
-        ids, mask = ChatRenderer(tokenizer).conversation([USER, TURNS[1], TURNS[3]])
-        assert learnt(tokenizer, ids, mask) == ["4<|end|>", "5<|end|>"]
 
     def test_an_end_token_that_is_special_without_a_role(self, tokenizer):
         made = copy.deepcopy(tokenizer)

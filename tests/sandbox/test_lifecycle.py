@@ -38,7 +38,7 @@ def test_cancelling_ends_the_program_with_what_it_started(sandbox):
 
 def test_a_time_limit_around_it_does_too(sandbox):
     async def begin() -> None:
-        await asyncio.until(sandbox.run(Program(SLEEPER), LONG), 0.5)
+        await asyncio.wait_for(sandbox.run(Program(SLEEPER), LONG), 0.5)
 
     with pytest.raises(TimeoutError):
         asyncio.run(begin())

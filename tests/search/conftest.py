@@ -14,6 +14,7 @@ import pytest
 import uvicorn
 
 from burnish.search.documents import Document, Hit, Retriever
+from tests.search.small import write_encoder
 
 DEADLINE_S = 30
 CORPUS = [
@@ -121,6 +122,12 @@ def calm_server() -> Iterator[Running]:
     """For tests that change nothing."""
     with serving(Words()) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory):
+    """The folder of a small encoder with random weights. Read-only."""
+    return write_encoder(tmp_path_factory.mktemp("models") / "encoder")
 
 
 Reply = bytes | Callable[[bytes], bytes]

@@ -13,14 +13,9 @@ from burnish.search.dense import DenseRanker
 from burnish.search.encoder_settings import EncoderOptions
 from burnish.search.index import IndexOptions, build_index
 from burnish.search.manifest import read_manifest
-from tests.search.small import PASSAGES, write_corpus, write_encoder
+from tests.search.small import PASSAGES, write_corpus
 
 WORDS = sorted({word for _, text in PASSAGES for word in text.replace('"', " ").split()})
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    return write_encoder(tmp_path_factory.mktemp("models") / "encoder")
 
 
 def built(folder, encoder, passages=PASSAGES, **said):

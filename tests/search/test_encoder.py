@@ -13,14 +13,14 @@ from burnish.errors import ConfigError, ModelError, NotAvailable
 from burnish.search import encoder as encoders
 from burnish.search.encoder import Encoder, batches, pool, store
 from burnish.search.encoder_settings import BGE_QUERY, EncoderOptions, plan_dense
-from tests.search.small import PASSAGES, write_encoder
+from tests.search.small import PASSAGES
 
 TEXTS = [contents for _, contents in PASSAGES]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_encoder(tmp_path_factory.mktemp("models") / "encoder")
+@pytest.fixture
+def folder(encoder):
+    return encoder
 
 
 def planned(folder, **said):

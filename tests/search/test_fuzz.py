@@ -11,7 +11,7 @@ from tests.search.conftest import Words
 
 load_all_checks()
 QUICK = settings(
-    max_examples=50,
+    max_examples=30,
     deadline=None,
     derandomize=True,
     database=None,

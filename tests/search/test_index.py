@@ -38,11 +38,6 @@ def corpus(tmp_path):
     return write_corpus(tmp_path / "corpus.jsonl")
 
 
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    return write_encoder(tmp_path_factory.mktemp("models") / "encoder")
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {
         p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != LOCK

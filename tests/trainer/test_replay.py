@@ -178,15 +178,15 @@ def test_a_bad_row_is_found_and_the_run_goes_on(build_trainer, metrics_of):
     [folder] = Path("run/bad_steps").iterdir()
     outcome, said = check_is_as_bad_as_it_was(folder)
     [row] = outcome.rows
-    assert (row.number, row.token) == (POISONED, 1) and math.isnan(row.loss) and math.isnan(row.figures["advantages"])
+    assert (row.number, row.token) == (POISONED, 1) and math.isnan(row.loss) and math.isnan(row.values["advantages"])
     assert row.uid == outcome.dump.batch.non_tensor_batch["uid"][POISONED]
     attention = outcome.dump.batch.batch["attention_mask"][POISONED]
     assert row.prompt + row.response == int(attention.sum()) and row.response > 1
     sampled = float(outcome.dump.batch.batch["rollout_log_probs"][POISONED, 1])
-    assert row.figures["rollout_log_probs"] == sampled
-    assert row.figures["log_prob"] == pytest.approx(sampled, abs=1e-4)
+    assert row.values["rollout_log_probs"] == sampled
+    assert row.values["log_prob"] == pytest.approx(sampled, abs=1e-4)
     assert f"rows that are so when run alone: 1 of {outcome.computed}\n  row {POISONED}, uid {row.uid}: " in said
-    assert f"first at token 1: log_prob {row.figures['log_prob']!r}" in said
+    assert f"first at token 1: log_prob {row.values['log_prob']!r}" in said
     assert outcome.module is None and not outcome.weights and outcome.gradients
     assert outcome.computed < len(outcome.dump.batch), "rows without advantage are not run, and yet counted"
     for name in ("advantages", "rollout_log_probs"):

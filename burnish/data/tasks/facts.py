@@ -1,11 +1,11 @@
-"""Questions about invented people, for the search agent: nobody can know the answers, they have to be looked up.
+"""Questions about invented people, for the search agent: the answers cannot be known and have to be looked up.
 
 A seed makes a world: people with invented names, and for each of them the name of a teacher, a rival, a friend and a
 guard. Hands on the world as documents for the retrieval server (`corpus`, one fact each) and as questions (`rows`).
 Imports no torch.
 
 The questions of the test split are about people of whom no training question is asked; their documents are in the
-corpus as all others are. Half of all names, picked by a hash, are kept for worlds (`NEW`): whoever fine-tunes a model
+corpus as all others are. Half of all names, picked by a hash, are kept for worlds (`NEW`): whatever fine-tunes a model
 on demonstrations makes them of the other half (`TAUGHT`), so that no world has a name that the model has seen.
 """
 

@@ -66,7 +66,7 @@ def keep_apart(rows: Sequence[Row], count: int) -> tuple[list[Row], list[Row]]:
 
 
 def mark(row: Row) -> bytes:
-    """What tells one question from another: the prompt, ignoring white space and case, and its pictures."""
+    """What distinguishes one question from another: the prompt, ignoring white space and case, and its pictures."""
     parts = [f"{message['role']}: {message['content']}" for message in row["prompt"]]
     digest = hashlib.sha256(" ".join("\n".join(parts).split()).casefold().encode())
     for image in row.get("images") or []:  # a path, or an object with its bytes, as the hub keeps them

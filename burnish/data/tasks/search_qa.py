@@ -27,8 +27,8 @@ def row(record: Record, options: Options) -> Row:
 
 
 TASK = FileTask(
-    about="Questions with short answers. The reward compares the last <answer> with each right answer, but for case, "
-    "articles and punctuation.",
+    about="Questions with short answers. The reward compares the last <answer> with each right answer, ignoring "
+    "case, articles and punctuation.",
     hub=Hub("google-research-datasets/nq_open", "nq_open", test="validation"),
     reads=(
         InputColumn(("question",), "the question"),

@@ -8,7 +8,7 @@ OPEN, CLOSE = "<answer>", "</answer>"
 
 
 def last_answer(text: str) -> str | None:
-    """What stands in the last pair of tags, without blanks around it; None where there is no pair."""
+    """What is in the last pair of tags, without blanks around it; None where there is no pair."""
     start = text.rfind(OPEN, 0, max(text.rfind(CLOSE), 0))
     if start < 0:
         return None

@@ -1,6 +1,6 @@
 r"""What a response answers and what a row holds to be right: shared by math, math_dapo, prime_math and geo3k.
 
-`last_boxed` finds the last \boxed{…} (or \fbox{…}, or `\boxed 7` without braces), `stated` what stands behind the last
+`last_boxed` finds the last \boxed{…} (or \fbox{…}, or `\boxed 7` without braces), `stated` what follows the last
 "answer is" or "answer:". `truth_text` gives a ground truth as text and refuses what cannot be one. `judged` compares
 both and is what a scorer gives back; `rules_of_truth` makes its `reference` and `check`.
 """
@@ -93,7 +93,7 @@ def last_box(text: str) -> Box | None:
 
 
 def stated(text: str, pattern: re.Pattern[str] = _STATED, start: int = 0) -> str | None:
-    """What stands behind the last "answer is" or "answer:": a box, the only formula, else the rest of the sentence.
+    """What follows the last "answer is" or "answer:": a box, the only formula, else the rest of the sentence.
 
     `pattern` is another way to announce it, `start` where to begin to look.
     """

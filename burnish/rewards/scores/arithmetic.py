@@ -22,7 +22,11 @@ class ArithmeticScore(TypedDict):
 def compute_score(solution_str: str, ground_truth: str | int) -> ArithmeticScore:
     """Score one response. A ground truth that is not an integer is a ValueError: the row is wrong, not the response."""
     wanted = str(_integer(ground_truth))
-    given = _last_integer(solution_str)
+    answers = _ANSWER.findall(solution_str)
+    given = ""
+    if answers:
+        sign, digits = answers[-1]
+        given = f"{sign}{digits.lstrip('0')}" if digits.strip("0") else "0"
     right = float(given == wanted)
     return ArithmeticScore(score=right, acc=right, format=float(bool(given)), pred=given)
 
@@ -35,16 +39,6 @@ def reference(ground_truth: str | int, extra_info: Mapping[str, Any]) -> str:
 def check(ground_truth: str | int, extra_info: Mapping[str, Any]) -> None:
     """ValueError where the ground truth is no integer."""
     _integer(ground_truth)
-
-
-def _last_integer(text: str) -> str:
-    """The integer of the last answer, "" where there is none."""
-    answers = _ANSWER.findall(text)
-    if not answers:
-        return ""
-    sign, digits = answers[-1]
-    plain = digits.lstrip("0")
-    return f"{sign}{plain}" if plain else "0"
 
 
 def _integer(ground_truth: Any) -> int:

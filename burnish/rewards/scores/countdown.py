@@ -1,7 +1,7 @@
 """Countdown: the last `<answer>…</answer>` must reach the target with the given numbers, each used exactly once.
 
 Consumes the policy's own text and the ground truth {"target": 24, "numbers": [3, 8, 1]} (`nums` is read too, and so is
-the same as JSON text). The answer is a sum of whole numbers with + - * / and brackets (sums.py); a minus sign may stand
+the same as JSON text). The answer is a sum of whole numbers with + - * / and brackets (sums.py); a minus sign may be
 before a number or a bracket, and x or a dot in the middle is a multiplication sign. `= 24` may follow or `24 =` go
 before, where that is the target, and a full stop may end it. Values are exact fractions, so 1/3*3 is 1 and nothing is
 right by rounding; division by zero is wrong. The answer is parsed, never run: no powers, no names, at most 1,000
@@ -38,9 +38,20 @@ def compute_score(
     """Score one response. A ground truth that is no puzzle is a ValueError: the row is wrong, not the response."""
     puzzle = puzzle_of(ground_truth)
     answer = last_answer(solution_str) or ""
-    said, claim = _parts(answer)
-    tree = parse(said)
-    right = tree is not None and claim in (None, puzzle.target) and _solves(tree, puzzle)
+    written = answer.translate(_WRITTEN_OTHERWISE).removesuffix(".")
+    claim: int | None = None  # the whole number that the sum is said to be
+    first, equals, second = written.partition("=")
+    for said, value in ((first, second), (second, first)):
+        if equals and (found := _CLAIM.fullmatch(value)):
+            written, claim = said, int(found[1])
+            break
+    tree = parse(written)
+    right = (
+        tree is not None
+        and claim in (None, puzzle.target)
+        and sorted(numbers_in(tree)) == sorted(puzzle.numbers)
+        and value_of(tree) == puzzle.target
+    )
     earned = score if right else format_score if tree is not None else 0.0
     return {"score": earned, "acc": float(right), "format": float(tree is not None), "pred": answer}
 
@@ -83,20 +94,6 @@ def reference(ground_truth: Any, extra_info: Mapping[str, Any]) -> str:
 def check(ground_truth: Any, extra_info: Mapping[str, Any]) -> None:
     """ValueError where the ground truth is no puzzle; whether it can be solved is not looked at."""
     puzzle_of(ground_truth)
-
-
-def _parts(answer: str) -> tuple[str, int | None]:
-    """The sum that is written, and the whole number that it is said to be, if any."""
-    plain = answer.translate(_WRITTEN_OTHERWISE).removesuffix(".")
-    first, equals, second = plain.partition("=")
-    for said, claim in ((first, second), (second, first)):
-        if equals and (found := _CLAIM.fullmatch(claim)):
-            return said, int(found[1])
-    return plain, None
-
-
-def _solves(tree: Any, puzzle: Puzzle) -> bool:
-    return sorted(numbers_in(tree)) == sorted(puzzle.numbers) and value_of(tree) == puzzle.target
 
 
 def _whole(value: Any) -> int | None:

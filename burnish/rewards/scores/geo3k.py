@@ -4,7 +4,7 @@ r"""Geometry3k: (1 - format_score) · acc + format_score · format.
 truth; `format` is 1 where the response opens with <think>…</think> and has a \boxed{…} behind it. `format_score` is
 0.1. `pred` is the answer, `timed_out` and `unreadable_truth` as in scores/math.py.
 
-How it differs from the recorded figures of the field's scorer: that one misses equalities (2^{10} and 1024, 6/4 and
+How it differs from the recorded scores of the field's scorer: that one misses equalities (2^{10} and 1024, 6/4 and
 3/2, `5,7` and `7,5`, \log_2 8 and 3, `−7` and -7, `xyz = 5` and 5) and boxes (`\boxed 5`, \fbox{9}); here an empty
 ground truth is an error of the row.
 """

@@ -5,7 +5,7 @@ number anywhere. Both look at the last 300 characters of the response only, so t
 The score is `score` for the right number, `format_score` for another number, 0 where there is none. Numbers are
 compared by value: 12.0 is 12. What is no number (1.2.3) is compared as text.
 
-It agrees with the recorded figures of the field's usual scorer except where that one refuses a right answer or
+It agrees with the recorded scores of the field's usual scorer except where that one refuses a right answer or
 rewards none:
 - a full stop that ends the sentence is not part of the number (`#### 12.` is 12);
 - 18.00 is 18, .5 is 0.5 and 007 is 7;
@@ -41,7 +41,10 @@ def extract_solution(solution_str: str, method: Method = "strict") -> str | None
     if method not in ("strict", "flexible"):
         raise ValueError(f"method={method!r}: gsm8k knows 'strict' and 'flexible'")
     pattern = _STRICT if method == "strict" else _FLEXIBLE
-    found = pattern.findall(solution_str, _window_start(solution_str))
+    start = max(0, len(solution_str) - WINDOW)
+    while 0 < start < len(solution_str) and {solution_str[start - 1], solution_str[start]} <= set("0123456789.,"):
+        start += 1  # past a number that the window would cut in two
+    found = pattern.findall(solution_str, start)
     return normalise(found[-1]) if found else None
 
 
@@ -86,10 +89,3 @@ def _value(number: str) -> Decimal | str:
 
 def _no_number(ground_truth: Any) -> ValueError:
     return ValueError(f"reward_model.ground_truth={ground_truth!r:.200}: gsm8k needs the answer, a number")
-
-
-def _window_start(text: str) -> int:
-    start = max(0, len(text) - WINDOW)
-    while 0 < start < len(text) and text[start - 1] in "0123456789.," and text[start] in "0123456789.,":
-        start += 1
-    return start

@@ -6,11 +6,11 @@ than `math_time_limit` seconds of processor time, which counts as not equal, `un
 could not be read as mathematics. With `require_box=False` a response without a box is read
 behind its last "answer is" or "answer:".
 
-How it differs from the field's usual scorers, whose recorded figures it otherwise reproduces:
+How it differs from the field's usual scorers, whose recorded scores it otherwise reproduces:
 - they compare text after some rewriting, so `\frac64` is not `\frac32`, `3.0` not 3, `1,000` not 1000, `−7` not -7,
   `x^2+2x+1` not `(x+1)^2`, `\text{east}` not East; here each pair is equal;
 - \fbox counts as a box;
-- of several boxes the last counts, never all of them together, nor a number that stands somewhere in the text;
+- of several boxes the last counts, never all of them together, nor a number somewhere in the text;
 - an empty ground truth is an error of the row, not an answer that `\boxed{}` gives.
 """
 

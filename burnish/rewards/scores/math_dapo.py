@@ -1,12 +1,12 @@
 r"""DAPO's scorer for competition mathematics with short answers (AIME): +1 for a right answer, else -1.
 
-Only the last 300 characters count. The answer is what stands behind the last "Answer:"; without one, the last \boxed{}
+Only the last 300 characters count. The answer is what follows the last "Answer:"; without one, the last \boxed{}
 that ends there. `strict_box_verify=True` reads boxes only. Besides the score: `acc` (1 or 0), `pred` (the answer as
 written, `[INVALID]` where there is none), `timed_out` and `unreadable_truth` (see scores/math.py).
 
-How it differs from the recorded figures of the field's scorer:
+How it differs from the recorded scores of the field's scorer:
 - both forms are compared as mathematics. There, a box is compared letter by letter (`\boxed{1,000}` is not 1000), and
-  what stands behind "Answer:" after deletions that also strike inside words ("issued" becomes "isd");
+  what follows "Answer:" after deletions that also strike inside words ("issued" becomes "isd");
 - a box may be `\fbox{}` or `\boxed 5`, and must end in the last 300 characters, not the last 100 and begin there: a
   longer answer would be lost;
 - `pred` is the answer as written (`5 degrees`, not 5), and `[INVALID]` rather than None in strict mode as well;

@@ -1,11 +1,11 @@
 r"""PRIME's scorer for the NuminaMath problems (`numina_*`): a boxed or stated answer, compared as mathematics.
 
-The answer is what the last \boxed{} holds; without a box, what stands behind the last "answer is" or "answer:". A
+The answer is what the last \boxed{} holds; without a box, what follows the last "answer is" or "answer:". A
 decimal fraction also counts where the truth is irrational and no further away than 1 in 10,000, or exactly what 3.14
 for π gives (6.28 for 2π); and the other way round. The score is 1 or 0; `acc` is the same, `format` 1 where there is an
 answer in one of these forms, `pred` that answer, `timed_out` and `unreadable_truth` as in scores/math.py.
 
-How it differs from the recorded figures of the field's scorer:
+How it differs from the recorded scores of the field's scorer:
 - it misses equalities: 2^{10} and 1024, 6/4 and 3/2, 10^{-3} and 0.001, `5,7` and `7,5`, \log_2 8 and 3, `−7` and -7;
 - `format` there is 1 for every answer it finds right at once, else for a response with "Step 2:" in it;
 - `pred` is the answer as written: `x = 5` is not cut to 5, `\boxed 5` is 5, and a response without an answer has "",

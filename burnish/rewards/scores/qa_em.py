@@ -5,7 +5,7 @@ dict with `score`, `acc` and `em` (1 for an exact match), `f1` and `pred` (the a
 
 - `em`: `score` for an exact match after normalising (short_answer.py). A response with more than 10 opening or more
   than 10 closing tags gets a quarter of it: it is guessing.
-- `subem`: `score` where a right answer stands in the given one as whole words.
+- `subem`: `score` where the given answer contains a right one as whole words.
 - `f1`: `score` times the token F1 with the nearest right answer, at least `format_score`.
 
 Any other answer earns `format_score`, none (or a blank one) 0.

@@ -34,7 +34,11 @@ def compute_score(
     solution_str: str, ground_truth: str | None, extra_info: Mapping[str, Any], data_source: str
 ) -> dict[str, float | str]:
     """Score one response. A row that does not hold its puzzle is a ValueError: the row is wrong, not the response."""
-    task = _task(data_source)
+    if not data_source.startswith(PREFIX):
+        raise ValueError(
+            f"data_source={data_source!r}: must be {PREFIX} and the name of a task, e.g. {PREFIX}chain_sum"
+        )
+    task = data_source.removeprefix(PREFIX)
     _demand_text(ground_truth)
     verify, entry = _verifier(task), {"question": extra_info.get("question", ""), "answer": ground_truth}
     entry["metadata"] = _metadata(extra_info)
@@ -91,14 +95,6 @@ def _verifier(task: str) -> Verifier:
         raise ValueError(f"data_source={PREFIX}{task}: reasoning-gym has no task of this name")
     verify: Verifier = factory.get_score_answer_fn(task)
     return verify
-
-
-def _task(data_source: str) -> str:
-    if not data_source.startswith(PREFIX):
-        raise ValueError(
-            f"data_source={data_source!r}: must be {PREFIX} and the name of a task, e.g. {PREFIX}chain_sum"
-        )
-    return data_source.removeprefix(PREFIX)
 
 
 def _metadata(extra_info: Mapping[str, Any]) -> dict[str, Any]:

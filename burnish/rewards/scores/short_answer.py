@@ -2,7 +2,7 @@
 
 Both sides are normalised alike: the plain form of characters that Unicode has in several (NFKC), small letters, no
 punctuation, no a/an/the, single blanks. A gold answer of which nothing is left by that ("The The", "A") is compared as
-it is written, but for case and blanks around it: else an empty answer would be right.
+it is written, ignoring case and blanks around it: else an empty answer would be right.
 """
 
 import numbers
@@ -28,7 +28,7 @@ class _WithoutPunctuation(dict[int, int | None]):
 _WITHOUT_PUNCTUATION = _WithoutPunctuation()
 _PIECES = re.compile(r"\s+|\S{1,200}")  # NFKC takes quadratic time for long runs of accents
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-_IN_WORD = r"[\w\u0300-\u036f]"  # \w lacks accents that stand as characters of their own
+_IN_WORD = r"[\w\u0300-\u036f]"  # \w lacks accents that are separate characters
 # Scripts that put no blanks between words (Thai to Lao, Burmese, Khmer, kana, Chinese): any place is a word's end.
 _NO_BLANKS = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 
@@ -47,7 +47,7 @@ def gold_answers(ground_truth: Any) -> list[str]:
         target = target["target"]
     target = unboxed(target)  # tables hold lists as arrays
     several = target if isinstance(target, Sequence) and not isinstance(target, str | bytes) else [target]
-    if not all(_is_answer(one) for one in several):
+    if any(isinstance(one, bool) or not isinstance(one, str | numbers.Integral) for one in several):
         raise ValueError(
             f"reward_model.ground_truth={ground_truth!r}: qa_em needs the right answer as text, or a list of texts "
             '({"target": ["Paris", "City of Paris"]})'
@@ -74,7 +74,7 @@ def is_exact(answer: str, golds: Iterable[str]) -> bool:
 
 
 def contains_any(text: str, golds: Iterable[str]) -> bool:
-    """Whether one of them stands in the text as whole words; one of which normalising leaves nothing does not count."""
+    """Whether the text contains one of them as whole words; one of which normalising leaves nothing does not count."""
     said = normalise(text)
     return any(plain in said and _as_words(plain).search(said) for gold in golds if (plain := normalise(gold)))
 
@@ -83,12 +83,13 @@ def token_f1(answer: str, golds: Iterable[str]) -> float:
     """Harmonic mean of precision and recall of the answer's words, for the gold answer that it is nearest to."""
     said = Counter(normalise(answer).split())
     words = {gold: normalise(gold).split() for gold in golds}
-    return max(_f1(said, words[gold]) if words[gold] else float(_same_text(answer, gold)) for gold in words)
 
+    def f1(gold: str) -> float:
+        if not words[gold]:
+            return float(_same_text(answer, gold))
+        return 2 * (said & Counter(words[gold])).total() / (said.total() + len(words[gold]))
 
-def _f1(said: Counter[str], words: list[str]) -> float:
-    common = sum((said & Counter(words)).values())
-    return 2 * common / (said.total() + len(words))
+    return max(map(f1, words))
 
 
 def _as_words(plain: str) -> re.Pattern[str]:
@@ -99,7 +100,3 @@ def _as_words(plain: str) -> re.Pattern[str]:
 
 def _same_text(answer: str, gold: str) -> bool:
     return answer.strip().lower() == gold.strip().lower()
-
-
-def _is_answer(one: Any) -> bool:
-    return isinstance(one, str) or (isinstance(one, numbers.Integral) and not isinstance(one, bool))
