@@ -315,10 +315,11 @@ def test_a_death_that_leaves_a_fork_behind_is_noticed(make_pool, request_of):
     assert score(pool, request_of()).error == "the scoring process died: exit status 5"
 
 
-def test_what_is_no_score_is_a_failure(make_pool, request_of):
-    pool = make_pool("""
-        VALUES = {"nan": float("nan"), "text": "1.0", "none": None, "dict": {"acc": 1}}
-        async def compute_score(solution_str): return VALUES[solution_str]
+@pytest.mark.parametrize("form", ["def", "async def"])
+def test_what_is_no_score_is_a_failure(make_pool, request_of, form):
+    pool = make_pool(f"""
+        VALUES = {{"nan": float("nan"), "text": "1.0", "none": None, "dict": {{"acc": 1}}}}
+        {form} compute_score(solution_str): return VALUES[solution_str]
         """)
     results = score_all(pool, [request_of(text) for text in ("nan", "text", "none", "dict")])
     assert [r.score for r in results] == [None] * 4

@@ -100,6 +100,9 @@ WRONG_TYPES = {
 def test_a_ground_truth_of_the_wrong_type_is_refused_before_anything_is_scored(source):
     problem = check_row({"data_source": source, "reward_model": {"ground_truth": WRONG_TYPES[source]}})
     assert problem and (scorer_for(source).name in problem or "reward_model" in problem)
+    if source in ("math", "math_dapo", "numina_olympiads", "hiyouga/geometry3k"):
+        kind = type(WRONG_TYPES[source]).__name__
+        assert f"{scorer_for(source).name} needs the answer as text or a number, not {kind}" in problem
     assert (
         check_row({"data_source": source, "reward_model": {"ground_truth": WRONG_TYPES[source]}}, custom=True) is None
     )
