@@ -4,7 +4,7 @@ import pytest
 
 from burnish.config.rm import RMDataConfig
 from burnish.data.chat import ChatRenderer
-from burnish.data.files import write_parquet
+from burnish.data.files import read_rows, write_parquet
 from burnish.data.preference import PreferenceDataset
 from burnish.data.tasks.preference import TASK
 from burnish.errors import DataError
@@ -73,6 +73,18 @@ class TestForms:
     def test_an_answer_that_only_calls_a_tool(self, pairs):
         call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": "{}"}}]}
         assert len(pairs({"prompt": "2+2?", "chosen": [call], "rejected": "five"})) == 1
+
+    def test_what_the_template_writes_after_the_answer_is_kept(self, write_jsonl, merging_tokenizer, config):
+        path = write_jsonl([{"prompt": "2+2?", "chosen": "4", "rejected": "5"}])
+        pair = PreferenceDataset([path], merging_tokenizer, config)[0]
+        assert merging_tokenizer.decode(pair.chosen).endswith("4<|end|>\n")
+
+    def test_fields_that_parquet_fills_with_nulls(self, tmp_path, tokenizer, config):
+        rows = [{"chosen": [*ASKED, {**GOOD, "name": "x"}], "rejected": [*ASKED, BAD]}] * 3
+        path = write_parquet(rows, tmp_path / "pairs.parquet")
+        assert "name" in read_rows(path)[0]["chosen"][0]
+        dataset = PreferenceDataset([str(path)], tokenizer, config, max_samples=2)
+        assert len(dataset) == 2 and tokenizer.decode(dataset[0].rejected) == rendered(tokenizer, *ASKED, BAD)
 
     def test_margin(self, pairs, config):
         config.margin_key = "extra.gap"
