@@ -21,7 +21,7 @@ from burnish.models.loading import (
     load_tokenizer,
     load_value_model,
 )
-from burnish.models.lora import adapter_off, adapter_writer, has_adapter, lora_of
+from burnish.models.lora import adapter_off, adapter_writer, add_adapter, has_adapter, lora_of
 from burnish.models.tiny import write_tiny_model
 from burnish.rollout.base import Request, Sampling
 from burnish.rollout.hf.engine import HFEngine
@@ -122,7 +122,14 @@ def test_it_is_of_the_type_of_the_weights_and_drawn_from_the_seed(tiny_model, dt
 def test_the_layers_that_get_one(tiny_model, tmp_path, changes, ends):
     module = load_causal_lm(tiny_model, settings(**changes))
     assert {name.split(".")[4] for name in trained(module)} == ends
+    if changes.get("target_modules") == ["model.layers.1.mlp.up_proj"]:
+        assert {name.rpartition(".lora_")[0] for name in trained(module)} == set(changes["target_modules"])
+    plain = AutoModelForCausalLM.from_pretrained(tiny_model)
+    add_adapter(plain, settings(**changes), seed=0)
+    assert trained(plain) == trained(module), "any module takes one"
     save_adapter(shaken(module), tmp_path)
+    written = json.loads((tmp_path / "adapter_config.json").read_text())["target_modules"]
+    assert written == sorted(written) and {name.rpartition(".")[2] for name in written} == ends
     again = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_model), tmp_path)
     assert torch.allclose(logits(again), logits(module), atol=1e-6)
 
