@@ -488,6 +488,22 @@ def test_cancelled_caller_leaves_the_others(shop, replacing, when):
     assert replacing.stats()["requests_again"] == 1
 
 
+def test_caller_keeps_its_own_time_limit_during_a_replacement(shop, replacing):
+    shop.fates[0] = "dies"
+    shop.opens.clear()
+
+    async def main():
+        task = asyncio.create_task(replacing.generate(Request([1], seeded(5), request_id="a")))
+        await until(shop.making.is_set)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await replacing.generate(Request([1], seeded(6), request_id="b"))
+        shop.opens.set()
+        return await task
+
+    assert in_time(main()).token_ids == [5, 6, 7] and replacing.in_flight == 0
+
+
 def test_close_during_a_replacement(shop, replacing):
     shop.fates[0] = "dies"
     shop.opens.clear()
