@@ -68,7 +68,7 @@ def test_it_ends_as_it_should(name, outcomes):
     assert outcome.status in hostile.status and hostile.right(outcome), outcome
 
 
-@pytest.mark.parametrize("name", ["endless loop", "endless sleep"])
+@pytest.mark.parametrize("name", ["endless loop", "endless sleep", "stubborn fork bomb", "deaf to signals"])
 def test_it_is_ended_soon_after_its_limit(name, sandbox):
     """By the clock, with room for a busy machine; their limits are far below that."""
     begin = time.monotonic()

@@ -130,7 +130,8 @@ def test_updates_on_examples_come_out_bit_for_bit(supervised, flagged, command, 
 @pytest.mark.parametrize(("command", "name"), [(sft, "sft"), (rm, "rm")])
 def test_a_learning_rate_that_explodes_is_replayed(supervised, command, name, caplog):
     keys = [*supervised, "optim.lr=1e30", "trainer.total_training_steps=20", "trainer.max_bad_steps=4"]
-    with pytest.raises(BadStepError), caplog.at_level(logging.WARNING):
+    message = r"in 4 updates in a row, up to step \d+. Lower optim.lr"
+    with pytest.raises(BadStepError, match=message), caplog.at_level(logging.WARNING):
         command(keys)
     folder, *others = sorted(Path("run/bad_steps").iterdir())
     assert len(others) == KEPT - 1 and f"`burnish replay {folder}` runs it again" in caplog.text
