@@ -56,7 +56,7 @@ def load_target(target: str, key: str) -> Any:
 def _member(module: ModuleType, path: str, name: str | None, key: str, about: str) -> Any:
     there = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
     if not name:
-        raise ConfigError(f"{key} is not set: say what is meant of {path}, which defines {listed(there)}")
+        raise ConfigError(f"{key} is not set: name one of the objects in {path}, which defines {listed(there)}")
     if not hasattr(module, name):
         raise ConfigError(f"{about}: {path} has no such name; it defines {listed(there)}{nearest(name, there)}")
     found = getattr(module, name)

@@ -89,7 +89,7 @@ class AgentCheck:
         ToolSession(tools, "", row.get("tools_kwargs") or {}, None)  # checks them
         if self.environment.interaction_of(row) is None and not tools:
             log.warning(
-                "rows of %s have neither tools nor an interaction to talk to; name tools in the file of "
+                "rows of %s have neither tools nor an interaction; name tools in the file of "
                 "%s.tool_config_path or in tools_kwargs, or an interaction in interaction_kwargs", loop, MULTI_TURN,
             )  # fmt: skip
         find_parser(self.environment.call_format(row))

@@ -235,7 +235,7 @@ async def _cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:
             wait.overdue()
     if left:
         names = ", ".join(task.get_name() for task in left)
-        log.error("%d cancelled trajectories do not end, and are left behind: %.200s", len(left), names)
+        log.error("%d cancelled trajectories did not stop and were abandoned: %.200s", len(left), names)
 
 
 def _greedy(sampling: Sampling) -> Sampling:
@@ -248,7 +248,7 @@ def _recorded_log_probs(output: AgentLoopOutput, completions: list[Completion]) 
     if [token for completion in completions for token in completion.token_ids] != output.policy_ids:
         raise AgentError(
             "response_logprobs is missing, and the tokens with mask 1 are not exactly those that were sampled; "
-            "hand on the log_probs of the completions you used"
+            "return the log_probs of the completions you used"
         )
     recorded = iter([log_prob for completion in completions for log_prob in completion.log_probs])
     return [next(recorded) if sampled else 0.0 for sampled in output.response_mask]

@@ -160,7 +160,7 @@ class RLDataset:
                 f"{max(lengths)} tokens), so data.filter_overlong_prompts leaves nothing. Raise the limit"
             )
         if over:
-            self._say(f"{len(over)} of {len(self)} prompts are over {self.config.start_limit_key}={limit} and left out")
+            self._say(f"{len(over)} of {len(self)} prompts are over {self.config.start_limit_key}={limit} and skipped")
             kept = [i for i, length in enumerate(lengths) if length <= limit]
             sources = [self.source(i) for i in kept]
             self.source_sizes = [sources.count(number) for number in range(len(self.files))]

@@ -63,7 +63,7 @@ class Examples(ABC, Generic[Example]):
         ]
         self._examples = [example for example in made if example is not None]
         if emptied := len(made) - len(self._examples):
-            self.say(f"{emptied} of {len(made)} {self.emptied} after truncation; left out")
+            self.say(f"{emptied} of {len(made)} {self.emptied} after truncation; skipped")
         if not self._examples:
             raise DataError(f"no example of {', '.join(map(str, files))} is left to learn from; raise data.max_length")
 

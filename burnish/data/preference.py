@@ -83,7 +83,7 @@ class PreferenceDataset(Examples[PreferencePair]):
             except DataError as exc:
                 raise DataError(f"field '{key}': {exc}") from exc
         if sides[0] == sides[1]:
-            raise DataError(f"fields '{keys[0]}' and '{keys[1]}' are equal, so neither is better; drop the row")
+            raise DataError(f"fields '{keys[0]}' and '{keys[1]}' are equal, so neither is preferred; drop the row")
         margin = self._margin(row)
         short = [self.shorten(f"field '{key}': the conversation", ids)[0] for key, ids in zip(keys, sides, strict=True)]
         self._cut += sum(len(cut) < len(ids) for cut, ids in zip(short, sides, strict=True))

@@ -98,7 +98,7 @@ def read(files: Iterable[str | Path], rename: Mapping[str, str] = MappingProxyTy
             if theirs not in there:
                 raise no_column(file, theirs, there, f"Name one of them in --rename THEIRS={ours}")
             if ours in there and ours not in rename:
-                log.warning("%s: the column '%s' is left out: --rename gives its name to '%s'", file, ours, theirs)
+                log.warning("%s: the column '%s' is dropped: --rename gives its name to '%s'", file, ours, theirs)
         if rename:
             taken = set(rename.values()) - set(rename)
             rows = [{rename.get(name, name): value for name, value in row.items() if name not in taken} for row in rows]

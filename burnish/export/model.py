@@ -116,7 +116,7 @@ def _write(
     """Load the source in the type of the export, merge it, measure it and write it."""
     tell(f"reading {source.model} ({as_size(source.bytes_as(request))} as {dtype})")
     model, unused = bench.load(source.model, dtype, source.adapter)
-    notes = [f"left out, because the architecture has no place for it: {named(unused)}"] if unused else []
+    notes = [f"omitted, because the architecture does not use it: {named(unused)}"] if unused else []
     if source.adapter:
         tell("merging the adapter")
         model = merge(model, source.adapter)

@@ -134,8 +134,8 @@ def apply_adapter(module: "PreTrainedModel", adapter: Adapter) -> "PeftModel":
         raise incomplete(adapter, result.missing_keys)
     if result.unexpected_keys:
         raise ModelError(
-            f"{adapter.folder / ADAPTER_WEIGHTS}: {named(result.unexpected_keys)} has no place in the base model; name "
-            "its own with --base"
+            f"{adapter.folder / ADAPTER_WEIGHTS}: {named(result.unexpected_keys)} does not fit the base model; name "
+            "the adapter's own base with --base"
         )
     model.eval()
     return model

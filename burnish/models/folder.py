@@ -209,8 +209,7 @@ def check_model(folder: Path, text: str, *, weights: bool = True) -> None:
         raise ModelError(f"{where}: {INDEX} names {', '.join(missing)}, which is not there; copy the model again")
     if not files:
         raise ModelError(
-            f"{where}: config.json is there but no weights (looked for {WEIGHTS}); copy them there, or name "
-            "another folder"
+            f"{where}: has config.json but no weights (looked for {WEIGHTS}); copy them there, or name another folder"
         )
 
 

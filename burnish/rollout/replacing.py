@@ -122,8 +122,8 @@ class ReplacingEngine(RolloutEngine):
                 return
             if is_begun and isinstance(weights, Iterator):
                 raise RolloutError(
-                    f"the rollout engine was lost while it took over the weights of version {version}, and a part of "
-                    "them with it, which is not handed over twice; publish again"
+                    f"the rollout engine was lost while it loaded the weights of version {version}, and some "
+                    "buckets, which are sent only once, with it; publish again"
                 )
             is_taken = False
             engine.publish(None if weights is None else buckets(weights), version)

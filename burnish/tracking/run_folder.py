@@ -174,8 +174,8 @@ class RunFolder:
                 for place in (Path(os.path.abspath(path)), path.resolve()):  # a link is moved, what it names is not
                     if place in roots or not left.isdisjoint((place, *place.parents)):
                         raise ConfigError(
-                            f"{name}={value} is what an earlier run left in {self.path}: a run that starts afresh "
-                            "there moves it aside. Give this run a folder of its own: trainer.default_local_dir=…"
+                            f"{name}={value} was left by an earlier run in {self.path}: a run that starts from "
+                            "scratch there moves it aside. Give this run another folder: trainer.default_local_dir=…"
                         )
 
     def _left_by_a_run(self) -> list[Path]:

@@ -204,8 +204,8 @@ def _in_words(status: RunStatus) -> str:
         + clocks,
         "done": f"done, {ago}",
         "failed": f"ended with an error, {ago}",
-        "stopped": f"stopped by hand, {ago}. {resume}",
-        "dead": f"ended without a last report, {ago}: killed, or its machine is gone{clocks}. {resume}",
+        "stopped": f"stopped by the user, {ago}. {resume}",
+        "dead": f"ended without a last report, {ago}: killed, or its machine is down{clocks}. {resume}",
         "unknown": "unknown: no process of it has left a status here",
     }[status.state]
 
@@ -218,7 +218,7 @@ def _step(status: RunStatus) -> str:
 
 
 def _process_lines(process: Process, is_over: bool) -> list[str]:
-    silent = f", silent since {process.silent_s:.0f} s" if process.silent_s > SILENT_S and not is_over else ""
+    silent = f", silent for {process.silent_s:.0f} s" if process.silent_s > SILENT_S and not is_over else ""
     late = f", {process.late} late so far" if process.late else ""
     waits = ", ".join(f"{count} {one_line(kind)}" for kind, count in sorted(process.counts.items()))
     lines = [

@@ -253,7 +253,7 @@ def apply_failures(
     rows = [row for row, _ in asked]
     keep, report = apply_policy(results, rows, False, config.max_failure_ratio, config.on_error)
     if report.failed:
-        done = "got 0" if config.on_error == "zero" else "are left out"
+        done = "got 0" if config.on_error == "zero" else "are skipped"
         log.warning(
             "%d of %d responses could not be scored and %s (reward.on_error=%s; uid is the number of the row)\n%s",
             report.failed, len(asked), done, config.on_error, report.causes,

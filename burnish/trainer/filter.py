@@ -154,11 +154,11 @@ class GroupFilter:
         if self.score_for_acc is None:
             self.score_for_acc = not having
             if self.score_for_acc:
-                log.warning("%s.metric=acc: the reward function returns no acc, so the score stands for it", KEY)
+                log.warning("%s.metric=acc: the reward function returns no acc, so the score is used instead", KEY)
         if self.score_for_acc and having:
             raise RewardError(
                 f"{KEY}.metric=acc: the reward function returned acc for uid {columns['uid'][having[0]]} (data_source "
-                f"{columns['data_source'][having[0]]}) and none in the rounds before, in which the score stood for it. "
+                f"{columns['data_source'][having[0]]}) but not in earlier rounds, in which the score was used. "
                 f"Return it for every sample, or set {KEY}.metric=score"
             )
         return self.score_for_acc

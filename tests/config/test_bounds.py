@@ -124,7 +124,7 @@ def test_every_mask_there_is_can_be_chosen_at_once():
             "token_k1",
             0.52,
             "rollout_rs_threshold=0.52",
-            "a single bound u of token_k1 stands for 1/u..u and must be more",
+            "a single bound u of token_k1 means 1/u..u and must be greater",
         ),
         ("token_k1", 1, "rollout_rs_threshold=1", "must be more than 1; or write lower_upper"),
         ("token_k3", "-0.1", "rollout_rs_threshold=-0.1", "bounds are finite and more than 0"),

@@ -211,7 +211,7 @@ def test_keys_without_effect_are_named_once_per_reason(make):
     built = make({f"{ROLLOUT}.load_format": "dummy", f"{ROLLOUT}.mode": "sync", f"{ACTOR}.strategy": "fsdp2"})
     assert built.notices == [
         f"no effect: {ACTOR}.strategy (several processes shard a model with FSDP2; one process holds all of it)",
-        f"no effect: {ROLLOUT}.mode (every engine serves each trajectory by itself)",
+        f"no effect: {ROLLOUT}.mode (every engine serves each trajectory separately)",
         f"no effect: {ROLLOUT}.load_format (engines generate with the weights that are trained)",
     ]
 

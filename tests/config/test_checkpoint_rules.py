@@ -70,7 +70,7 @@ def test_checkpoints_that_cannot_be_resumed_are_reported(trains_a_critic):
     config.critic.enable = trains_a_critic
     config.critic.checkpoint.save_contents = ["hf_model"]
     checkpoint(config, given)
-    told = ["no run can go on from these checkpoints: critic.checkpoint.save_contents=[hf_model] leaves out model"]
+    told = ["no run can resume from these checkpoints: critic.checkpoint.save_contents=[hf_model] leaves out model"]
     assert given.notices == (told if trains_a_critic else [])
     config.actor_rollout_ref.actor.checkpoint.save_contents = ["hf_model"]
     checkpoint(config, given)

@@ -169,8 +169,8 @@ def test_a_fact_of_another_type_is_refused(write, batch, fact, value, message):
         ("actor", {"attention_mask": torch.ones(6, 3)}, "attention_mask has the shape (6, 3), and not (6, 13)"),
         ("actor", {"attention_mask": torch.full((6, 13), 2)}, "attention_mask holds other values than 0 and 1"),
         ("actor", {"attention_mask": torch.zeros(6, 13)}, "attention_mask has a row without a prompt"),
-        ("actor", {"input_ids": torch.zeros(6, 13)}, "input_ids is of torch.float32 and shape (6, 13)"),
-        ("rm", {"margin": torch.zeros(6)}, "input_ids is of torch.int64 and shape (6, 13)"),
+        ("actor", {"input_ids": torch.zeros(6, 13)}, "input_ids has dtype torch.float32 and shape (6, 13)"),
+        ("rm", {"margin": torch.zeros(6)}, "input_ids has dtype torch.int64 and shape (6, 13)"),
     ],
 )
 def test_columns_that_an_update_cannot_read_are_refused(write, batch, role, change, message):

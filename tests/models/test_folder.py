@@ -104,10 +104,10 @@ def test_folders_that_lack_a_part(tmp_path):
     with pytest.raises(ModelError, match=r"no config\.json; the model path must name a Hugging Face model folder"):
         resolve_path(folder_with(tmp_path / "a", "model.safetensors"))
     bare = folder_with(tmp_path / "b", "config.json")
-    with pytest.raises(ModelError, match=r"config\.json is there but no weights \(looked for \*\.safetensors"):
+    with pytest.raises(ModelError, match=r"has config\.json but no weights \(looked for \*\.safetensors"):
         resolve_path(bare)
     assert resolve_path(bare, weights=False) == bare
-    with pytest.raises(ModelError, match=r"config\.json is there but no weights"):  # training state is no model
+    with pytest.raises(ModelError, match=r"has config\.json but no weights"):  # training state is no model
         resolve_path(folder_with(bare, "optimizer.safetensors", "rng.safetensors"))
 
 

@@ -254,7 +254,7 @@ def test_other_kinds_are_refused_with_a_way_out(tiny_model, tmp_path, options, w
     ("edit", "words"),
     [
         (lambda t: t.pop(QUERY), r"lacks .*layers\.1\.self_attn\.q_proj\.lora_A.*; the adapter is incomplete"),
-        (lambda t: t.update({QUERY.replace("1", "9"): torch.zeros(4, 32)}), r"layers\.9.* has no place in Qwen2For"),
+        (lambda t: t.update({QUERY.replace("1", "9"): torch.zeros(4, 32)}), r"layers\.9.* does not fit Qwen2For"),
         (lambda t: t.update({QUERY: torch.zeros(4, 31)}), r"is \(4, 31\) there, \(4, 32\) in this model"),
     ],
     ids=["missing", "left over", "shape"],

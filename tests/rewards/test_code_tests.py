@@ -76,7 +76,7 @@ def test_programs():
         ('{"inputs": ["1"], "outputs": []}', "1 inputs and 0 outputs"),
         ({"inputs": [], "outputs": []}, "0 inputs"),
         ({"tests": []}, "no lists 'inputs' and 'outputs'"),
-        ([{"input": "1"}], "neither all texts nor all objects"),
+        ([{"input": "1"}], "neither all strings nor all objects"),
         (["assert f(1)", {"input": "1", "output": "2"}], "neither all texts"),
         (["assert f(1) =="], "invalid syntax"),
         (["x = 1"], "test 1 checks nothing"),

@@ -160,7 +160,7 @@ def test_styles(reward_model, style):
 def test_a_row_that_asks_for_a_reward_model_where_there_is_none(style):
     asks = row(reward_model={"style": style, "ground_truth": "7"})
     problem = check_row(asks)
-    assert problem.startswith(f"reward_model.style='{style}' asks for a reward model, and there is none: ")
+    assert problem.startswith(f"reward_model.style='{style}' asks for a reward model, but none is set: ")
     fixes = (
         "reward_model.enable=true reward_model.model.path=",
         "make the style 'rule'",

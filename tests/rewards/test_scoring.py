@@ -292,7 +292,7 @@ MODEL_ROW = {**ROW, "data_source": "chat", "reward_model": {"style": "model"}}
 
 
 def test_rows_of_style_model_are_left_to_the_model(scoring):
-    assert "asks for a reward model, and there is none" in scoring().check_row(MODEL_ROW)
+    assert "asks for a reward model, but none is set" in scoring().check_row(MODEL_ROW)
     config = finished()
     config.reward_model.enable = True
     one = Scoring.from_config(config)

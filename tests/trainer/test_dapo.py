@@ -189,7 +189,9 @@ def test_without_acc_the_score_stands_for_it_and_that_is_said_once(train, reward
     reward(SOME)
     train(*DAPO, "trainer.default_local_dir=score", "trainer.total_training_steps=2")
     train(*DAPO, "algorithm.filter_groups.metric=acc", "trainer.total_training_steps=2")
-    said = [record for record in caplog.records if "returns no acc, so the score stands for it" in record.getMessage()]
+    said = [
+        record for record in caplog.records if "returns no acc, so the score is used instead" in record.getMessage()
+    ]
     assert len(said) == 1 and metrics_of("score") == metrics_of("run")
 
 
@@ -209,7 +211,7 @@ def test_a_figure_that_is_missing_is_named(train, reward, returned, found):
 
 
 @pytest.mark.parametrize("size", [1, 4])
-@pytest.mark.parametrize(("bare", "said"), [(0, "and none in the rounds before, in which"), (1, "has no such value")])
+@pytest.mark.parametrize(("bare", "said"), [(0, "but not in earlier rounds, in which"), (1, "has no such value")])
 def test_acc_for_some_rows_ends_the_run_whatever_the_rounds(train, reward, bare, said, size):
     """The first round decides what is compared, and no later one is compared by something else. Every other row is
     `bare` of acc, from the first on or from the second."""

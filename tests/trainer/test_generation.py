@@ -235,7 +235,7 @@ def test_overwrite_makes_a_complete_file_anew(made, answered):
 def test_another_command_does_not_replace_the_file_unless_asked(made, generate):
     made()
     code, _, err = generate("trainer.seed=2")
-    assert code == 2 and "out.parquet is there already" in err and "trainer.seed was 1 and is 2" in err
+    assert code == 2 and "out.parquet already exists" in err and "trainer.seed was 1 and is 2" in err
     write_parquet(arithmetic.rows("test", 10, seed=1), "test.parquet")
     code, _, err = generate()
     assert code == 2 and "data.path had other contents" in err and "data.overwrite=true" in err

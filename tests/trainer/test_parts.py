@@ -165,7 +165,7 @@ def test_another_job_does_not_touch_the_file(path):
     with pytest.raises(DataError) as error:
         make(path, facts=FACTS | {"rollout.temperature": 0.5, "data.path": "sha256:2", "rollout.stop": ["x"]})
     assert str(error.value) == (
-        f"{path} is there already and was made by another command (data.path had other contents, rollout.temperature "
+        f"{path} already exists and was made by another command (data.path had other contents, rollout.temperature "
         "was 1.0 and is 0.5, rollout.stop was [] and is [x]); name another data.output_path, or replace it with "
         "data.overwrite=true"
     )
@@ -185,7 +185,7 @@ def test_another_job_does_not_touch_the_parts(path):
 def test_a_file_of_someone_else_is_not_replaced(path):
     path.parent.mkdir()
     path.write_text("precious")
-    with pytest.raises(DataError, match="is there already and was not written by burnish generate; name another"):
+    with pytest.raises(DataError, match="already exists and was not written by burnish generate; name another"):
         make(path)
     assert path.read_text() == "precious" and os.listdir(path.parent) == [path.name]
     path.unlink()

@@ -159,7 +159,7 @@ def test_a_checkpoint_without_a_critic_does_not_resume_as_ppo(train, begun):
 def test_a_run_that_starts_afresh_does_not_move_what_it_reads(train, begun, path):
     begun(*GRPO, *ONE)
     from_there = [*GRPO, *TWO, "trainer.resume_mode=disable", f"actor_rollout_ref.model.path={path}"]
-    with pytest.raises(ConfigError, match=rf"model.path={path} is what an earlier run left .*default_local_dir="):
+    with pytest.raises(ConfigError, match=rf"model.path={path} was left by an earlier run in .*default_local_dir="):
         train(*from_there)
     assert Path("run/global_step_1").is_dir() and not Path("run/previous-1").exists()
     train(*from_there, "trainer.default_local_dir=other")

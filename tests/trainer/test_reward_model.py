@@ -458,7 +458,7 @@ def test_a_function_of_ones_own_scores_rows_alone_but_is_no_half(build_trainer, 
     write_rows("train.parquet", ["rule", "model"] * 6)
     build_trainer(*GRPO).close()
     write_rows("train.parquet", ["rule", "both"] * 6)
-    with pytest.raises(DataError, match=r"row 1.*style='both' asks for a reward model, and there is none: set rew"):
+    with pytest.raises(DataError, match=r"row 1.*style='both' asks for a reward model, but none is set: set rew"):
         build_trainer(*GRPO)
 
 

@@ -149,7 +149,7 @@ def _type_schema(hint: Any, about: str) -> dict[str, Any]:
     if origin in (typing.Union, types.UnionType) and len(inner) == 2 and type(None) in inner:
         return _type_schema(next(kind for kind in inner if kind is not type(None)), about) | {"nullable": True}
     shown = hint.__name__ if isinstance(hint, type) and origin is None else str(hint)
-    raise ConfigError(f"{about} is of type {shown}, which no JSON schema is made of; use {_SUPPORTED}")
+    raise ConfigError(f"{about} is of type {shown}, which has no JSON schema; use {_SUPPORTED}")
 
 
 def _about(function: Callable[..., Any]) -> str:

@@ -149,7 +149,7 @@ def _made(
     own = getattr(cls, "SCHEMA", None)
     if schema is None and own is None:
         raise ConfigError(
-            f"{about}: tool_schema is missing: {cls.__name__} has no SCHEMA, so say what the model is shown"
+            f"{about}: tool_schema is missing: {cls.__name__} has no SCHEMA, so set the schema to show the model"
         )
     if own is not None:
         own = check_schema(own, f"{about}: SCHEMA of {cls.__name__}")

@@ -162,7 +162,7 @@ class Connection:
                         "must write only protocol messages to its standard output"
                     )
                 await forward.send(message)
-            self.end("ended by itself")
+            self.end("exited")
 
     async def _result(self, tool: str, request: "asyncio.Task[CallToolResult]") -> CallToolResult:
         try:

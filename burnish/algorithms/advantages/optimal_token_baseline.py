@@ -74,8 +74,8 @@ def _gradient_so_far(inputs: AdvantageInputs) -> torch.Tensor:
         )
     if inputs.old_log_probs is None:
         raise BurnishError(
-            "the optimal token baselines read old_log_probs, and there are none: "
-            'Needs(groups=True, outputs=("sum_pi_squared",)) has the log-prob pass return both'
+            "the optimal token baselines need old_log_probs, which are missing: "
+            'Needs(groups=True, outputs=("sum_pi_squared",)) makes the log-prob pass return both'
         )
     mask, weights = inputs.response_mask, inputs.rollout_is_weights
     return logit_gradient_power(inputs.old_log_probs, sum_pi_squared, mask, weights).cumsum(-1)

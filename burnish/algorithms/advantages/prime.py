@@ -29,9 +29,7 @@ from burnish.errors import BurnishError
 def prime(inputs: AdvantageInputs) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantages and returns, both (B, R)."""
     if inputs.process_rewards is None:
-        raise BurnishError(
-            "prime reads a reward for each token, and there are none: declare Needs(process_reward=True)"
-        )
+        raise BurnishError("prime needs a reward for each token, which is missing: declare Needs(process_reward=True)")
     config, groups, steps = inputs.config, inputs.groups, Steps(inputs.response_mask)
     rewards = inputs.process_rewards.double()  # (B, R)
     mean = masked_mean(rewards, inputs.response_mask, dim=-1)  # (B,)

@@ -131,7 +131,7 @@ class RayFuture:
             return Weight.TYPED, WorkerError(result)
         if isinstance(cause, ObjectLostError):  # it belonged to a process that is gone
             return Weight.DIED, WorkerDied(
-                f"{self._what} on {self._hosts.named(process)} lacks what a process that is gone had given: "
+                f"{self._what} on {self._hosts.named(process)} lacks data from a process that has died: "
                 f"{reason(str(cause))}"
             )
         if isinstance(error, RayTaskError):

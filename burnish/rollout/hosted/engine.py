@@ -159,7 +159,7 @@ class HostedEngine(Admitting):
         config: Any = copy.deepcopy(module.config)
         if not type(config).__module__.startswith("transformers."):
             raise NotAvailable(
-                f"rollout.name={self.name} for {type(module).__name__}, a model with code of its own",
+                f"rollout.name={self.name} for {type(module).__name__}, a model with custom code",
                 f"{self.label} has none for it: use rollout.name=native or hf",
             )
         vars(config).pop("auto_map", None)  # whose code would be looked for in the folder
@@ -256,7 +256,9 @@ class HostedEngine(Admitting):
 
     def publish(self, weights: Iterable[Mapping[str, Tensor]] | None, version: int) -> None:
         if weights is None:
-            raise RolloutError(f"the {self.name} engine has weights of its own: publish buckets of them, not None")
+            raise RolloutError(
+                f"the {self.name} engine has its own copy of the weights: publish buckets of them, not None"
+            )
         if self._asleep:
             raise RolloutError("weights cannot be published while the engine sleeps; call wake() first")
         with self._exchange:

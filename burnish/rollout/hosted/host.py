@@ -165,7 +165,7 @@ class EngineHost(ABC):
             try:
                 end = await part
                 if end == "abort" and name not in self._told_to_end:
-                    raise RuntimeError(f"it was ended after {len(done)} tokens although nobody asked for that")
+                    raise RuntimeError(f"it was ended after {len(done)} tokens without a request to end it")
             finally:
                 del self._parts[name]
                 self._told_to_end.discard(name)

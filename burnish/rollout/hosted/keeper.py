@@ -65,7 +65,7 @@ class Keeper:
                 self._write("+", self._kept)
             except (OSError, subprocess.SubprocessError) as error:
                 log.warning(
-                    "no process watches over this one (%s): if it is killed, this stays behind: %s",
+                    "no process watches this one (%s): if it is killed, these are not cleaned up: %s",
                     error,
                     ", ".join(sorted(self._kept)),
                 )

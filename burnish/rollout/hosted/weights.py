@@ -231,6 +231,6 @@ def _check_room(place: Path, needed: int, claimed: int = 0) -> None:
         more = f", with {spare / MIB:,.0f} to spare," if spare else ""
         raise RolloutError(
             f"{needed / MIB:,.0f} MiB of weights for the rollout engine{more} do not fit in {place}, which has "
-            f"{max(0, free) / MIB:,.0f} MiB free that nobody has claimed. Make room there; a container gets more of "
+            f"{max(0, free) / MIB:,.0f} MiB free and unclaimed. Make room there; a container gets more of "
             "/dev/shm by `docker run --shm-size`"
         )

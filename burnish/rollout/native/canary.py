@@ -41,7 +41,7 @@ class Canary:
         moved = [name for name, place in self._pointers.items() if now.get(name) != place]
         if moved:
             raise RolloutError(
-                f"{len(moved)} of {len(now)} parameters lie elsewhere than when the rollout engine was made, such as "
+                f"{len(moved)} of {len(now)} parameters moved in memory since the rollout engine was made, such as "
                 f"{moved[0]}: it reads the old memory. Write weights in place (`copy_`), or make the engine afterwards"
             )
 

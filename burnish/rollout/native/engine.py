@@ -422,7 +422,7 @@ class NativeEngine(InProcessEngine):
         """The KV pool and the graphs, unless a step may still write there: one that hangs, or runs on the device."""
         self._broken = self._broken or Stuck("a new engine takes its place")  # it steps no more
         if self._stepping or not self._is_idle():
-            log.warning("a step of the lost rollout engine may still be under way: its KV pool is not given back")
+            log.warning("a step of the lost rollout engine may still be running: its KV pool is not freed")
             return
         self.runner.forget_graphs()
         self.pool.release()

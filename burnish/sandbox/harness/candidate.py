@@ -72,7 +72,7 @@ def _let_go(low: int, high: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     header, none = (ctypes.c_uint32 * 2)(CAPABILITIES_VERSION, 0), (ctypes.c_uint32 * 6)()
     if libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0) or libc.capset(header, none):
-        raise OSError(ctypes.get_errno(), "the candidate's process cannot give up its privileges")
+        raise OSError(ctypes.get_errno(), "the candidate's process cannot drop its privileges")
 
 
 class Candidate(Peer):

@@ -106,7 +106,7 @@ def no_type_at_all(x: [1, 2]): ...
     ("function", "words"),
     [
         (no_type, "no_type: x has no type; annotate it, as in x: str"),
-        (any_type, "any_type: x is of type Any, which no JSON schema is made of; use str, int"),
+        (any_type, "any_type: x is of type Any, which has no JSON schema; use str, int"),
         (two_types, "two_types: x is of type int | str"),
         (a_tuple, "a_tuple: x is of type tuple[int, int]"),
         (of_bytes, "of_bytes: x is of type bytes"),

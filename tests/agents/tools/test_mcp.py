@@ -238,7 +238,7 @@ def test_a_death_fails_the_calls_in_flight_and_the_next_call_starts_it_again(han
     before, failures, after = asyncio.run(scenario())
     for failure, name in zip(failures, ("silent", "die"), strict=True):
         assert isinstance(failure, ToolFailure)
-        assert str(failure).startswith(f"MCP server mine, tool {name}: ended by itself; its standard error ends with:")
+        assert str(failure).startswith(f"MCP server mine, tool {name}: exited; its standard error ends with:")
         assert str(failure).endswith("out of cheese")
     assert before != after and is_gone(before)
 

@@ -165,7 +165,7 @@ def test_room_is_given_once(model, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", usage)
     first, second, third = (WeightFolder(model, torch.float32) for _ in range(3))
     assert [made.path.parent for made in (first, second, third)] == [shared, shared, temporary]
-    with pytest.raises(RolloutError, match=rf"do not fit in {temporary}, which has 0 MiB free that nobody has claimed"):
+    with pytest.raises(RolloutError, match=rf"do not fit in {temporary}, which has 0 MiB free and unclaimed"):
         WeightFolder(model, torch.float32)
     second.close()
     first.write([{"first.weight": model.first.weight}, {"first.bias": model.first.bias}], 1)

@@ -453,7 +453,7 @@ def test_memory_that_a_step_may_still_write_to_is_not_given_back(module, tokeniz
     engine = NativeEngine(module, tokenizer, max_num_seqs=4, blocks=40, block_size=8)
     monkeypatch.setattr(engine, "_is_idle", lambda: False)
     engine.renewed()
-    assert engine.pool.blocks == 40 and "its KV pool is not given back" in caplog.text
+    assert engine.pool.blocks == 40 and "its KV pool is not freed" in caplog.text
 
 
 def test_a_step_that_lands_late_for_a_publish_leaves_the_engine_lost(native, module, monkeypatch):
