@@ -5,7 +5,7 @@ the others generate. A task waits for the rollout engine, for what its loop awai
 `deadline_s` bounds all of it: past it the waiting tasks are cancelled and named. One that catches its cancellation is
 left behind; one that blocks the thread ends the process (`tracking/watchdog.py`). Results come in the order of the
 rows and do not depend on the order of finishing. A tool, a retriever or an interaction that fails ends its trajectory,
-which is handed on as failed (`extra_fields["failure"]`); any other failure ends the run, naming the trajectory.
+which is returned as failed (`extra_fields["failure"]`); any other failure ends the run, naming the trajectory.
 
 `begin` begins trajectories and `finish` waits for them. All share one event loop, so what tools and clients open in one
 call is still good in the next; `close` ends them. The loop runs while `finish` waits; where generation runs ahead of

@@ -59,7 +59,7 @@ class McpSession:
         return await connection.call(tool, arguments, self._timeout)
 
     async def close(self) -> None:
-        """End the process, and wait until it is gone."""
+        """End the process and wait until it has exited."""
         for connection in list(self._alive):
             if connection.loop is asyncio.get_running_loop():
                 await connection.close()
@@ -153,7 +153,7 @@ class Connection:
             self._ready.set()
 
     async def _relay(self, read: Any, forward: Any) -> None:
-        """Hand the server's messages on until it ends, or writes what is none."""
+        """Forward the server's messages until it ends or writes something else."""
         async with forward:
             async for message in read:
                 if isinstance(message, Exception):
