@@ -2,7 +2,7 @@
 
 `parse_command(argv, builtin)` takes out our own flags (`--plan`, `--debug`, `--cfg job`), finds the recipe
 that `--config-path` and `--config-name` mean, and turns every `key=value` and `+key=value` into `++key=value`: whether
-a key is known is decided by our tree, not by what a recipe happens to contain. It hands on a `Command`. `keep_text`
+a key is known is decided by our tree, not by what a recipe happens to contain. It produces a `Command`. `keep_text`
 then quotes what Hydra would take for a number under a key that holds text.
 """
 

@@ -3,7 +3,7 @@
 `finalise(config, explicit, needs)` is called once the estimator and the loss are known, because they say what they
 need. It reads no file. `finalise_sft` does the same for supervised fine-tuning, `finalise_rm` for reward models,
 `finalise_generation` for generation, `finalise_eval` for evaluation. All change the configuration in place and return
-what the user should be told.
+notices for the user.
 """
 
 from burnish.config.engines import check_engine, engine_spec
@@ -39,7 +39,7 @@ EVAL_EXAMPLES = {
 
 
 def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[str]:
-    """Fill what follows from other keys, refuse what cannot work; returns notices."""
+    """Fill in derived values, refuse what cannot work; returns notices."""
     given = Given(explicit, needs)
     run.require(config, EXAMPLES)
     run.expand_paths(config)

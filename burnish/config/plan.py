@@ -5,7 +5,7 @@ Consumes a finalised configuration, the number of training rows, the models' siz
 on a list of (name, value, how it comes about) that `plan_table` aligns. Where it takes `memory_bytes`, that is the
 memory of the GPU; None: the run is on a CPU and has the memory of this machine, which its processes share.
 
-With several processes, memory and micro-batches are those of one process; each pool is planned by itself.
+With several processes, memory and micro-batches are those of one process; each pool is planned separately.
 """
 
 import math
@@ -94,7 +94,7 @@ def plan_micro_batch(
     on_gpu: bool = False,
     pool: str | None = None,
 ) -> int:
-    """Sequences per pass that fit beside what is always there; at least 1, and no more than gains speed."""
+    """Sequences per pass that fit next to what is always held; at least 1, and at most as many as gain speed."""
     for size in range(_most(config, pool), 1, -1):
         memory = estimate_memory(config, facts, size, memory_bytes=memory_bytes, on_gpu=on_gpu, pool=pool)
         if _needed(memory) <= memory_bytes * USABLE:

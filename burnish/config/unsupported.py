@@ -6,7 +6,7 @@ The left side is a pattern over dotted names (`*` matches anything). Such a key 
 from fnmatch import fnmatchcase
 
 FSDP2_WRAPS = "every decoder layer is sharded separately; remove the key"
-# Of `burnish generate`, where `rollout` is a section of its own; `burnish ppo` has it inside actor_rollout_ref.
+# Of `burnish generate`, where `rollout` is a top-level section; `burnish ppo` has it inside actor_rollout_ref.
 SAMPLES = "use data.n_samples (burnish ppo: actor_rollout_ref.rollout.n)"
 SAMPLED_LOG_PROBS = (
     "the log-probs of what is sampled are always written, and no pass computes them again; remove the key "

@@ -74,7 +74,7 @@ def optimiser(section: OptimConfig, name: str) -> None:
 
 
 def checkpoint(config: PPOConfig, given: Given) -> None:
-    """Refuse parts that no run could use; fill what follows from other keys; say where no run could go on from."""
+    """Refuse parts that no run could use; fill in derived values; warn where no run could resume."""
     actor, critic = config.actor_rollout_ref.actor.checkpoint, config.critic.checkpoint
     if critic.async_save is None:
         critic.async_save = actor.async_save
