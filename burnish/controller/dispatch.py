@@ -121,7 +121,7 @@ def func_and_rows_to_each(world_size: int, /, *args: Any, **kwargs: Any) -> Call
 
 def no_call(world_size: int, /, *args: Any, **kwargs: Any) -> CallSplit:
     """There is no group call: another worker, or the controller, calls such a method directly on one worker (group.py's
-    `Peer`), beside what that worker computes. So are requests to its rollout engine made, and checkpoints written."""
+    `Peer`), while that worker computes. Requests to its rollout engine and checkpoint writes work this way."""
     raise WorkerError(
         "is called directly on one worker, by another worker or by the controller (`group.peers()`), while the "
         "worker computes; never through a worker group"
