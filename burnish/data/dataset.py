@@ -1,6 +1,6 @@
 """The prompts of a run: files to checked rows, held in memory, and rows to batches.
 
-Consumes `data.*` and a tokenizer; hands on rows by number (`dataset[i]`), which `order.py` puts in order and `collate`
+Consumes `data.*` and a tokenizer; produces rows by number (`dataset[i]`), which `order.py` puts in order and `collate`
 makes a batch of. All rows are checked here, before a model is loaded or a step is taken: the types of their fields
 (`row.py`), the length of their prompts, and what the caller's `check` asks, e.g. that a row has the ground truth its
 scorer reads. What was left out or renamed is logged, and kept in `notices`.

@@ -1,6 +1,6 @@
 """Preference pairs: rows to the token ids of two conversations, of which the first was preferred.
 
-Consumes rows with a better and a worse answer, and optionally a `tools` column and a margin; hands on
+Consumes rows with a better and a worse answer, and optionally a `tools` column and a margin; produces
 `PreferencePair`s. What `burnish data make preference` writes is read as it is. An answer (`data.chosen_key`,
 `data.rejected_key`) is one of
 

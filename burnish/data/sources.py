@@ -1,6 +1,6 @@
 """Where the records of a dataset are: files that were named, a folder with its splits, or the Hugging Face hub.
 
-`Origin` is what a user typed; its `files` are the paths of each split, and `read` hands on what they hold. The
+`Origin` is what a user typed; its `files` are the paths of each split, and `read` produces what they hold. The
 hub keeps every dataset converted to parquet on the branch refs/convert/parquet, as <config>/<split>/0000.parquet: what
 is downloaded is a folder like any other. Imports no torch.
 """
@@ -156,7 +156,7 @@ def download(hub_id: str, config: str, splits: Sequence[str]) -> Path:
 
 
 def renaming(words: Iterable[str]) -> dict[str, str]:
-    """`problem=question` and the like as a table of names."""
+    """`problem=question` and so on, as a table of names."""
     table: dict[str, str] = {}
     for word in words:
         theirs, _, ours = word.partition("=")
