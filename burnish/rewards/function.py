@@ -98,7 +98,7 @@ def construct(cls: type, where: str, reward_kwargs: Mapping[str, Any]) -> tuple[
     }
     try:
         return cls(**arguments), frozenset(arguments)
-    except (Exception, SystemExit):  # noqa: BLE001  whatever a user's class raises is the user's to mend
+    except (Exception, SystemExit):  # noqa: BLE001  whatever a user's class raises is the user's to fix
         raise ConfigError(f"{where}: constructing {cls.__name__} failed\n{user_traceback()}") from None
 
 
