@@ -7,7 +7,7 @@
     fusion.py     programs on a SandboxFusion server
     harness/      a program that runs tests of a solution, which can neither read nor forge them
 
-`open_sandbox` makes the one that a configuration asks for; `run_python` is for reward functions of one's own.
+`open_sandbox` makes the one that a configuration asks for; `run_python` is for custom reward functions.
 """
 
 import functools

@@ -6,7 +6,7 @@ again after a pause, a few times and up to a deadline; then the outcome is `fail
 tried twice. It waits for the server and for these pauses.
 
 How it differs from the local sandbox: the server decides what a program may see and reach, and how memory, processes
-and disk are limited (it is told the memory limit only). A program that is cancelled here runs on there until its time
+and disk are limited (only the memory limit is sent). A program that is cancelled here runs on there until its time
 is up. Python only: the API's other languages are not asked for.
 """
 

@@ -1,7 +1,7 @@
 """The candidate's process: runs the solution and lets the tester use what it defines.
 
 Forked before the tester has read anything, so that there is nothing here to find out: no test, no expected value, no
-nonce, no way to standard output. What it answers is the solution's own word and is taken as no more than that. Runs
+nonce, no way to standard output. What it answers is the solution's own claim and is not trusted. Runs
 inside the sandbox.
 """
 
@@ -31,7 +31,7 @@ MODULES = (
     "copy", "sys",
 )  # fmt: skip
 
-#: What the tester may do with an object that stays here, beside calling it.
+#: What the tester may do with an object that stays here, besides calling it.
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "getattr": getattr, "setattr": setattr, "delattr": delattr, "isinstance": isinstance,
     "len": len, "iter": iter, "next": next, "bool": bool, "str": str, "repr": repr,
