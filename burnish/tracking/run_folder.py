@@ -44,7 +44,7 @@ LEFT_BY_A_RUN = (
 )  # fmt: skip
 WRITE_DEADLINE_S = 600.0  # for samples to be written
 WRITE_HINT = "Name another folder with trainer.default_local_dir, or dump less often with trainer.rollout_dump_freq"
-BESIDE = (STATUS, STACKS)  # moved with these; alone they are of processes of this run, which are there before it begins
+BESIDE = (STATUS, STACKS)  # moved with these; alone they belong to processes of this run, which exist before it begins
 
 
 class RunFolder:

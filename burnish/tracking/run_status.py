@@ -1,6 +1,6 @@
 """What a run is doing, read from its folder: nothing of it has to run, or to answer.
 
-Consumes what `Tracker`, `RunFolder` and the watchdogs of its processes leave; hands on a `RunStatus`, as data or as the
+Consumes what `Tracker`, `RunFolder` and the watchdogs of its processes leave; produces a `RunStatus`, as data or as the
 text that `burnish status` prints.
 """
 
@@ -71,7 +71,7 @@ class RunStatus:
 
 
 def read_status(folder: str | Path) -> RunStatus:
-    """Of a run that is under way, or was; ConfigError where there is none."""
+    """The status of a current or past run; ConfigError where there is none."""
     path = Path(folder).expanduser()
     if not any(any(path.glob(mark)) for mark in MARKS):
         what = "there is no such folder" if not path.is_dir() else "it holds no run"
@@ -85,7 +85,7 @@ def read_status(folder: str | Path) -> RunStatus:
     early = _statuses([path / STATUS / f"{CONTROLLER}{EARLY}"]).get(CONTROLLER)
     if early is not None and held_by == _holder(early):  # otherwise it was killed before it began
         controller = early
-    if controller is not None:  # what is older is of an earlier run
+    if controller is not None:  # what is older belongs to an earlier run
         known = {name: one for name, one in known.items() if one["time"] >= controller["started"] - SKEW_S}
         known = {CONTROLLER: controller, **known}
     logged = _steps(path / METRICS_FILE)
