@@ -1,6 +1,6 @@
 """Dynamic sampling: a group whose samples are all alike teaches nothing; it is dropped, and another is drawn.
 
-Consumes the scored batches of a step's generation rounds, one after another; hands on the groups whose samples differ,
+Consumes the scored batches of a step's generation rounds, one after another; produces the groups whose samples differ,
 `data.train_batch_size` at most, in the order in which they were drawn. What must differ is
 `algorithm.filter_groups.metric`:
 

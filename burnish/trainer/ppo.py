@@ -297,7 +297,7 @@ class PPOTrainer:
         rows = resample(batch.batch["token_level_scores"].sum(-1).numpy(), config, random)
         metrics["pf_ppo/distinct_ratio"] = len(np.unique(rows)) / len(rows)
         drawn = batch[rows]
-        drawn.non_tensor_batch["uid"] = np.arange(len(rows))  # mini-batches are cut by rows: whole groups are gone
+        drawn.non_tensor_batch["uid"] = np.arange(len(rows))  # mini-batches are cut by rows: whole groups are dropped
         return drawn
 
     def note_updates(self, role: str, updates: Mapping[str, list[float]], metrics: dict[str, float]) -> None:
@@ -417,5 +417,5 @@ class PPOTrainer:
         for failure in failures:
             if not has_failed:
                 raise failure
-            if not isinstance(failure, WorkerError | DeadlineError):  # workers that are gone, or still busy
+            if not isinstance(failure, WorkerError | DeadlineError):  # workers that died, or are still busy
                 log.error("%s", failure, exc_info=None if isinstance(failure, BurnishError) else failure)

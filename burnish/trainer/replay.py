@@ -1,6 +1,6 @@
-"""One update that was NaN or infinite, run again by itself: what `burnish replay DUMP` does.
+"""One update that was NaN or infinite, run again alone: what `burnish replay DUMP` does.
 
-Consumes a dump (`engine/dump.py`) and keys to be set otherwise (`replay_config.py`); hands on a `Replay`: the metrics
+Consumes a dump (`engine/dump.py`) and keys to be set otherwise (`replay_config.py`); produces a `Replay`: the metrics
 that come out now, and where it is not finite. `SUBJECTS` has, for each role, how its model is loaded and its objective
 built: by the worker or the objective of the run itself, so that the same numbers come out. No optimiser step is taken.
 """

@@ -1,6 +1,6 @@
 """From the keys in a dump, which may come from anyone, and those on the command line to a configuration to replay with.
 
-Consumes a `Dump` and overrides; hands on the configuration of the run, with the dump's own weights as the role's model.
+Consumes a `Dump` and overrides; produces the configuration of the run, with the dump's own weights as the role's model.
 Nothing in a dump may have code run or files read outside of it: keys that name code or a path are taken from the
 command line only, and where the update needs one, the error names the argument to give. Values are converted as those
 of a command line are, and the rules of the loss hold for what is set otherwise.
@@ -116,7 +116,7 @@ def _refuse_code(dump: Dump, values: Mapping[str, Any], asked: Loaded[Any], mode
 
 
 def _argument(name: str, value: Any) -> str:
-    """`key=value` as it can be typed into a shell; the value is of a dump, and may hold anything."""
+    """`key=value` as it can be typed into a shell; the value comes from a dump, and may hold anything."""
     text = shlex.quote(f"{name}={show(value)}")
     return text if text.isprintable() else ascii(text)
 
