@@ -62,7 +62,7 @@ class ModelFolder:
             _sync_files(folder)
 
     def load(self, folder: Path) -> None:
-        """Go on from a folder that `save` wrote; a CheckpointError says what does not fit."""
+        """Resume from a folder that `save` wrote; a CheckpointError says what does not fit."""
         self.trainable.load(folder, self.load_contents)
 
     @property
