@@ -83,7 +83,7 @@ def test_rows_that_are_right(check, row):
 
 @pytest.mark.parametrize("truncation", ["error", "left"])
 @pytest.mark.parametrize(("row", "parts"), BAD.values(), ids=BAD)
-def test_a_row_that_names_what_there_is_not(check, config, row, parts, truncation):
+def test_a_row_with_an_unknown_name_is_refused(check, config, row, parts, truncation):
     config.data.truncation = truncation
     with pytest.raises(ConfigError) as error:
         check({}, tool(), row)

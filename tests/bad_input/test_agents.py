@@ -104,7 +104,7 @@ def test_a_file_of_interactions_that_is_not_there(refuses, no_model):
         ("http:///retrieve", ["no machine is named"]),
     ],
 )
-def test_a_retriever_that_cannot_be_asked(refuses, no_model, url, parts):
+def test_an_unreachable_retriever_is_refused(refuses, no_model, url, parts):
     assert_says(refuses("ppo", "do_search=true", f"retriever.url={url}"), f"retriever.url={url}", *parts)
 
 

@@ -46,7 +46,7 @@ def test_unknown_part_is_refused_with_the_choices(settle, name):
 
 
 @pytest.mark.parametrize("parts", [[], ["optimizer"], ["hf_model", "optimizer"], ["extra"]])
-def test_parts_that_no_run_could_go_on_from_are_refused(settle, parts):
+def test_parts_that_no_run_could_resume_from_are_refused(settle, parts):
     with pytest.raises(ConfigError, match=r"save_contents=.*without model .*add model, or write \[hf_model\] alone"):
         settle({"save_contents": parts})
 

@@ -20,7 +20,7 @@ def refused(finish, keys, *parts, needs=None):
         assert part in str(error.value)
 
 
-def test_what_must_be_set(make):
+def test_missing_required_keys_are_named(make):
     built = make()
     with pytest.raises(ConfigError) as error:
         finalise(built.config, built.explicit, Needs())
@@ -441,7 +441,7 @@ def test_several_greedy_responses_are_the_same_one(finish, needs):
     refused(finish, keys, f"{ROLLOUT}.n=3 gives equal responses without sampling", "do_sample=false", needs=needs)
 
 
-def test_what_an_algorithm_of_ones_own_reads_is_theirs_to_know(finish):
+def test_keys_of_a_custom_algorithm_are_not_reported_as_unused(finish):
     keys = {"algorithm.adv_estimator": "mine:mine", "algorithm.gamma": 0.9, f"{ACTOR}.policy_loss.loss_mode": "my:loss"}
     _, notices = finish({**keys, f"{ACTOR}.policy_loss.tau_pos": 2.0})
     assert not [line for line in notices if line.startswith("unused")]

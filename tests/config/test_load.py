@@ -222,7 +222,7 @@ def test_unknown_keys_are_refused_even_when_added(load, prefix):
         (["data.seed=1", "data=3"], "'data' is a section, not a key"),
     ],
 )
-def test_what_cannot_be_read(load, arguments, message):
+def test_unreadable_arguments_are_refused(load, arguments, message):
     with pytest.raises(ConfigError) as error:
         load(*arguments)
     assert message in str(error.value)

@@ -22,7 +22,7 @@ def test_the_weights_of_the_actor_stay_where_the_rollout_engine_reads_them(finis
         finish({f"{ACTOR}.param_offload": True})
 
 
-def test_what_can_be_moved_is_taken_without_a_word(finish):
+def test_supported_offload_gives_no_notice(finish):
     keys = {f"{REF}.param_offload": True, f"{ACTOR}.optimizer_offload": True}
     config, notices = finish(KL | keys | {"actor_rollout_ref.model.enable_activation_offload": True})
     assert not told(notices, "offload") and config.actor_rollout_ref.ref.fsdp_config.param_offload

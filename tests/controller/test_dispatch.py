@@ -44,7 +44,7 @@ def test_workers_do_not_share_their_facts():
     assert second.args[0].meta_info == data.meta_info == {"step": 1}
 
 
-def test_a_named_pair_of_ones_own():
+def test_custom_dispatch_pair_with_a_name():
     def to_last(world_size, /, *args, **kwargs):
         return CallSplit([WorkerCall((), {})] * (world_size - 1) + [WorkerCall(args, kwargs)])
 

@@ -89,7 +89,7 @@ class TestTruncation:
         assert tokenizer.decode(pair.rejected).endswith("five<|end|>")
         assert dataset.notices == ["2 conversations are over data.max_length=30 and were cut (data.truncation=left)"]
 
-    def test_each_side_is_cut_by_itself(self, pairs, tokenizer, config):
+    def test_each_side_is_truncated_separately(self, pairs, tokenizer, config):
         config.max_length = len(ChatRenderer(tokenizer).whole([*ASKED, GOOD]))
         pair = pairs(RIGHT)[0]
         assert tokenizer.decode(pair.chosen) == rendered(tokenizer, *ASKED, GOOD)

@@ -359,7 +359,7 @@ def generated(engine, prompts, count=12):
     return [completion.token_ids for completion in asyncio.run(run())]
 
 
-def test_what_a_layer_adds_to_its_base(policy):
+def test_lora_layer_output_is_base_plus_scaled_update(policy):
     layer = policy.model.layers[0].mlp.up_proj
     base, ((down, up, scale),) = lora_of(layer)
     x = torch.randn(5, base.in_features, generator=torch.Generator().manual_seed(0))

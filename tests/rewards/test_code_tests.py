@@ -37,7 +37,7 @@ def test_tables_give_arrays():
     assert read_tests(np.array([{"input": "1\n2", "output": "3"}, {"input": "4", "output": "5"}]), {}) == PAIRS
 
 
-def test_where_tests_stand():
+def test_test_cases_take_precedence_over_the_ground_truth():
     """`test_cases` goes first, from wherever it came; an empty one does not count."""
     cases = [{"input": "1\n2", "output": "3"}, {"input": "4", "output": "5"}]
     assert read_tests("def solve(): ...", {"test_cases": cases}) == PAIRS

@@ -244,7 +244,7 @@ def code():
         yield made
 
 
-def test_programs_are_scored_in_processes_of_their_own(code):
+def test_programs_are_scored_in_separate_processes(code):
     assert code.check_row(CODE) is None
     requests = [request_for(CODE, text, {}) for text in (RIGHT, WRONG) * 4]
     results = code.score_all(requests)

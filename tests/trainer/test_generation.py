@@ -227,7 +227,7 @@ def test_the_same_command_again_does_nothing(made, generate, monkeypatch):
     assert Path("out.parquet").read_bytes() == before
 
 
-def test_overwrite_makes_a_complete_file_anew(made, answered):
+def test_overwrite_remakes_a_complete_file(made, answered):
     assert made() == made("data.overwrite=true")
     assert answered == 2 * list(range(10))
 

@@ -149,7 +149,7 @@ def test_a_file_that_is_complete_is_left_alone(path):
     assert_whole(path)
 
 
-def test_overwrite_makes_even_a_complete_file_anew(path):
+def test_overwrite_remakes_even_a_complete_file(path):
     make(path)
     before, made = path.read_bytes(), []
     make(path, stop_after=2, made=made, overwrite=True)
@@ -194,7 +194,7 @@ def test_a_file_of_someone_else_is_not_replaced(path):
         make(path)
 
 
-def test_overwrite_replaces_at_the_end_and_goes_on_with_its_own_parts(path):
+def test_overwrite_replaces_at_the_end_and_resumes_its_own_parts(path):
     make(path, facts={"old": 1})
     before, made = path.read_bytes(), []
     make(path, stop_after=1, overwrite=True, made=made)
@@ -212,7 +212,7 @@ def test_overwrite_throws_away_the_parts_of_another_job(path):
     assert_whole(path)
 
 
-def test_an_attempt_that_saved_nothing_bars_nobody(path):
+def test_an_attempt_that_saved_nothing_does_not_block_another_command(path):
     make(path, stop_after=0, facts={"old": 1})
     assert os.listdir(path.parent) == []
     make(path)
@@ -276,7 +276,7 @@ def test_two_processes_do_not_write_the_same_file(path):
     assert made == list(range(4, TOTAL))
 
 
-def test_a_place_that_cannot_be_written_is_told_with_the_fix(tmp_path):
+def test_an_unwritable_folder_is_reported_with_the_fix(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"cannot write .*: part of the path is a file.*data\.output_path$"):
         make(tmp_path / "file" / "out.parquet")

@@ -162,7 +162,7 @@ def test_a_run_that_exploded_is_replayed(train, capsys, caplog):
     assert f"first module with such an output: {outcome.module}" in said
 
 
-def test_a_bad_row_is_found_and_the_run_goes_on(build_trainer, metrics_of):
+def test_a_bad_row_is_reported_and_the_run_continues(build_trainer, metrics_of):
     trainer = build_trainer(*GRPO, f"{ACTOR}.ppo_mini_batch_size=4")
     worker = trainer.policy.worker
     update = worker.update_actor
@@ -278,7 +278,7 @@ def test_what_cannot_be_replayed_is_refused(dump, capsys):
 
 
 @pytest.mark.parametrize("token", [-1, 259])
-def test_a_token_that_the_model_does_not_know_is_told(dump, capsys, token):
+def test_a_token_unknown_to_the_model_is_reported(dump, capsys, token):
     def change(columns):
         columns["input_ids"][:, -1] = token
         columns["attention_mask"][:, -1] = 1
@@ -297,7 +297,7 @@ def test_old_log_probs_that_a_bypass_reads_are_there(dump, capsys):
     assert "is damaged (no column old_log_probs)" in capsys.readouterr().err
 
 
-def test_a_dump_of_another_version_says_so(dump, caplog):
+def test_a_dump_of_another_version_is_reported(dump, caplog):
     facts = json.loads((dump / "update.json").read_text())
     facts["versions"]["torch"] = "1.0"
     (dump / "update.json").write_text(json.dumps(facts))

@@ -46,7 +46,7 @@ def test_a_full_temporary_folder_is_not_taken_for_a_full_checkpoint(tmp_path, mo
     assert "TMPDIR" in str(error.value) and "default_local_dir" not in str(error.value)
 
 
-def test_a_temporary_folder_that_is_gone_is_named(tmp_path, monkeypatch, tiny_model):
+def test_a_missing_temporary_folder_is_named(tmp_path, monkeypatch, tiny_model):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with pytest.raises(CheckpointError, match=r"temporary folder .*/gone: .*No such file.*TMPDIR"):
         written_now(load_tokenizer(tiny_model).save_pretrained)

@@ -349,7 +349,7 @@ def test_answers_that_break_the_protocol_are_failures_and_the_next_call_continue
     assert told in asyncio.run(scenario())
 
 
-def test_another_event_loop_gets_a_process_of_its_own_and_the_former_ends(hand):
+def test_another_event_loop_gets_a_new_process_and_the_former_ends(hand):
     tools = hand()
     pids = [pid_of(asyncio.run(text(tools["echo"]))) for _ in range(2)]
     assert pids[0] != pids[1] and all(is_gone(pid) for pid in pids)

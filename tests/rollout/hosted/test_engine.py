@@ -92,7 +92,7 @@ def test_how_long_it_may_be_silent_is_up_to_the_device(engine):
     assert engine.process._call_s == 2 * HEARTBEAT_S["cpu"], "new weights wait for a step"
 
 
-def test_it_counts_what_it_knows_of(engine):
+def test_stats_have_only_known_counters(engine):
     assert set(engine.stats()) == {"requests", "aborted", "prompt_tokens", "generated_tokens"}
 
 
@@ -382,7 +382,7 @@ def test_before_the_first_weights_it_refuses_and_its_log_stays_only_after_a_loss
     engine.process.log_file.unlink()
 
 
-def test_a_model_with_code_of_its_own_is_refused(kind, module, tokenizer, monkeypatch):
+def test_a_model_with_custom_code_is_refused(kind, module, tokenizer, monkeypatch):
     monkeypatch.setattr(type(module.config), "__module__", "transformers_modules.somebody.configuration")
     with pytest.raises(NotAvailable, match=r"rollout.name=counting for Qwen2ForCausalLM, a model with custom code"):
         kind(module, tokenizer, RolloutConfig())

@@ -100,7 +100,7 @@ def modes(module):
 
 @aheads
 @pytest.mark.parametrize("ends_by", ["length", "stop"])
-def test_training_goes_on_between_two_answers_in_one_loop(native, ahead, ends_by):
+def test_training_continues_between_two_answers_in_one_loop(native, ahead, ends_by):
     module = build("gpt2", DROPOUT).train()
     engine = native(module, ahead=ahead)
     prompt = [5, 6, 7]
@@ -375,7 +375,7 @@ class OutOfReach(ConfigError):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
-def test_each_caller_of_a_failed_step_gets_an_error_of_its_own(native, module, swap_decoder, ahead, error, message):
+def test_each_caller_of_a_failed_step_gets_its_own_error(native, module, swap_decoder, ahead, error, message):
     engine = native(module, ahead=ahead)
 
     def broken(*args, **kwargs):
