@@ -114,7 +114,7 @@ class AgentCheck:
         least = sum(len(self.environment.observations.ids(tag)) for tag in tags) + 1
         if limit is not None and limit < least:
             raise ConfigError(
-                f"data.max_obs_length={limit}: the tags around what a search brings, and a token of it, are {least} "
+                f"data.max_obs_length={limit}: the tags of a search result and one token of text need {least} "
                 "tokens; raise it"
             )
 

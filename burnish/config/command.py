@@ -140,7 +140,7 @@ def _add_override(command: CommandLine, text: str, folder: Path | None) -> None:
         command.overrides.append(text)
     elif text.startswith("~"):
         if "=" in text:
-            raise ConfigError(f"{text}: ~{key} takes what the recipe sets for {key} back, and has no value")
+            raise ConfigError(f"{text}: ~{key} removes the recipe's value of {key} and takes no value")
         command.removed.add(key)
     else:
         if "=" not in text:

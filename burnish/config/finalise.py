@@ -106,8 +106,8 @@ def finalise_rm(config: RMConfig, explicit: frozenset[str]) -> list[str]:
         )
     if others := data.apply_chat_template_kwargs.keys() - {"chat_template"}:
         raise ConfigError(
-            f"data.apply_chat_template_kwargs.{min(others)}: whoever asks a reward model renders with the template of "
-            "its tokenizer alone, so it has to be trained without further arguments; write a template that needs none "
+            f"data.apply_chat_template_kwargs.{min(others)}: a reward model is prompted with the template of its "
+            "tokenizer only, so it has to be trained without further arguments; write a template that needs none "
             "in data.apply_chat_template_kwargs.chat_template, which is kept with the model"
         )
     return given.notices

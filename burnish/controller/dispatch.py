@@ -200,7 +200,7 @@ _PAIRS: dict[str, DispatchPair] = {
 def register_dispatch(name: str, pair: DispatchPair) -> None:
     """Add a way of your own, to be named in `register(dispatch_mode=name)`."""
     if name in _PAIRS:
-        raise ValueError(f"there is a dispatch mode {name!r} already")
+        raise ValueError(f"the dispatch mode {name!r} already exists")
     _PAIRS[name] = pair
 
 

@@ -108,7 +108,7 @@ class PreferenceDataset(Examples[PreferencePair]):
         value = lookup(row, prompt_key)
         if value is None:
             raise DataError(
-                f"field '{key}' is an answer alone, and field '{prompt_key}' (data.prompt_key), which it would answer, "
+                f"field '{key}' is only an answer, and field '{prompt_key}' (data.prompt_key) with its prompt "
                 "is missing or null"
             )
         _refuse_dialogue(value, prompt_key)

@@ -186,7 +186,7 @@ def _merge_layer(name: str, layer: Any) -> None:
         layer.merge(safe_merge=True)
         gaps = [torch.dist(base(part), before) for part, before in zip(inputs, unmerged, strict=True)]
     if any(not gap <= TOLERANCE * before.norm() for gap, before in zip(gaps, unmerged, strict=True)):
-        raise ModelError(f"{name}: merged with the adapter it computes something else than the two do unmerged")
+        raise ModelError(f"{name}: merged with the adapter, it computes something else than base and adapter unmerged")
     base.to(dtype)
 
 

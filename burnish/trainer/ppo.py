@@ -140,7 +140,7 @@ class PPOTrainer:
         left = math.ceil(prompts / size) - self.step if refills else math.ceil((prompts - drawn) / size)
         self.total_steps = trainer.total_training_steps or self.step + max(left, 0)
         if self.end is not None and self.end < size:
-            log.warning("data.train_batch_size=%d, but there are %d prompts in all: one step", size, self.end)
+            log.warning("data.train_batch_size=%d, but there are only %d prompts: one step", size, self.end)
         if 0 < self.total_steps <= trainer.critic_warmup:
             log.warning("trainer.critic_warmup=%d: the actor is not trained at all", trainer.critic_warmup)
 

@@ -182,6 +182,6 @@ def check_training_rows(
         if rows.value(i, "reward_model.style") == MODEL:
             raise DataError(
                 f"{rows.where(i)}: reward_model.style='model' with a process reward model (PRIME), which learns from "
-                "the outcomes of rules, 0 or 1, and a reward model's score is none: make the style 'both' or 'rule', "
+                "the outcomes of rules, 0 or 1, not from a reward model's score: make the style 'both' or 'rule', "
                 "or choose another algorithm.adv_estimator"
             )

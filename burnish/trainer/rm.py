@@ -112,8 +112,8 @@ def _template(config: RMConfig, tokenizer: "PreTrainedTokenizerBase") -> str | d
     if not tokenizer.chat_template:
         key = "model.tokenizer_path" if config.model.tokenizer_path else "model.path"
         raise ModelError(
-            f"{key}={config.model.tokenizer_path or config.model.path}: its tokenizer has no chat template, by "
-            "which conversations are shown to a reward model. Name a chat model's tokenizer in "
+            f"{key}={config.model.tokenizer_path or config.model.path}: its tokenizer has no chat template, "
+            "which a reward model needs to read conversations. Name a chat model's tokenizer in "
             "model.tokenizer_path, or give a template in data.apply_chat_template_kwargs.chat_template"
         )
     return tokenizer.chat_template

@@ -16,7 +16,7 @@ ROWS = {
     "an agent": ({"agent_name": "tool_agnet"}, ["agent_name=tool_agnet", "did you mean tool_agent", "@register"]),
     "a tool of tools_kwargs": (
         TOOL_AGENT | {"tools_kwargs": {"calculater": {"create_kwargs": {"a": 1}}}},
-        ["the tool 'calculater', which there is not", "did you mean calculator?", f"{MULTI_TURN}.tool_config_path"],
+        ["the tool 'calculater', which does not exist", "did you mean calculator?", f"{MULTI_TURN}.tool_config_path"],
     ),
     "a tool of tool_config": (
         TOOL_AGENT | {"tool_config": {"available_tools": ["pyhton"]}},

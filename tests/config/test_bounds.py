@@ -126,7 +126,7 @@ def test_every_mask_there_is_can_be_chosen_at_once():
             "rollout_rs_threshold=0.52",
             "a single bound u of token_k1 means 1/u..u and must be greater",
         ),
-        ("token_k1", 1, "rollout_rs_threshold=1", "must be more than 1; or write lower_upper"),
+        ("token_k1", 1, "rollout_rs_threshold=1", "must be greater than 1; or write lower_upper"),
         ("token_k3", "-0.1", "rollout_rs_threshold=-0.1", "bounds are finite and more than 0"),
         ("token_k3", "high", "rollout_rs_threshold=high", "'high' is neither a number nor lower_upper"),
         ("token_k3", True, "rollout_rs_threshold=true", "'true' is neither a number nor lower_upper"),

@@ -197,7 +197,7 @@ def test_sampling_in_training(finish):
     assert finish({f"{ROLLOUT}.temperature": 0, f"{ROLLOUT}.do_sample": False})[1] == []
     config, notices = finish({f"{ROLLOUT}.top_p": 0.9, f"{ROLLOUT}.top_k": 0})
     assert config.actor_rollout_ref.rollout.top_k == -1
-    assert len(notices) == 1 and notices[0].startswith(f"warning: {ROLLOUT}.top_p=0.9 leaves unlikely tokens out")
+    assert len(notices) == 1 and notices[0].startswith(f"warning: {ROLLOUT}.top_p=0.9 excludes unlikely tokens")
 
 
 def test_sampling_in_validation(finish):

@@ -52,7 +52,9 @@ def test_several_processes_have_a_copy_for_the_engine_so_the_actor_may_move(fini
 
 
 def test_offload_by_fsdp_itself_needs_fsdp(finish):
-    with pytest.raises(ConfigError, match=r"ref\.fsdp_config\.offload_policy=true.*there is one; use .*param_offload"):
+    with pytest.raises(
+        ConfigError, match=r"ref\.fsdp_config\.offload_policy=true.*there is only one; use .*param_offload"
+    ):
         finish(KL | {f"{REF}.offload_policy": True})
     several = KL | {"trainer.n_gpus_per_node": 2, f"{REF}.offload_policy": True}
     assert not told(finish(several)[1], "offload")

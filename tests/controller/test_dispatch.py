@@ -51,7 +51,7 @@ def test_custom_dispatch_pair_with_a_name():
     pair = DispatchPair(to_last, as_list)
     register_dispatch("test_to_last", pair)
     assert find_dispatch("test_to_last") is pair
-    with pytest.raises(ValueError, match=r"there is a dispatch mode 'test_to_last' already"):
+    with pytest.raises(ValueError, match=r"the dispatch mode 'test_to_last' already exists"):
         register_dispatch("test_to_last", DispatchPair(same_to_all, as_list))
     assert find_dispatch("test_to_last") is pair
 

@@ -164,7 +164,7 @@ def test_a_fact_of_another_type_is_refused(write, batch, fact, value, message):
         ("process_reward", {}, "no column process_ref_log_prob"),
         ("rm", {}, "no column margin"),
         ("actor", {"advantages": torch.zeros(6, 2)}, "advantages has the shape (6, 2), and not (6, 6)"),
-        ("actor", {"advantages": torch.zeros(6, 6).long()}, "advantages is of torch.int64"),
+        ("actor", {"advantages": torch.zeros(6, 6).long()}, "advantages has dtype torch.int64"),
         ("actor", {"old_log_probs": torch.zeros(6)}, "old_log_probs has the shape (6,), and not (6, 6)"),
         ("actor", {"attention_mask": torch.ones(6, 3)}, "attention_mask has the shape (6, 3), and not (6, 13)"),
         ("actor", {"attention_mask": torch.full((6, 13), 2)}, "attention_mask holds other values than 0 and 1"),

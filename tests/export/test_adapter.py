@@ -169,7 +169,7 @@ def test_one_layer_merged_wrong_is_caught(make_adapter, go, tmp_path, monkeypatc
             self.base_layer.weight.data[3, 3] += 1e-3
 
     monkeypatch.setattr(Linear, "merge", forget_one)
-    with pytest.raises(ModelError, match=r"down_proj: merged with the adapter it computes something else"):
+    with pytest.raises(ModelError, match=r"down_proj: merged with the adapter, it computes something else"):
         go(adapter, dtype=dtype)
     assert not (tmp_path / "out").exists()
 

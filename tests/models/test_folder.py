@@ -115,7 +115,7 @@ def test_a_shard_that_is_not_there_is_named(tmp_path):
     folder = folder_with(tmp_path, "config.json", "model-00001-of-00002.safetensors")
     names = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
-    with pytest.raises(ModelError, match=r"names model-00002-of-00002\.safetensors, which is not there; copy"):
+    with pytest.raises(ModelError, match=r"names model-00002-of-00002\.safetensors, which is missing; copy"):
         resolve_path(folder)
     folder_with(tmp_path, "model-00002-of-00002.safetensors")
     assert resolve_path(folder) == folder

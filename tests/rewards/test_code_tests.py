@@ -77,7 +77,7 @@ def test_programs():
         ({"inputs": [], "outputs": []}, "0 inputs"),
         ({"tests": []}, "no lists 'inputs' and 'outputs'"),
         ([{"input": "1"}], "neither all strings nor all objects"),
-        (["assert f(1)", {"input": "1", "output": "2"}], "neither all texts"),
+        (["assert f(1)", {"input": "1", "output": "2"}], "neither all strings"),
         (["assert f(1) =="], "invalid syntax"),
         (["x = 1"], "test 1 checks nothing"),
         (["assert True"], "they call nothing of the solution's"),

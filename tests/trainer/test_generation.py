@@ -441,7 +441,7 @@ def write_bad_files(place):
         ("mixed.jsonl", "'x' holds integer"),
         ("huge.json", "huge.json: column 'x': "),
         ("hollow.json", "hollow.json: the output, a parquet file, cannot hold a column"),
-        ("done.json", "done.json: there is a column 'responses' already"),
+        ("done.json", "done.json: the column 'responses' already exists"),
         ("half.json", "half.json, row 1 (the first is 0): the text has a lone surrogate"),
         ("far.parquet", "far.parquet: column 'at' (date32[day])"),
         ("null.json", "row 1 (the first is 0): field 'prompt' is missing or null"),

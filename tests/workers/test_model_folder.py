@@ -62,7 +62,7 @@ def test_without_any_temporary_folder_those_tried_are_named(tmp_path, monkeypatc
 def test_a_folder_that_this_machine_does_not_see_is_named(tmp_path, tiny_model):
     module = load_causal_lm(tiny_model, ModelConfig())
     folder = ModelFolder(Trainable(module, OptimConfig(), total_steps=1), load_tokenizer(tiny_model))
-    with pytest.raises(CheckpointError, match=r"/gone, which the run has made, is not there on .*default_local_dir"):
+    with pytest.raises(CheckpointError, match=r"/gone, which the run created, does not exist on .*default_local_dir"):
         folder.save(tmp_path / "gone" / "actor")
     assert not list(tmp_path.iterdir())
     folder.save(tmp_path / "actor")

@@ -110,7 +110,7 @@ def _long(entry: dict[str, Any], config: dict[str, Any], folder: Path, parts: Pa
 
 def _redescribed(tool: FunctionTool, schema: dict[str, Any] | None, config: dict[str, Any], about: str) -> FunctionTool:
     if others := config.keys() - {"type"}:
-        raise ConfigError(f"{about}: config has {listed(others)}, and a function takes none; derive BaseTool for that")
+        raise ConfigError(f"{about}: config has {listed(others)}, but a function takes none; derive from BaseTool")
     if schema is None:
         return tool
     given = schema["function"]["name"]

@@ -69,7 +69,7 @@ def _gradient_so_far(inputs: AdvantageInputs) -> torch.Tensor:
     sum_pi_squared = inputs.outputs.get("sum_pi_squared")
     if sum_pi_squared is None:
         raise BurnishError(
-            "the optimal token baselines read sum_pi_squared of the log-prob pass, and it is not there: "
+            "the optimal token baselines need sum_pi_squared of the log-prob pass, which is missing: "
             'declare Needs(groups=True, outputs=("sum_pi_squared",))'
         )
     if inputs.old_log_probs is None:

@@ -267,8 +267,8 @@ def _check_section(config: PPOConfig, model: str, section: str, fsdp: FSDPConfig
         )
         if fsdp.offload_policy:
             raise ConfigError(
-                f"{prefix}offload_policy=true is FSDP2's own, which shares a model over several processes, and there "
-                f"is one; use {prefix}param_offload or {prefix}optimizer_offload"
+                f"{prefix}offload_policy=true is FSDP2's own, which shards a model over several processes, but there "
+                f"is only one; use {prefix}param_offload or {prefix}optimizer_offload"
             )
         return
     _check_divides(config, model, f"{prefix}fsdp_size", shards_of(fsdp.fsdp_size, processes))

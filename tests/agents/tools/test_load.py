@@ -174,7 +174,7 @@ FUNCTION = (
         ("tools: []", "expected `tools:`"),
         ("tools: {name: calculator}", "expected `tools:`"),
         ("tools: [", "cannot be read (while parsing"),
-        ("tools: [{name: calculator}]\nformat: hermes", "unknown key 'format' beside tools"),
+        ("tools: [{name: calculator}]\nformat: hermes", "unknown key 'format' next to tools"),
         ("tools: [calculator]", "entry 0: an entry has class_name and tool_schema, or name; got 'calculator'"),
         ("tools: [{name: calculator}, {name: calculater}]", "entry 1: name='calculater'"),
         ("tools: [{name: calculater}]", "did you mean calculator?"),
