@@ -1,4 +1,4 @@
-"""What an environment says, made safe and short enough to stand in a trajectory.
+"""What an environment says, made safe and short enough for a trajectory.
 
 Text from outside may spell tokens that mean something here: the end of a turn, a call, the tags of the search agent. It
 could then end the observation, call a tool or answer in the policy's name. `Observations.harmless` breaks such marks

@@ -173,7 +173,7 @@ class TrajectoryRunner:
         except ToolFailure as failure:
             output = self._failed(failure)
         except (UserError, WorkerError, DeadlineError):
-            raise  # say what to fix, or that the process of an engine is gone or hangs
+            raise  # say what to fix, or that the process of an engine died or hangs
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise  # by the runner

@@ -7,8 +7,8 @@ tokens). In values per token and layer, a pass with gradients keeps for its back
     transformers' own layers      11 × hidden + 4 × intermediate: norms, queries, keys, values, attention, residuals;
                                   gate, its activation, up and their product
     the fused pass, on a GPU      4 × hidden, 2 × queries, 2 × keys and 3 × intermediate: two norms with their sums;
-                                  queries and attention; keys and values; gate, up and product. Where heads have norms
-                                  of their own, queries and keys before them, too
+                                  queries and attention; keys and values; gate, up and product. Where heads have their
+                                  own norms, queries and keys before them, too
 
 The fused pass on a CPU is torch's functions and counts as transformers' layers. With gradient checkpointing a layer
 keeps its input, which in the fused pass is two parts (see `models/backbones.py`), and one layer at a time is

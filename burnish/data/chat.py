@@ -42,7 +42,7 @@ def to_messages(prompt: Any) -> list[Message]:
     """A prompt column's value as messages. A string is one user message; lists and numpy arrays hold messages."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
-    if hasattr(prompt, "tolist"):  # numpy, as pandas hands out nested parquet columns
+    if hasattr(prompt, "tolist"):  # numpy, as pandas returns nested parquet columns
         prompt = prompt.tolist()
     if not isinstance(prompt, list | tuple):
         raise DataError(f"expected a string or a list of messages, got {_shown(prompt)}")

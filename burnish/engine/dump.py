@@ -173,7 +173,7 @@ def read_dump(folder: str | Path) -> Dump:
 
 
 def _typed(facts: Mapping[str, Any], name: str, kind: type) -> Any:
-    """A fact of that type; ValueError where it is of another."""
+    """A fact of that type; ValueError where it has another type."""
     value = facts[name]
     if not isinstance(value, kind) or isinstance(value, bool):
         raise ValueError(f"{UPDATE}: {name} is a {type(value).__name__}, and not a {kind.__name__}")

@@ -1,4 +1,4 @@
-"""What crosses the sandbox's boundary: a program with its limits goes in, what became of it comes out. No torch."""
+"""What crosses the sandbox's boundary: a program with its limits goes in, its outcome comes out. No torch."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol

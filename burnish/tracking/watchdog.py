@@ -296,7 +296,7 @@ def _process(dump: Path) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file so that readers see it whole. Not synced: it is of no use after a power failure."""
+    """Write a file so that readers see it whole. Not synced: it is useless after a power failure."""
     temporary = path.with_name(f".{path.name}.writing")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary.write_text(text, encoding="utf-8", errors="backslashreplace")

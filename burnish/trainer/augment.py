@@ -97,7 +97,7 @@ class Augmentation:
 
 
 def _proposals(batch: DataProto, step: int) -> Iterator[Proposal]:
-    """What the rows propose, in their order. Rows that the buffer handed out say how far they are from the data."""
+    """What the rows propose, in their order. Rows that the buffer returned say how far they are from the data."""
     columns = batch.non_tensor_batch
     handed_out = columns.get(AUGMENTED, [None] * len(batch))
     for i, proposed in enumerate(columns.pop(NEW_PROMPTS)):

@@ -136,7 +136,7 @@ def rewards(forward: Forward, rows: DataProto) -> tuple[Tensor, Tensor]:  # (B,)
     """Of the chosen and of the rejected conversations."""
     columns = tensors(rows)
     ids, mask = (columns[name].view(2 * len(rows), -1) for name in ("input_ids", "attention_mask"))  # (2B, L)
-    longest = int(mask.sum(-1).max())  # here, that is; L is of the whole batch
+    longest = int(mask.sum(-1).max())  # here, that is; L is that of the whole batch
     scores = forward.scores(ids[:, :longest], mask[:, :longest])
     chosen, rejected = scores.view(-1, 2).unbind(-1)
     return chosen, rejected

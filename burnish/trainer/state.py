@@ -1,4 +1,4 @@
-"""Where the controller of `burnish ppo` stands: `data/trainer.json` of a checkpoint.
+"""The state of the controller of `burnish ppo`: `data/trainer.json` of a checkpoint.
 
 Besides the state itself (position in the data, prompts that wait, KL coefficient, …) it holds the facts that make this
 run this run: which prompts are drawn, and which model it started from. A run that resumes under other facts would be

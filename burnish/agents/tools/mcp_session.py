@@ -187,7 +187,7 @@ class Connection:
         except TimeoutError:
             self.end(f"was ended: it did not answer a ping within {PING_SECONDS:g} s after a call had taken too long")
         except MCPError:
-            pass  # an error is an answer too; a closed connection ends by itself
+            pass  # an error is an answer too; a closed connection ends on its own
         finally:
             self._ping = None
 

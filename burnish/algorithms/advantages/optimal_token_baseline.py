@@ -1,4 +1,4 @@
-"""The optimal token baseline: what is subtracted at each position is what makes the gradient vary least.
+"""The optimal token baseline: at each position, the baseline that minimises the variance of the gradient.
 
     G_t = Σ_{s ≥ t} r_s                                 reward to go, over policy tokens
     w_t = (1 - 2 π(y_t) + Σ_v π_v²) ρ_t²                a token's squared gradient at the logits, see variance.py

@@ -1,4 +1,4 @@
-"""ReMax: a sample is as good as it beats the greedy answer to the same prompt.
+"""ReMax: a sample's advantage is how far it beats the greedy answer to the same prompt.
 
     G_t = r_t + G_{t+1}
     A_t = G_t - R(greedy answer),   on policy tokens

@@ -1,4 +1,4 @@
-"""Rejection: tokens or whole sequences that the two policies see too differently leave the loss.
+"""Rejection: tokens or sequences on which the two policies differ too much are removed from the loss.
 
 With x = log π_train - log π_rollout, a mask of `rollout_rs` looks at
 

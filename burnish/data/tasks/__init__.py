@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from burnish.data.tasks.task import Task
 
 
-#: Each task's one-line summary. Its file is of the same name; a task for agents is `TOOL_TASK` in the file it varies.
+#: Each task's one-line summary. Its file has the same name; a task for agents is `TOOL_TASK` in the file it varies.
 TASKS = {
     "gsm8k": "grade-school word problems; the answer is a number after ####",
     "gsm8k_tool": "gsm8k for an agent that may check its answer with a tool",

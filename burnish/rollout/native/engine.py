@@ -9,9 +9,9 @@
     canary.py         the proof that what generates is what is trained
 
 No thread steps the engine. The driver task (see `rollout/in_process.py`) does, in the event loop of those who wait: a
-step hands out work, lets the loop run, and takes in the results of the step `ahead` steps before. On a GPU the device
+step schedules work, lets the loop run, and takes in the results of the step `ahead` steps before. On a GPU the device
 is busy meanwhile, so coroutines may take some milliseconds without anyone waiting; on a CPU work is computed as it is
-handed out, and `ahead` is 0. The loop is blocked for one step at most.
+scheduled, and `ahead` is 0. The loop is blocked for one step at most.
 
 A request that arrives joins before the next step; one that ends leaves at once. Its tokens depend on its seed and
 prompt alone, but for near-ties: sums are rounded otherwise in another batch.
@@ -70,7 +70,7 @@ class Launched:
 class NativeEngine(InProcessEngine):
     """See the module's docstring.
 
-    longest         tokens that sequences are expected to have at most; how large a pool is of use
+    longest         tokens that sequences are expected to have at most; how large a pool is useful
     blocks          blocks of the KV pool; None: as many as are of use and fit into `memory_share` of the device
     ahead           steps queued before results are read; None: by device
     fused           use the fused decoder where it can take the module
@@ -267,7 +267,7 @@ class NativeEngine(InProcessEngine):
             self._was_training = False
 
     def _step(self) -> bool:
-        """Hand out work and take in results; whether a request was answered."""
+        """Schedule work and take in results; whether a request was answered."""
         launched = False
         if (prefill := self.scheduler.prefill()) is not None:
             self._counts["prefill_tokens"] += prefill.token_count

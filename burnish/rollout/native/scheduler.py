@@ -1,9 +1,9 @@
 """What runs next: which prompts are read, which rows of the decode batch continue, who gets blocks and who must wait.
 
-Consumes sequences (`add`, `drop`, and `end` when one is done) and hands out work for the runner: `Prefill`, a line of
+Consumes sequences (`add`, `drop`, and `end` when one is done) and issues work for the runner: `Prefill`, a line of
 prompt tokens of several sequences, and `Decode`, one token for every row. Nothing here touches a device. Decisions are
-made when work is handed out; on a GPU it runs later, and what it sampled is known later still. So the scheduler counts
-a row's position by what it has handed out, and a row that has ended without the host knowing is an idle one.
+made when work is issued; on a GPU it runs later, and what it sampled is known later still. So the scheduler counts
+a row's position by what it has issued, and a row that has ended without the host knowing is an idle one.
 
 - Waiting sequences are admitted in the order of `place`, as long as rows and blocks are there.
 - A prompt is cut into pieces of at most `batched_tokens` for all sequences together.
@@ -255,7 +255,7 @@ class Scheduler:
         return int(np.count_nonzero(self._next[rows] >= self._capacity[rows])) > self.blocks.free
 
     def preempt(self) -> None:
-        """Send the youngest sequence back to the queue. Only when nothing that was handed out is still running."""
+        """Send the youngest sequence back to the queue. Only when nothing that was issued is still running."""
         youngest = max([*self._live(), *self._reading], key=lambda sequence: sequence.place)
         tokens = self.tokens(youngest)
         self._leave(youngest, tokens[: youngest.computed if youngest.row is None else len(tokens) - 1])

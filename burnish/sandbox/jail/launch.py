@@ -1,6 +1,6 @@
 """A separate, isolated process tree for each program: `Jail`. unsafe.py has the same with limits alone.
 
-Hands out a `Tree`: its first process, what that says (inside.py), and the ends of the program's output to read from.
+Returns a `Tree`: its first process, what that says (inside.py), and the ends of the program's output to read from.
 Whoever has one ends it with `end`, waits for its first process, and then calls `cleaned`.
 """
 
