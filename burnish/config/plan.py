@@ -208,7 +208,7 @@ def _processes(config: PPOConfig) -> list[PlanLine]:
     if split.is_sharded:
         copies = split.processes // split.shards
         how = "fsdp_config.fsdp_size; processes that share one copy of the policy"
-        lines.append(PlanLine("shards", f"{split.shards:,}", how + (f", of which there are {copies}" * (copies > 1))))
+        lines.append(PlanLine("shards", f"{split.shards:,}", how + (f"; there are {copies} copies" * (copies > 1))))
     if split.ulysses > 1:
         how = "actor.ulysses_sequence_parallel_size; processes that share each sequence"
         lines.append(PlanLine("slices of a sequence", f"{split.ulysses:,}", how))

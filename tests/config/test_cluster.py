@@ -361,7 +361,7 @@ def test_copies_of_the_shards_are_as_large_as_their_groups(finish):
     assert estimate_memory(config, sizes(), 2).moments == 8_000_000 // 2
     lines = plan_numbers(config, None, sizes())
     assert value(lines, "shards") == "2"
-    assert "of which there are 2" in next(line.how for line in lines if line.name == "shards")
+    assert "there are 2 copies" in next(line.how for line in lines if line.name == "shards")
 
 
 def test_with_lora_the_base_is_shared_too(finish):
