@@ -203,7 +203,7 @@ def test_an_observation_has_room_for_its_tags(check, config, monkeypatch):
     monkeypatch.setattr("burnish.agents.check.probe", lambda url, timeout, topk: None)
     tags = len("\n\n<information></information>\n\n")
     config.data.max_obs_length = tags
-    with pytest.raises(ConfigError, match=rf"data\.max_obs_length={tags}.*are {tags + 1} tokens; raise it"):
+    with pytest.raises(ConfigError, match=rf"data\.max_obs_length={tags}.*need {tags + 1} tokens; raise it"):
         check({"agent_name": "search_agent"})
     config.data.max_obs_length = tags + 1
     check({"agent_name": "search_agent"})

@@ -234,5 +234,5 @@ def test_a_row_cannot_give_a_function_arguments(call):
     def mine(x: int):
         return x
 
-    with pytest.raises(ToolFailure, match=r"tools_kwargs\.mine\.execute_kwargs has y, and a function takes"):
+    with pytest.raises(ToolFailure, match=r"tools_kwargs\.mine\.execute_kwargs has y, but a function takes"):
         call(mine, tools_kwargs={"execute_kwargs": {"y": 1}}, x=1)

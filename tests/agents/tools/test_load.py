@@ -228,7 +228,7 @@ FUNCTION = (
             mine("class_name: my_tools.py:Echo, tool_schema: {function: {description: x}}"),
             "entry 0: tool_schema.function.name",
         ),
-        (mine("class_name: my_tools.py:add, config: {x: 1}"), "config has x, and a function takes none"),
+        (mine("class_name: my_tools.py:add, config: {x: 1}"), "config has x, but a function takes none"),
         (mine(f"class_name: my_tools.py:add, {ECHO}"), "the schema's name is echo, and the function's add"),
         (
             mine("class_name: my_tools.py:add, " + FUNCTION % ("a: {type: integer}, c: {type: integer}", "a")),
