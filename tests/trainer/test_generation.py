@@ -16,7 +16,6 @@ import pytest
 import torch
 
 import burnish
-from burnish import waits
 from burnish.agents.runner import TrajectoryRunner
 from burnish.cli.main import main
 from burnish.config import GenerationConfig
@@ -488,16 +487,22 @@ def test_the_engine_is_closed_at_the_end_whatever_it_is(generate, monkeypatch, w
     assert (code, closed) == (0 if what is None else 1, [what]) and ("no room" in err) == (what is not None)
 
 
-def test_an_agent_loop_that_blocks_is_ended_and_its_stack_written(generate, place, own_loop, monkeypatch):
-    for name, seconds in (("LOOK_S", 0.05), ("GRACE_S", 1.0)):
-        monkeypatch.setattr(watchdog, name, seconds)
-    monkeypatch.setattr(watchdog, "TRIES", 1000)  # a machine that is slow to hear must not end the tests
-    monkeypatch.setattr(waits, "PROMPT_S", 0.2)
+# Deadlines of a second instead of minutes.
+HASTY = """
+import runpy
+from burnish import waits
+from burnish.tracking import watchdog
+watchdog.LOOK_S, watchdog.GRACE_S, waits.PROMPT_S = 0.05, 1.0, 0.2
+runpy.run_module("burnish.trainer.main_generation", run_name="__main__")
+"""
+
+
+def test_an_agent_loop_that_blocks_ends_the_process_and_its_stack_is_written(place, job, own_loop):
     program = place / "own_loop.py"
     blocks = "        import time; time.sleep(1000)\n        ids = self.prompt_ids(row['messages'])\n"
     program.write_text(program.read_text().replace("        ids = self.prompt_ids(row['messages'])\n", blocks))
-    code, _, err = generate(*own_loop, "rollout.timeout=1")
-    assert code == 1 and "is blocked here" in err, err
+    words = [sys.executable, "-c", HASTY, *job, *own_loop, "rollout.timeout=1"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=240)
+    assert done.returncode == watchdog.EXIT_CODE and "This process is ended" in done.stderr, done.stderr
     (dump, *_) = (place / "out.parquet.parts/stacks").glob("*_generate.txt")
     assert "time.sleep(1000)" in dump.read_text()
-    assert not (place / "out.parquet.parts/status").exists()
