@@ -1,1 +1,1 @@
-"""A rollout engine as a newcomer would add one: this folder, and a line in the table (`tests/trainer/test_new_engine.py`)."""
+"""A rollout engine as a newcomer would add one: this folder, and a line in the table (`test_new_engine.py`)."""
