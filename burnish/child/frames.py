@@ -55,7 +55,7 @@ def private_pipes() -> tuple[int, int]:
 
 class Parent:
     """The parent process, as its child sees it. A thread reads calls from the start, and does nothing else: where they
-    end, the parent is gone, and the thread ends this process even in the middle of a call.
+    end, the parent has died, and the thread ends this process even in the middle of a call.
 
     kill_group     at that end, kill everything this process started too
     limits         resource limits, by the name of resource.RLIMIT_…
@@ -71,7 +71,7 @@ class Parent:
         if die_at_once:
             import ctypes
 
-            ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # ended before this: the pipe says so
+            ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # ended before this: the pipe shows it
         threading.Thread(target=self._read, args=(reading,), name="parent", daemon=True).start()
         if limits:
             import resource
@@ -112,7 +112,7 @@ class Parent:
         self._leave()
 
     def _leave(self) -> NoReturn:
-        """At once: whoever would read the answers is gone."""
+        """At once: nobody is left to read the answers."""
         if self._kill_group and os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)
         os._exit(1)

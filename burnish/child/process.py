@@ -52,7 +52,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
     ) -> None:
         self.name = name
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # done when it is reaped
-        self.code: int | None = None  # its exit status or minus its signal, once it is gone
+        self.code: int | None = None  # its exit status or minus its signal, once it has ended
         self._usable, self._leaving = True, False
         self.pid: int
         self._on_part, self._end_group = on_part, end_group or (lambda group: os.killpg(group, signal.SIGKILL))
@@ -161,7 +161,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         await asyncio.shield(self.gone)  # one waiter that is cancelled must not end the wait of the others
 
     async def close(self, seconds: float) -> None:
-        """Let it leave by itself, as the end of its pipe asks it to; past `seconds`, kill it."""
+        """Let it exit on its own, as the end of its pipe asks it to; past `seconds`, kill it."""
         self._usable, self._leaving = False, True
         if (stdin := self._transport.get_pipe_transport(0)) is not None:
             stdin.close()

@@ -1,4 +1,4 @@
-"""One scoring process as the pool sees it: started when it is first asked, and again when it is gone.
+"""One scoring process as the pool sees it: started when it is first asked, and again when it has died.
 
 Waits for: the function to be loaded at most START_SECONDS, each answer at most its time limit; a process that exceeds
 it is killed with everything it started. A caller that gives up ends its call: by a CANCEL where the function is async

@@ -83,7 +83,7 @@ class ScorePool:
         return self._thread.run(self._score(request))
 
     def submit_all(self, requests: Sequence[ScoreRequest]) -> concurrent.futures.Future[list[ScoreResult]]:
-        """Score many: in one call where the function takes lists, else each by itself."""
+        """Score many: in one call where the function takes lists, else one by one."""
         return self._thread.run(self._score_all(requests))
 
     def check(self) -> None:

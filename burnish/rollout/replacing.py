@@ -1,4 +1,4 @@
-"""A rollout engine that is replaced when it is lost: callers get their completions all the same.
+"""A rollout engine that is replaced when it is lost: callers still get their completions.
 
 `ReplacingEngine` is itself a `RolloutEngine`, around any other. An engine is lost when a request or an order ends with
 EngineLost, or when its `lost()` gives a reason; whoever finds it lost fails all its requests with EngineLost. Then
@@ -122,8 +122,8 @@ class ReplacingEngine(RolloutEngine):
                 return
             if is_begun and isinstance(weights, Iterator):
                 raise RolloutError(
-                    f"the rollout engine was lost while it took over the weights of version {version}, and a part of "
-                    "them with it, which is not handed over twice; publish again"
+                    f"the rollout engine was lost while it loaded the weights of version {version}, and some "
+                    "buckets, which are sent only once, with it; publish again"
                 )
             is_taken = False
             engine.publish(None if weights is None else buckets(weights), version)
@@ -264,7 +264,7 @@ class ReplacingEngine(RolloutEngine):
                 with self._lock:
                     self._reasons.append(f"no new engine could be made: {type(error).__name__}: {error}")
                 continue
-            with suppress(RolloutError):  # its processes, which it would ask, are gone
+            with suppress(RolloutError):  # its processes, which it would ask, have ended
                 counts = lost.stats()
             if self._settle(replacement, engine, counts):
                 return

@@ -162,7 +162,7 @@ async def _started(isolated: bool) -> ChildProcess:
 
 
 def python_folders() -> tuple[str, ...]:
-    """Where the running Python and its packages lie, also behind links."""
+    """Where the running Python and its packages are, also behind links."""
     folders = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
     path = sys.executable
     while os.path.islink(path):

@@ -140,7 +140,7 @@ class PPOTrainer:
         left = math.ceil(prompts / size) - self.step if refills else math.ceil((prompts - drawn) / size)
         self.total_steps = trainer.total_training_steps or self.step + max(left, 0)
         if self.end is not None and self.end < size:
-            log.warning("data.train_batch_size=%d, but there are %d prompts in all: one step", size, self.end)
+            log.warning("data.train_batch_size=%d, but there are only %d prompts: one step", size, self.end)
         if 0 < self.total_steps <= trainer.critic_warmup:
             log.warning("trainer.critic_warmup=%d: the actor is not trained at all", trainer.critic_warmup)
 
@@ -297,7 +297,7 @@ class PPOTrainer:
         rows = resample(batch.batch["token_level_scores"].sum(-1).numpy(), config, random)
         metrics["pf_ppo/distinct_ratio"] = len(np.unique(rows)) / len(rows)
         drawn = batch[rows]
-        drawn.non_tensor_batch["uid"] = np.arange(len(rows))  # mini-batches are cut by rows: whole groups are gone
+        drawn.non_tensor_batch["uid"] = np.arange(len(rows))  # mini-batches are cut by rows: whole groups are dropped
         return drawn
 
     def note_updates(self, role: str, updates: Mapping[str, list[float]], metrics: dict[str, float]) -> None:
@@ -417,5 +417,5 @@ class PPOTrainer:
         for failure in failures:
             if not has_failed:
                 raise failure
-            if not isinstance(failure, WorkerError | DeadlineError):  # workers that are gone, or still busy
+            if not isinstance(failure, WorkerError | DeadlineError):  # workers that died, or are still busy
                 log.error("%s", failure, exc_info=None if isinstance(failure, BurnishError) else failure)

@@ -238,7 +238,7 @@ def test_tool_output_takes_no_place_in_the_tool_variant(random_inputs):
 def test_missing_inputs_are_named(random_inputs, name):
     inputs = random_inputs(11)
     needs = r'Needs\(groups=True, outputs=\("sum_pi_squared",\)\)'
-    with pytest.raises(BurnishError, match=f"sum_pi_squared of the log-prob pass, and it is not there.*{needs}"):
+    with pytest.raises(BurnishError, match=f"sum_pi_squared of the log-prob pass, which is missing.*{needs}"):
         ESTIMATORS[name](dataclasses.replace(inputs, outputs={}))
-    with pytest.raises(BurnishError, match=f"old_log_probs, and there are none.*{needs}"):
+    with pytest.raises(BurnishError, match=f"old_log_probs, which are missing.*{needs}"):
         ESTIMATORS[name](dataclasses.replace(inputs, old_log_probs=None))

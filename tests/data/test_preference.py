@@ -101,7 +101,7 @@ class TestTruncation:
         assert tokenizer.decode(pair.rejected).endswith("five<|end|>")
         assert dataset.notices == ["2 conversations are over data.max_length=30 and were cut (data.truncation=left)"]
 
-    def test_each_side_is_cut_by_itself(self, pairs, tokenizer, config):
+    def test_each_side_is_truncated_separately(self, pairs, tokenizer, config):
         config.max_length = len(ChatRenderer(tokenizer).whole([*ASKED, GOOD]))
         pair = pairs(RIGHT)[0]
         assert tokenizer.decode(pair.chosen) == rendered(tokenizer, *ASKED, GOOD)
@@ -118,7 +118,7 @@ class TestTruncation:
         config.max_length, config.truncation = 50, "right"
         dataset = pairs(LONG, {"prompt": "2+2?", "chosen": "4", "rejected": "5"})
         assert len(dataset) == 1
-        assert dataset.notices[0] == "1 of 2 pairs have the same tokens on both sides after truncation; left out"
+        assert dataset.notices[0] == "1 of 2 pairs have the same tokens on both sides after truncation; skipped"
         with pytest.raises(DataError, match=r"no example of .* is left to learn from; raise data\.max_length"):
             pairs(LONG)
 
@@ -134,10 +134,10 @@ class TestBadRows:
             ({"chosen": [*ASKED, {"role": "assistant", "content": ""}]}, "field 'chosen': the answer is empty"),
             ({"chosen": ASKED}, "field 'chosen': the last message is from user; it has to be the assistant's"),
             ({"chosen": [{"role": "assistant"}]}, r"field 'chosen': message 0 \(assistant\) has the content"),
-            ({"chosen": "five"}, "fields 'chosen' and 'rejected' are equal, so neither is better; drop the row"),
+            ({"chosen": "five"}, "fields 'chosen' and 'rejected' are equal, so neither is preferred; drop the row"),
             ({"chosen": [*ASKED, BAD]}, "fields 'chosen' and 'rejected' are equal"),
-            ({"prompt": None}, r"field 'chosen' is an answer alone, and field 'prompt' \(data.prompt_key\)"),
-            ({"prompt": None, "chosen": [GOOD]}, "field 'chosen' is an answer alone"),
+            ({"prompt": None}, r"field 'chosen' is only an answer, and field 'prompt' \(data.prompt_key\)"),
+            ({"prompt": None, "chosen": [GOOD]}, "field 'chosen' is only an answer"),
             ({"prompt": 3}, "field 'prompt': expected a string or a list of messages"),
             ({"prompt": " "}, "field 'prompt': the prompt is empty"),
             ({"chosen": "\ud83d"}, "field 'chosen': the text has a lone surrogate"),

@@ -86,7 +86,7 @@ class TestTruncation:
         path = write_jsonl([{"messages": TALK}, {"messages": long}])
         dataset = SFTDataset([path], tokenizer, config)
         assert len(dataset) == 1
-        assert dataset.notices == ["1 of 2 examples have no assistant token left after truncation; left out"]
+        assert dataset.notices == ["1 of 2 examples have no assistant token left after truncation; skipped"]
         with pytest.raises(DataError, match=r"no example of .* is left to learn from; raise data\.max_length"):
             SFTDataset([write_jsonl([{"messages": long}])], tokenizer, config)
 

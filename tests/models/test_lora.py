@@ -261,7 +261,7 @@ def test_other_kinds_are_refused_with_a_way_out(tiny_model, tmp_path, options, w
     ("edit", "words"),
     [
         (lambda t: t.pop(QUERY), r"lacks .*layers\.1\.self_attn\.q_proj\.lora_A.*; the adapter is incomplete"),
-        (lambda t: t.update({QUERY.replace("1", "9"): torch.zeros(4, 32)}), r"layers\.9.* has no place in Qwen2For"),
+        (lambda t: t.update({QUERY.replace("1", "9"): torch.zeros(4, 32)}), r"layers\.9.* does not fit Qwen2For"),
         (lambda t: t.update({QUERY: torch.zeros(4, 31)}), r"is \(4, 31\) there, \(4, 32\) in this model"),
     ],
     ids=["missing", "left over", "shape"],
@@ -366,7 +366,7 @@ def generated(engine, prompts, count=12):
     return [completion.token_ids for completion in asyncio.run(run())]
 
 
-def test_what_a_layer_adds_to_its_base(policy):
+def test_lora_layer_output_is_base_plus_scaled_update(policy):
     layer = policy.model.layers[0].mlp.up_proj
     base, ((down, up, scale),) = lora_of(layer)
     x = torch.randn(5, base.in_features, generator=torch.Generator().manual_seed(0))

@@ -155,7 +155,7 @@ def test_math_verify_is_asked_about_the_rest(answer, truth, equal):
 
 
 @pytest.mark.parametrize("truth", [r"\frac{1}{", r"x+\text{ or 6}", "1010_2+1", "x@y"])
-def test_a_truth_that_cannot_be_read_is_told(truth):
+def test_an_unreadable_truth_is_reported(truth):
     assert equivalent("x+5", truth).unreadable_truth
     assert not equivalent(truth, "x+5").unreadable_truth and not equivalent(truth, truth).unreadable_truth
 
@@ -232,7 +232,7 @@ def test_the_child_refuses_to_compile_text_but_still_compares():
     assert done.stdout.split("\n") == ["refused"] * 10 + ["True True", "False", ""]
 
 
-def test_a_time_out_is_told_and_the_next_question_works():
+def test_a_timeout_is_reported_and_the_next_question_works():
     before = time.monotonic()
     verdict = equivalent(HARD, "1", seconds=1.0)
     assert (verdict.equal, verdict.timed_out) == (False, True)

@@ -115,7 +115,7 @@ def test_the_check_of_a_scorer_sees_the_other_fields_of_the_row():
     assert check_row({"data_source": "apps", "extra_info": {"index": 1}}) is not None
 
 
-def test_what_goes_with_the_ground_truth():
+def test_truth_of_merges_reward_model_and_extra_info():
     given = {"reward_model": {"style": "rule", "ground_truth": "7", "a": 1, "b": 1}, "extra_info": {"b": 2}}
     assert truth_of(given) == ("7", {"style": "rule", "a": 1, "b": 2})
     assert truth_of({}) == (None, {}) and truth_of({"reward_model": None, "extra_info": None}) == (None, {})
@@ -163,7 +163,7 @@ def test_styles(reward_model, style):
 def test_a_row_that_asks_for_a_reward_model_where_there_is_none(style):
     asks = row(reward_model={"style": style, "ground_truth": "7"})
     problem = check_row(asks)
-    assert problem.startswith(f"reward_model.style='{style}' asks for a reward model, and there is none: ")
+    assert problem.startswith(f"reward_model.style='{style}' asks for a reward model, but none is set: ")
     fixes = (
         "reward_model.enable=true reward_model.model.path=",
         "make the style 'rule'",

@@ -246,7 +246,7 @@ def code():
         yield made
 
 
-def test_programs_are_scored_in_processes_of_their_own(code):
+def test_programs_are_scored_in_separate_processes(code):
     assert code.check_row(CODE) is None
     requests = [request_for(CODE, text, {}) for text in (RIGHT, WRONG) * 4]
     results = code.score_all(requests)
@@ -294,7 +294,7 @@ MODEL_ROW = {**ROW, "data_source": "chat", "reward_model": {"style": "model"}}
 
 
 def test_rows_of_style_model_are_left_to_the_model(scoring):
-    assert "asks for a reward model, and there is none" in scoring().check_row(MODEL_ROW)
+    assert "asks for a reward model, but none is set" in scoring().check_row(MODEL_ROW)
     config = finished()
     config.reward_model.enable = True
     one = Scoring.from_config(config)

@@ -596,7 +596,7 @@ def test_gives_up_engines_lost_in_every_publish(shop, replacing):
 
 def test_iterator_of_buckets_is_not_handed_over_twice(shop, replacing):
     shop.fates[0] = "dies in a publish"
-    with pytest.raises(RolloutError, match="while it took over the weights of version 3.*publish again") as raised:
+    with pytest.raises(RolloutError, match="while it loaded the weights of version 3.*publish again") as raised:
         replacing.publish(({"w": i} for i in range(2)), 3)
     assert not isinstance(raised.value, EngineLost)
     replacing.publish([{"w": 1}], 3)

@@ -63,7 +63,7 @@ def outcomes(sandbox: LocalSandbox, known: dict[str, object]) -> dict[str, Outco
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_it_ends_as_it_should(name, outcomes):
+def test_hostile_program_has_the_expected_outcome(name, outcomes):
     outcome, hostile = outcomes[name], HOSTILE[name]
     assert outcome.status in hostile.status and hostile.right(outcome), outcome
 

@@ -68,7 +68,7 @@ def test_what_has_ended_still_counts(usage):
     assert usage.tasks == 0 and usage.computed == before > 0
 
 
-def test_a_tree_that_is_gone_uses_nothing(usage):
+def test_an_ended_tree_uses_nothing(usage):
     gone = Usage(usage.proc, 2**30)
     gone.look(time.monotonic())
     assert (gone.tasks, gone.memory, gone.computed, gone.processes()) == (0, 0, 0.0, [])

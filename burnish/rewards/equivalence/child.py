@@ -101,7 +101,7 @@ class Verifier:
         )
 
     def test(self) -> None:
-        """That the library, of whatever version, still does what is asked of it here."""
+        """That the library, of whatever version, still does what is needed here."""
         right = self.equal(r"2.5\cos x\sin x", r"\frac{5}{4}\sin(2x)") and not self.equal(r"\sin 3", r"\cos 3")
         if not right:
             raise RuntimeError("math-verify does not compare as expected; known to work: math-verify 0.9")

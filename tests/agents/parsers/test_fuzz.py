@@ -62,7 +62,7 @@ def test_plain_text_holds_no_call(call_format):
 
 
 @pytest.mark.parametrize("call_format", FORMATS)
-def test_mutated_calls_are_read_or_told(call_format):
+def test_mutated_calls_are_read_or_reported(call_format):
     text = valid(call_format)
     cuts = st.integers(0, len(text))
     edit = st.one_of(

@@ -103,7 +103,7 @@ def start(tmp_path):
         process.close()
 
 
-def test_it_is_asked_answers_and_ends(start):
+def test_process_answers_calls_and_ends(start):
     process, tokens, _, come = start()
     assert process.call("echo", 1, "two") == [1, "two"]
     process.abort(5)
@@ -221,7 +221,7 @@ def test_a_call_without_an_answer_ends_by_its_deadline(start):
         process.call("silence", deadline_s=3)
 
 
-def test_a_start_that_fails_is_told(start):
+def test_a_failed_start_is_reported(start):
     with pytest.raises(RolloutError, match="Thing did not start: its process died: exit status 3(.|\n)*it begins"):
         start(dies=True)
     with pytest.raises(RolloutError, match="Thing did not start: no memory"):

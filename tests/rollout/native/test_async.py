@@ -41,7 +41,7 @@ def test_abort_of_a_running_request_returns_what_there_is(native, module, ahead)
 
 
 @aheads
-def test_abort_of_a_request_nobody_watches(native, module, ahead):
+def test_abort_of_a_request_without_a_token_callback(native, module, ahead):
     engine = native(module, ahead=ahead)
     whole = engine.run([([5, 6], LONG)])[0]
 
