@@ -25,6 +25,10 @@ def json_bytes(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
+class FrameTooLarge(Exception):
+    """(number of the call, why)"""
+
+
 class FrameBuffer:
     """Whole frames out of bytes as they arrive; `most` is the largest payload, in bytes."""
 
@@ -32,12 +36,12 @@ class FrameBuffer:
         self._most, self._bytes = most, bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
-        """(number, kind, payload) of each frame that is complete now. ValueError: one is too large."""
+        """(number, kind, payload) of each frame that is complete now. FrameTooLarge: one is."""
         self._bytes += data
         while len(self._bytes) >= HEADER.size:
             length, number, kind = HEADER.unpack_from(self._bytes)
             if length > self._most:
-                raise ValueError(f"it is larger than {self._most} bytes")
+                raise FrameTooLarge(number, f"it is larger than {self._most} bytes")
             if len(self._bytes) < HEADER.size + length:
                 return
             payload = bytes(self._bytes[HEADER.size : HEADER.size + length])

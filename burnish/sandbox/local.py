@@ -66,8 +66,8 @@ class LocalSandbox:
 
     def close(self) -> None:
         """End the supervisors with all programs. Otherwise that happens when the sandbox is no longer in use."""
-        self._supervisors.close()
-        self._supervisors = self._new_supervisors()
+        old, self._supervisors = self._supervisors, self._new_supervisors()
+        old.close()
 
     def _new_supervisors(self) -> "_Supervisors":
         supervisors = _Supervisors()

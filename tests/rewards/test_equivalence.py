@@ -311,10 +311,11 @@ def test_after_fork_each_process_has_its_own():
 
 def test_one_that_was_killed_while_idle_is_replaced():
     assert equivalent(r"\log_2 8", "3").equal
-    os.kill(pid(), signal.SIGKILL)
-    while algebra._process.child.alive:
-        time.sleep(0.01)
+    os.kill(pid(), signal.SIGKILL)  # whether it is noticed before the next question or not
     assert equivalent(r"\log_2 8", "3").equal
+    os.kill(stopped := pid(), signal.SIGSTOP)  # so that it cannot read the question
+    threading.Timer(0.5, os.kill, (stopped, signal.SIGKILL)).start()
+    assert equivalent(r"\log_2 8", "3").equal and pid() != stopped
 
 
 def test_one_that_dies_at_work_is_an_error():

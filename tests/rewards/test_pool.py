@@ -420,6 +420,25 @@ def test_check_names_a_missing_file(tmp_path):
     pool.close()
 
 
+def test_an_answer_that_is_too_large_does_not_harm_the_others(make_pool, request_of, tmp_path):
+    asked = tmp_path / "asked"
+    pool = make_pool(f"""
+        import asyncio, pathlib
+        asked = pathlib.Path({str(asked)!r})
+        async def compute_score(solution_str):
+            if solution_str == "large":
+                while not asked.exists():
+                    await asyncio.sleep(0.01)
+                return {{"score": 1.0, "text": "x" * (65 * 2**20)}}
+            if not asked.exists():  # the first time it waits for the end of its process
+                asked.touch()
+                await asyncio.sleep(1000)
+            return 0.5
+        """)
+    other, large = score_all(pool, [request_of("other"), request_of("large")])
+    assert (other.score, other.error) == (0.5, None) and "unreadable answer: it is larger than" in large.error
+
+
 def test_a_process_that_ends_while_loading(make_pool):
     with pytest.raises(ConfigError, match="while it was loaded, the scoring process died: exit status 4"):
         make_pool("import os; os._exit(4)").check()

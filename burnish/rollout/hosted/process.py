@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,6 +148,8 @@ class HostProcess:
             answer = self._thread.run(self._call(pickle.dumps(("call", method, arguments)), method, seconds, wait))
             try:
                 return answer.result()
+            except CancelledError:  # another thread closes it, or has found it lost and replaces it
+                raise EngineLost(self.lost or CLOSED) from None
             finally:
                 answer.cancel()  # should somebody interrupt the wait
 

@@ -84,6 +84,9 @@ class Running:
         """Look at what it uses, if it is time to, and end it where that is too much. `crowd`: programs running."""
         if now < self.next_look:
             return
+        self._hear()  # it may have ended since
+        if now < self.next_look:
+            return
         if self.begin is None:
             self.end("failed", f"it was not set up within {SETUP_SECONDS:g} s")
             return

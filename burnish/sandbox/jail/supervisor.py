@@ -76,10 +76,12 @@ class Supervisor:
     def serve(self) -> None:
         while os.getppid() == self._parent:
             next_look = min((running.next_look for running in self._running.values()), default=float("inf"))
-            for key, _ in self._selector.select(min(max(next_look - time.monotonic(), 0), ORPHAN_SECONDS)):
+            can_begin = self._waiting and len(self._running) < self._places
+            pause = 0 if can_begin else min(max(next_look - time.monotonic(), 0), ORPHAN_SECONDS)
+            for key, _ in self._selector.select(pause):
                 key.data()
             self._reap()
-            while self._waiting and len(self._running) < self._places:
+            if self._waiting and len(self._running) < self._places:  # one, then hear those that run again
                 self._begin(*self._waiting.popleft())
             # Look at the programs whose time it is, the most overdue first; not for so long that others must wait.
             end = time.thread_time() + LOOKING_SECONDS

@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import shared_memory
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from burnish.child.frames import CALL
 from burnish.errors import ConfigError, EngineLost, RolloutError
 from burnish.rollout.hosted.group import members
 from burnish.rollout.hosted.process import FIRST_REQUEST, HostedRequest, HostProcess
+from burnish.waits import waiting
+from tests.processes import until
 
 PROGRAM = textwrap.dedent(
     """
@@ -219,6 +222,27 @@ def test_a_call_without_an_answer_ends_by_its_deadline(start):
     process, *_ = start(heartbeat_s=1.0)  # which does not count while a call is under way
     with pytest.raises(EngineLost, match="Thing did not answer silence within 3 s"):
         process.call("silence", deadline_s=3)
+
+
+def test_a_call_in_flight_is_lost_when_another_thread_closes(start, monkeypatch):
+    process, *_ = start()
+    with ThreadPoolExecutor(1) as thread:
+        call = thread.submit(process.call, "silence")
+        assert until(lambda: process._calls)
+        os.kill(process.pid, signal.SIGSTOP)
+        monkeypatch.setattr("burnish.rollout.hosted.process.CLOSE_S", 0.1)
+        process.close()
+        with pytest.raises(EngineLost, match="closed"):
+            call.result(60)
+
+
+def test_a_call_after_the_loss_fails_at_once(start):
+    """Also where it was begun before the loss was known to its thread."""
+    process, _, _, come = start()
+    os.kill(process.pid, signal.SIGKILL)
+    assert come.wait(30)
+    with waiting("engine", "", "a test", 60.0) as wait, pytest.raises(EngineLost, match="killed by SIGKILL"):
+        process._thread.run(process._call(b"", "echo", 600.0, wait)).result(60)
 
 
 def test_a_failed_start_is_reported(start):
