@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -176,3 +177,11 @@ def test_program_that_calls_the_trainer_itself_is_not_started_again(job, monkeyp
     restart.prepare(job)
     what, act = restart.Restarts(load_ppo(job).config).on_hang(None, "it hangs")
     assert what == "This process is ended (exit code 3)" and act() is None
+
+
+def test_program_read_from_stdin_is_not_started_again(job, monkeypatch):
+    """It would find an empty stdin, and end with exit code 0."""
+    monkeypatch.setattr(sys, "orig_argv", [sys.executable, "-", *job])
+    monkeypatch.setattr(sys, "argv", ["-", *job])
+    restart.prepare(job)
+    assert restart.Restarts(load_ppo(job).config).on_hang(None, "it hangs")[0] == "This process is ended (exit code 3)"
