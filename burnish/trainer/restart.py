@@ -97,9 +97,14 @@ class Restarts:
         log.warning("%s", next_step)
 
     def on_hang(self, trainer: "PPOTrainer", why: str) -> tuple[str, Callable[[], None]]:
-        """For the watchdog's thread, of a process that hangs (`Watchdog.on_hang`)."""
+        """For the watchdog's thread, of a process that hangs (`Watchdog.on_hang`).
+
+        A run that hangs while it is being closed is not restarted; the message has the error that it ended with.
+        """
         next_step = f"This process is ended (exit code {EXIT_CODE})"
-        if _received is None or _was_stopped(_received):
+        if trainer.ending:
+            next_step = f"The run had ended before that ({trainer.ending}). {next_step}"
+        if trainer.ending or _received is None or _was_stopped(_received):
             return next_step, lambda: None
         what = self._count(why, trainer)
         if self.event is None:
