@@ -33,6 +33,7 @@ RESTARTS = 3
 # the lost one has 140 s to end.
 REPLACING_S = 6800.0
 LATE_S = 10.0  # after that, for whoever waits to give up
+LOOK_S = 1.0  # between two looks at the clock, which takes a longer gap for a pause of the process (`burnish/waits.py`)
 CLOSE_S = 30.0  # for a new engine that is being made and nobody wants any more
 STOPPED = "the rollout engine has stopped"
 # Values of `stats` that are of now; all others are counts, which continue where those of a lost engine ended.
@@ -188,7 +189,7 @@ class ReplacingEngine(RolloutEngine):
             made = asyncio.wrap_future(replacement)
             try:
                 either: list[asyncio.Future[Any]] = [made, pending.aborted]
-                await asyncio.wait(either, timeout=self._left_s(), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(either, timeout=min(self._left_s(), LOOK_S), return_when=asyncio.FIRST_COMPLETED)
                 self._give_up_late(replacement)
                 if replacement.done():
                     replacement.result()
@@ -218,7 +219,7 @@ class ReplacingEngine(RolloutEngine):
         with waiting("engine", "", "a new rollout engine in the place of a lost one", self._left_s() + LATE_S):
             while not replacement.done():
                 with suppress(TimeoutError, RolloutError):
-                    replacement.result(self._left_s())
+                    replacement.result(min(self._left_s(), LOOK_S))
                 self._give_up_late(replacement)
         if error := replacement.exception():
             raise RolloutError(str(error)) from error

@@ -90,6 +90,7 @@ class PPOTrainer:
         self.warned_of_no_signal = False
         self.groups: dict[str, WorkerGroup] = {}
         self.saved: int | None = None  # the last step whose checkpoint this run wrote, or started from
+        self.ending = ""  # why it is being closed
         self.read_rows()
         folder = RunFolder.of(config.trainer)
         deadline_s = config.trainer.checkpoint_timeout
@@ -403,7 +404,9 @@ class PPOTrainer:
 
         All of it is tried. What fails rises, unless the run has failed already: that error must not be replaced.
         """
-        has_failed, failures = sys.exception() is not None, list[Exception]()
+        error, failures = sys.exception(), list[Exception]()
+        has_failed = error is not None
+        self.ending = f"{type(error).__name__}: {error}" if has_failed else "all steps are done"
         with_ends = [self.groups[role] for role in (Role.AgentLoop, Role.ActorRolloutRef) if role in self.groups]
         patience = BUSY_S if has_failed else CLOSING_S
         ends: list[Callable[[], object]] = [partial(self.note_saved, wait=True)]

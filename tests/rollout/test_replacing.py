@@ -8,7 +8,9 @@ import threading
 
 import pytest
 
+from burnish import waits
 from burnish.errors import EngineLost, RolloutError
+from burnish.rollout import replacing as replacing_module
 from burnish.rollout.base import Completion, Request, RolloutEngine, Sampling
 from burnish.rollout.hosted.engine import HEARTBEAT_S
 from burnish.rollout.hosted.process import CLOSE_S, START_S
@@ -282,7 +284,9 @@ def test_new_engine_that_fails_at_once_is_replaced_and_closed(shop, replacing):
     assert len(shop.engines) > 3 and shop.engines[-1].is_closed
 
 
-def test_gives_up_at_the_deadline_of_a_replacement(shop):
+def test_gives_up_at_the_deadline_of_a_replacement(shop, monkeypatch):
+    monkeypatch.setattr(replacing_module, "LOOK_S", 0.01)
+    monkeypatch.setattr(waits, "PAUSE_S", 0.1)  # a single sleep of 0.2 s would count as a pause, again and again
     shop.fates[0] = "dies"
     shop.opens.clear()
     replacing = ReplacingEngine(shop.make(), replacing_s=0.2)
