@@ -1,6 +1,6 @@
 """The whole error model on one screen.
 
-Everything burnish raises on purpose is a `BurnishError`. A `UserError` is something the user can mend by changing
+Everything burnish raises on purpose is a `BurnishError`. A `UserError` is something the user can fix by changing
 what they typed or brought: the command line prints it without a traceback and exits with 2. Any other error exits
 with 1. A failing sample (a reward function that raises, a tool that hangs) is data, not an error, until too many
 fail: then the step raises one of the run-time errors below with the collected causes.
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class BurnishError(Exception):
-    """Base of all deliberate errors. The message says what is wrong, where, and how to mend it."""
+    """Base of all deliberate errors. The message says what is wrong, where, and how to fix it."""
 
     exit_code = 1
 
@@ -57,7 +57,7 @@ class RolloutError(BurnishError):
 
 
 class EngineLost(RolloutError):
-    """The engine that had the request is gone or hangs. What it was asked may be asked of another."""
+    """The engine that had the request died or hangs. The request may be sent to another."""
 
 
 class AgentError(BurnishError):
@@ -74,7 +74,7 @@ class WorkerError(BurnishError):
 
 
 class WorkerDied(WorkerError):
-    """The process of a worker, its node or its cluster is gone; the message names them, the reason and the last lines
+    """The process of a worker, its node or its cluster died; the message names them, the reason and the last lines
     of its log. The processes of its group are ended with it: what they held is in the last checkpoint."""
 
 

@@ -361,7 +361,7 @@ class DataProto:
                     raise CheckpointError(f"{path} is not a batch written by DataProto.save_to_disk")
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"cannot read the batch {path}: {error}; is it missing or cut short?") from error
+            raise CheckpointError(f"cannot read the batch {path}: {error}; is it missing or truncated?") from error
         rest = json.loads(tensors.pop(_REST).numpy().tobytes())
         batch = None
         if rest["rows"] is not None:

@@ -2,7 +2,7 @@
 
 Every part that takes a function or a class of the user's loads it here, so the rules are the same everywhere:
 
-    my_reward.py             a file, also ~/my_reward.py; it can import the files beside it
+    my_reward.py             a file, also ~/my_reward.py; it can import the files next to it
     package.module           a module that Python finds, also one in the working directory
     my_agent.py:OneTurn      file (or module) and name in one value
     package.module.OneTurn   the same with a dot, for a module
@@ -56,7 +56,7 @@ def load_target(target: str, key: str) -> Any:
 def _member(module: ModuleType, path: str, name: str | None, key: str, about: str) -> Any:
     there = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
     if not name:
-        raise ConfigError(f"{key} is not set: say what is meant of {path}, which defines {listed(there)}")
+        raise ConfigError(f"{key} is not set: name one of the objects in {path}, which defines {listed(there)}")
     if not hasattr(module, name):
         raise ConfigError(f"{about}: {path} has no such name; it defines {listed(there)}{nearest(name, there)}")
     found = getattr(module, name)
@@ -77,7 +77,7 @@ def _load_module(path: str, about: str) -> ModuleType:
         raise ConfigError(
             f"{about}: no such file, and no module of that name; give a .py file or an importable module"
         ) from None
-    except (Exception, SystemExit):  # noqa: BLE001  whatever a user's module raises is the user's to mend
+    except (Exception, SystemExit):  # noqa: BLE001  whatever a user's module raises is the user's to fix
         raise _import_failed(about) from None
 
 

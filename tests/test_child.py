@@ -3,13 +3,14 @@
 import asyncio
 import os
 import pickle
+import signal
 import sys
 import textwrap
 import time
 
 import pytest
 
-from burnish.child.frames import HEADER, FrameBuffer, frame
+from burnish.child.frames import HEADER, FrameBuffer, FrameTooLarge, frame
 from burnish.child.process import TAIL_LINES, ChildDied, ChildKilled, ChildProcess, describe_exit, log_tail
 from tests.processes import is_running, until
 
@@ -36,6 +37,16 @@ CHILD = textwrap.dedent(
                 parent.send(number, subprocess.Popen(["sleep", "1000"]).pid)
             case ("nonsense",):
                 parent.write(HEADER.pack(3, number, ANSWER) + b"no!")
+            case ("deep",):
+                parent.write(HEADER.pack(200_000, number, ANSWER) + b"[" * 200_000)
+            case ("forge", other):
+                parent.write(HEADER.pack(2**31, other, ANSWER))
+            case ("escape",):
+                escaped = os.fork()
+                if not escaped:
+                    os.setsid()
+                    time.sleep(1000)
+                parent.send(number, escaped)
             case ("too much",):
                 parent.write(HEADER.pack(2**31, number, ANSWER))
             case ("print",):
@@ -71,7 +82,7 @@ def test_frames_come_whole_however_they_are_cut():
     buffer = FrameBuffer(most=100)
     got = [each for i in range(len(sent)) for each in buffer.feed(sent[i : i + 1])]
     assert got == [(1, 0, b"one"), (2**40, 3, b""), (3, 2, b"x" * 100)]
-    with pytest.raises(ValueError, match="larger than 100 bytes"):
+    with pytest.raises(FrameTooLarge, match="larger than 100 bytes"):
         list(buffer.feed(HEADER.pack(101, 1, 0)))
 
 
@@ -110,6 +121,8 @@ def test_a_deadline_and_a_caller_that_gives_up():
     [
         (("exit", 3), "the child died: exit status 3"),
         (("nonsense",), "the child sent an unreadable answer"),
+        (("deep",), "the child sent an unreadable answer"),
+        (("forge", 1000), "the child sent an unreadable answer"),
         (("too much",), "the child sent an unreadable answer: it is larger than"),
     ],
 )
@@ -120,6 +133,47 @@ def test_a_death_fails_calls_and_takes_what_it_started(message, reason):
             await ask(child, *message)
         await child.gone
         assert not child.alive and until(lambda: not is_running(started))
+
+    with_child(work)
+
+
+@pytest.mark.parametrize("message", ["nonsense", "too much"])
+def test_an_unreadable_answer_is_the_failure_of_its_own_call(message):
+    async def work(child):
+        other = asyncio.ensure_future(ask(child, "wait"))
+        await asyncio.sleep(0)
+        with pytest.raises(ChildDied, match="unreadable answer"):
+            await ask(child, message)
+        with pytest.raises(ChildKilled):
+            await other
+
+    with_child(work)
+
+
+def test_a_call_of_a_child_that_is_gone_fails_at_once():
+    async def work(child):
+        with pytest.raises(ChildDied):
+            await ask(child, "exit", 3)
+        await child.gone
+        with pytest.raises(ChildDied, match="the child died: exit status 3"):
+            await ask(child, "echo", 1, seconds=None)
+
+    with_child(work)
+
+
+def test_a_descendant_that_holds_a_full_pipe_open_does_not_delay_the_end():
+    async def work(child):
+        escaped = await ask(child, "escape")
+        os.kill(child.pid, signal.SIGSTOP)
+        unread = asyncio.ensure_future(ask(child, "echo", "x" * 2**20))
+        await asyncio.sleep(0)
+        os.kill(child.pid, signal.SIGKILL)
+        try:
+            await asyncio.wait_for(asyncio.shield(child.gone), 60)
+            with pytest.raises(ChildDied, match="killed by SIGKILL"):
+                await unread
+        finally:
+            os.kill(escaped, signal.SIGKILL)
 
     with_child(work)
 

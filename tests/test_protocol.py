@@ -365,7 +365,7 @@ def test_a_column_without_a_json_form_is_named(tmp_path, value, kind):
 
 def test_files_that_cannot_be_read(tmp_path, batch):
     path = tmp_path / "b"
-    with pytest.raises(CheckpointError, match=r"cannot read the batch .*/b: .*missing or cut short"):
+    with pytest.raises(CheckpointError, match=r"cannot read the batch .*/b: .*missing or truncated"):
         DataProto.load_from_disk(path)
     batch.save_to_disk(path)
     path.write_bytes(path.read_bytes()[:-20])

@@ -67,7 +67,7 @@ def test_a_target_names_a_place_and_a_thing(target):
         ("no_such_module", "f", "some.path=no_such_module: no such file, and no module of that name"),
         ("/tmp", "f", "some.path=/tmp: is a folder, not a .py file"),
         (None, "f", "some.path is not set: give a .py file or an importable module"),
-        ("json", None, "some.name is not set: say what is meant of json, which defines .*dumps"),
+        ("json", None, "some.name is not set: name one of the objects in json, which defines .*dumps"),
         ("json", "dmps", "some.name=dmps: json has no such name; .*; did you mean dumps?"),
         ("json", "__doc__", "some.name=__doc__: in json it is of type str and cannot be called"),
         ("json", "dumps", "some.name=dumps: in json it is a function, and a class is needed"),

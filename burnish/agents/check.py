@@ -89,7 +89,7 @@ class AgentCheck:
         ToolSession(tools, "", row.get("tools_kwargs") or {}, None)  # checks them
         if self.environment.interaction_of(row) is None and not tools:
             log.warning(
-                "rows of %s have neither tools nor an interaction to talk to; name tools in the file of "
+                "rows of %s have neither tools nor an interaction; name tools in the file of "
                 "%s.tool_config_path or in tools_kwargs, or an interaction in interaction_kwargs", loop, MULTI_TURN,
             )  # fmt: skip
         find_parser(self.environment.call_format(row))
@@ -114,7 +114,7 @@ class AgentCheck:
         least = sum(len(self.environment.observations.ids(tag)) for tag in tags) + 1
         if limit is not None and limit < least:
             raise ConfigError(
-                f"data.max_obs_length={limit}: the tags around what a search brings, and a token of it, are {least} "
+                f"data.max_obs_length={limit}: the tags of a search result and one token of text need {least} "
                 "tokens; raise it"
             )
 

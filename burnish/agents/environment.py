@@ -146,7 +146,7 @@ class Environment:
 
 
 def tool_config(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The column `tool_config` of a row, checked; {} where there is none."""
+    """The column `tool_config` of a row, checked; {} if it is empty."""
     given = row.get("tool_config") or {}
     if not isinstance(given, Mapping):
         raise ConfigError(f"tool_config={given!r:.100}: it must be an object with available_tools and tool_format")

@@ -1,4 +1,4 @@
-"""The boundary to others' code: tools, interactions and agent programs, which may raise, hang, block or lie.
+"""The boundary to user code: tools, interactions and agent programs, which may raise, hang, block or return nonsense.
 
 `within` awaits a call for some seconds and returns its result, or raises a `ToolFailure` for whatever goes wrong in it.
 `in_thread` calls what may block. What does not end when it is cancelled, such as a thread, is left behind; what blocks

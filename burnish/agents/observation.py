@@ -1,4 +1,4 @@
-"""What an environment says, made safe and short enough to stand in a trajectory.
+"""What an environment says, made safe and short enough for a trajectory.
 
 Text from outside may spell tokens that mean something here: the end of a turn, a call, the tags of the search agent. It
 could then end the observation, call a tool or answer in the policy's name. `Observations.harmless` breaks such marks
@@ -40,7 +40,7 @@ class Observations:
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def cut(self, text: str, length: int, side: Side) -> tuple[str, bool]:
-        """About `length` tokens of the text, harmless, and whether anything is gone; `side` is where it is cut."""
+        """About `length` tokens of the text, harmless, and whether anything was cut; `side` is where it is cut."""
         most = length * LONGEST_TOKEN
         short = "".join(truncate(text, most, side))  # first, so that a huge text is not tokenised
         ids = self.ids(self.harmless(short))

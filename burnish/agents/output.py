@@ -1,6 +1,6 @@
 """What an agent loop hands back, checked as it is made so that the error points into the loop.
 
-Consumes ids, masks and log-probs as lists, numpy arrays or tensors; hands on plain lists of equal length.
+Consumes ids, masks and log-probs as lists, numpy arrays or tensors; produces plain lists of equal length.
 """
 
 import itertools

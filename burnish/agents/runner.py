@@ -5,7 +5,7 @@ the others generate. A task waits for the rollout engine, for what its loop awai
 `deadline_s` bounds all of it: past it the waiting tasks are cancelled and named. One that catches its cancellation is
 left behind; one that blocks the thread ends the process (`tracking/watchdog.py`). Results come in the order of the
 rows and do not depend on the order of finishing. A tool, a retriever or an interaction that fails ends its trajectory,
-which is handed on as failed (`extra_fields["failure"]`); any other failure ends the run, naming the trajectory.
+which is returned as failed (`extra_fields["failure"]`); any other failure ends the run, naming the trajectory.
 
 `begin` begins trajectories and `finish` waits for them. All share one event loop, so what tools and clients open in one
 call is still good in the next; `close` ends them. The loop runs while `finish` waits; where generation runs ahead of
@@ -173,7 +173,7 @@ class TrajectoryRunner:
         except ToolFailure as failure:
             output = self._failed(failure)
         except (UserError, WorkerError, DeadlineError):
-            raise  # say what to fix, or that the process of an engine is gone or hangs
+            raise  # say what to fix, or that the process of an engine died or hangs
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise  # by the runner
@@ -235,7 +235,7 @@ async def _cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:
             wait.overdue()
     if left:
         names = ", ".join(task.get_name() for task in left)
-        log.error("%d cancelled trajectories do not end, and are left behind: %.200s", len(left), names)
+        log.error("%d cancelled trajectories did not stop and were abandoned: %.200s", len(left), names)
 
 
 def _greedy(sampling: Sampling) -> Sampling:
@@ -248,7 +248,7 @@ def _recorded_log_probs(output: AgentLoopOutput, completions: list[Completion]) 
     if [token for completion in completions for token in completion.token_ids] != output.policy_ids:
         raise AgentError(
             "response_logprobs is missing, and the tokens with mask 1 are not exactly those that were sampled; "
-            "hand on the log_probs of the completions you used"
+            "return the log_probs of the completions you used"
         )
     recorded = iter([log_prob for completion in completions for log_prob in completion.log_probs])
     return [next(recorded) if sampled else 0.0 for sampled in output.response_mask]

@@ -54,7 +54,7 @@ class ServerManager:
         """Sample a continuation of `prompt_ids`, a list or a tensor.
 
         What `sampling_params` leaves out is as configured.
-        `request_id` is free text for the engine's messages; requests are told apart by trajectory and turn.
+        `request_id` is free text for the engine's messages; requests are identified by trajectory and turn.
         """
         turn, self.turn = self.turn, self.turn + 1
         sampling = Sampling.from_params({**self._sampling.to_params(), **(sampling_params or {})})

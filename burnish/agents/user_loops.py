@@ -61,7 +61,7 @@ def _load_entry(entry: Any, position: int, file: Path) -> tuple[str, Callable[..
 
 
 def _check_arguments(cls: Any, arguments: dict[str, Any], folder: Path, where: str) -> None:
-    """Told now rather than by the first trajectory, when a model is loaded."""
+    """Checked now rather than by the first trajectory, when a model is loaded."""
     parts = dict.fromkeys(("config", "server_manager", "tokenizer", "chat"))
     try:
         inspect.signature(cls).bind(**parts, **arguments)

@@ -3,7 +3,7 @@
     penalty_i = -penalty_factor · max(0, length_i - (max_response_length - len)) / len
 
 so it is 0 up to `len` tokens before the limit and -penalty_factor at it. `length_i` counts every token of the response,
-also those the policy did not write: they use up the limit all the same. The penalty is added to the score.
+also those the policy did not write: they also count towards the limit. The penalty is added to the score.
 
 Keys: `algorithm.overlong_buffer.{enable,len,penalty_factor}`, `data.max_response_length`.
 

@@ -9,7 +9,7 @@ replacement, row i with a probability in proportion to its weight (`algorithm.pf
 
 Paper: Policy Filtration for RLHF to Mitigate Noise in Reward Models (Zhang et al. 2024, arXiv:2409.06957).
 
-How we differ: the paper ranks the samples of each prompt, here the weight is of the score itself and over the batch;
+How we differ: the paper ranks the samples of each prompt, here the weight uses the score itself and over the batch;
 it works with any estimator, because advantages are computed before; where every weight is 0 the batch stays as it is.
 """
 

@@ -87,8 +87,8 @@ class AlgorithmTable:
         if name.lower() in self.elsewhere:
             hint = f": {self.elsewhere[name.lower()]}"
         raise ConfigError(
-            f"{self.key}={name}: no such name{hint}. There are {', '.join(sorted(self.entries))}; a function of your "
-            "own is named by its import path, my.module:function"
+            f"{self.key}={name}: no such name{hint}. There are {', '.join(sorted(self.entries))}; a custom "
+            "function is named by its import path, my.module:function"
         )
 
     def _checked(self, entry: Entry, name: str) -> Entry:

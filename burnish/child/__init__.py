@@ -14,6 +14,7 @@ Used for scoring (`rewards/child.py`), math-verify (`rewards/equivalence/algebra
 - **Calls.** Each has a number and a deadline. The child may send any number of PARTs and then one ANSWER, in any order
   of calls. CANCEL ends one call where the child supports it; otherwise its owner kills the child.
 - **Death.** A child that dies fails its calls with `ChildDied`, which says how it ended. Its descendants are killed.
+  An unreadable answer fails its call in the same way and kills the child; its other calls end with `ChildKilled`.
 - **Parent's death.** The pipe ends, however the parent ended, and the child's reading thread kills the whole group. A
   fork of the parent holds no end of any pipe.
 - **Limits.** `Parent` takes resource limits, an audit hook and "die at once with the parent" (for code that can hold

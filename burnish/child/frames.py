@@ -25,6 +25,10 @@ def json_bytes(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
+class FrameTooLarge(Exception):
+    """(number of the call, why)"""
+
+
 class FrameBuffer:
     """Whole frames out of bytes as they arrive; `most` is the largest payload, in bytes."""
 
@@ -32,12 +36,12 @@ class FrameBuffer:
         self._most, self._bytes = most, bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
-        """(number, kind, payload) of each frame that is complete now. ValueError: one is too large."""
+        """(number, kind, payload) of each frame that is complete now. FrameTooLarge: one is."""
         self._bytes += data
         while len(self._bytes) >= HEADER.size:
             length, number, kind = HEADER.unpack_from(self._bytes)
             if length > self._most:
-                raise ValueError(f"it is larger than {self._most} bytes")
+                raise FrameTooLarge(number, f"it is larger than {self._most} bytes")
             if len(self._bytes) < HEADER.size + length:
                 return
             payload = bytes(self._bytes[HEADER.size : HEADER.size + length])
@@ -55,7 +59,7 @@ def private_pipes() -> tuple[int, int]:
 
 class Parent:
     """The parent process, as its child sees it. A thread reads calls from the start, and does nothing else: where they
-    end, the parent is gone, and the thread ends this process even in the middle of a call.
+    end, the parent has died, and the thread ends this process even in the middle of a call.
 
     kill_group     at that end, kill everything this process started too
     limits         resource limits, by the name of resource.RLIMIT_…
@@ -71,7 +75,7 @@ class Parent:
         if die_at_once:
             import ctypes
 
-            ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # ended before this: the pipe says so
+            ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # ended before this: the pipe shows it
         threading.Thread(target=self._read, args=(reading,), name="parent", daemon=True).start()
         if limits:
             import resource
@@ -112,7 +116,7 @@ class Parent:
         self._leave()
 
     def _leave(self) -> NoReturn:
-        """At once: whoever would read the answers is gone."""
+        """At once: nobody is left to read the answers."""
         if self._kill_group and os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)
         os._exit(1)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
-from burnish.child.frames import ANSWER, CALL, CANCEL, PART, FrameBuffer, frame
+from burnish.child.frames import ANSWER, CALL, CANCEL, PART, FrameBuffer, FrameTooLarge, frame
 from burnish.waits import waiting
 
 LINGER_SECONDS = 1.0  # for answers still in the pipe of a process that has ended
@@ -33,7 +33,7 @@ class ChildDied(Exception):
 
 
 class ChildKilled(Exception):
-    """Its owner killed the child, for the sake of another call."""
+    """The child was killed because of another call."""
 
 
 class ChildProcess(asyncio.SubprocessProtocol):
@@ -52,7 +52,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
     ) -> None:
         self.name = name
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # done when it is reaped
-        self.code: int | None = None  # its exit status or minus its signal, once it is gone
+        self.code: int | None = None  # its exit status or minus its signal, once it has ended
         self._usable, self._leaving = True, False
         self.pid: int
         self._on_part, self._end_group = on_part, end_group or (lambda group: os.killpg(group, signal.SIGKILL))
@@ -145,7 +145,10 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._last = number = self._last + 1
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda _: self._waiting.pop(number, None))
-        self.send(number, CALL, payload)
+        if self.gone.done():
+            self._fail(self._death())
+        else:
+            self.send(number, CALL, payload)
         return number, future
 
     def send(self, number: int, kind: int, payload: bytes = b"") -> None:
@@ -161,7 +164,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         await asyncio.shield(self.gone)  # one waiter that is cancelled must not end the wait of the others
 
     async def close(self, seconds: float) -> None:
-        """Let it leave by itself, as the end of its pipe asks it to; past `seconds`, kill it."""
+        """Let it exit on its own, as the end of its pipe asks it to; past `seconds`, kill it."""
         self._usable, self._leaving = False, True
         if (stdin := self._transport.get_pipe_transport(0)) is not None:
             stdin.close()
@@ -189,11 +192,12 @@ class ChildProcess(asyncio.SubprocessProtocol):
         assert isinstance(data, bytes)
         try:
             for number, kind, payload in self._frames.feed(data):
-                self._take(number, kind, payload)
-        except ValueError as error:  # too large, or no JSON
-            self._usable = False
-            self._fail(ChildDied(f"{self.name} sent an unreadable answer: {error}"))
-            self._kill_group()
+                try:
+                    self._take(number, kind, payload)
+                except (ValueError, TypeError, RecursionError) as error:  # no JSON, or not what `on_part` takes
+                    self._refuse(number, error)
+        except FrameTooLarge as error:
+            self._refuse(*error.args)
 
     def _take(self, number: int, kind: int, payload: bytes) -> None:
         if kind == PART and self._on_part is not None:
@@ -201,23 +205,42 @@ class ChildProcess(asyncio.SubprocessProtocol):
         elif kind == ANSWER and (future := self._waiting.get(number)) is not None and not future.done():
             future.set_result(json.loads(payload))
 
+    def _refuse(self, number: int, why: object) -> None:
+        """Kill a child that sent an unreadable answer: the failure of that call, and of all where it is none of them
+        (so that whoever asks again after ChildKilled does so only as often as calls fail)."""
+        self._usable = False
+        error, future = ChildDied(f"{self.name} sent an unreadable answer: {why}"), self._waiting.get(number)
+        if future is not None and not future.done():
+            future.set_exception(error)
+            self._fail(ChildKilled())
+        else:
+            self._fail(error)
+        self._kill_group()
+
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         self._usable = False
         if not self._leaving:
             self._kill_group()  # a child whose pipe is closed can no longer be called, whether it lives or not
 
     def process_exited(self) -> None:
-        # What it forked may outlive it and hold the pipes open: end its group, and after a moment stop listening.
+        # What it forked may outlive it and hold the pipes open: end its group, drop what it has not read, and after a
+        # moment stop listening.
         with contextlib.suppress(ProcessLookupError):
             self._end_group(self.pid)
+        stdin = self._transport.get_pipe_transport(0)
+        if isinstance(stdin, asyncio.WriteTransport) and stdin.get_write_buffer_size():
+            stdin.abort()
         asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._usable = False
         self.code = self._transport.get_returncode()
         self._transport.close()
-        self._fail(ChildDied(f"{self.name} died: {describe_exit(self.code)}", self.code))
+        self._fail(self._death())
         self.gone.set_result(None)
+
+    def _death(self) -> ChildDied:
+        return ChildDied(f"{self.name} died: {describe_exit(self.code)}", self.code)
 
     def _release_pipes(self) -> None:
         """In a fork of the parent: let go of both pipes, but keep their numbers taken for objects that still name

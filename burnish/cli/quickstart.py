@@ -29,7 +29,7 @@ SHOWN = 3
 OUTPUT = "outputs/quickstart"
 ACCURACY = "val-core/burnish/arithmetic/acc/mean@1"
 INTRODUCTION = """
-A model of 0.25 million parameters, which comes with burnish, answers
+A model of 0.36 million parameters, which comes with burnish, answers
 three-digit sums and differences. Supervised fine-tuning taught it to work them
 out digit by digit, and then to guess a number instead. Now it learns by RL:
 16 questions a step, 8 answers to each, a reward of 1 for the right number, and

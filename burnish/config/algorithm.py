@@ -37,7 +37,7 @@ class KLControlConfig(Keys, reader=KL):
 
 @dataclass
 class FilterGroupsConfig(Keys, reader="trainer/experience.py"):
-    """Dynamic sampling (DAPO): refill the batch until its groups have something to tell apart."""
+    """Dynamic sampling (DAPO): refill the batch until the scores in its groups differ."""
 
     enable: bool = key(False, "drop groups whose samples all have the same score, and draw others")
     metric: str = key(

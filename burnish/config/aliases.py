@@ -28,13 +28,13 @@ def _agent_loop(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lora_enable(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Switched on alone it means rank 16; a rank given beside it counts."""
+    """Switched on alone it means rank 16; a rank set with it is used."""
     rank = given.get(f"{ACTOR}.lora.r", given.get(f"{POLICY}.lora_rank", DEFAULT_LORA_RANK))
     return {f"{POLICY}.lora_rank": rank if value else 0}
 
 
 def _lora_rank(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """A rank counts unless LoRA is switched off beside it."""
+    """A rank is used unless LoRA is switched off."""
     return {f"{POLICY}.lora_rank": value if given.get(f"{ACTOR}.lora.enable", True) else 0}
 
 

@@ -118,7 +118,7 @@ def _rejection(written: _Written, name: str, text: str) -> Rejection:
         return Rejection(name, level, kind, 0.0, numbers[0])
     if len(numbers) == 1:
         if numbers[0] <= 1:
-            raise written.wrong(f"a single bound u of {name} stands for 1/u..u and must be more than 1; or {WRITTEN}")
+            raise written.wrong(f"a single bound u of {name} means 1/u..u and must be greater than 1; or {WRITTEN}")
         numbers = [1 / numbers[0], numbers[0]]
     lower, upper = _in_order(written, *numbers)
     return Rejection(name, level, kind, math.log(lower), math.log(upper))

@@ -2,7 +2,7 @@
 
 `build(given, root, ...)` takes the sparse, nested mapping that Hydra composed from recipe and command line. It rewrites
 other spellings, refuses what is unsupported or unknown, converts every value, refuses what is not available yet, and
-hands on a plain dataclass tree with the keys that were set and what the user should be told. All mistakes of one kind
+produces a plain dataclass tree with the keys that were set and notices for the user. All mistakes of one kind
 are reported together.
 """
 
@@ -24,7 +24,7 @@ Config = TypeVar("Config")
 
 @dataclass
 class Built(Generic[Config]):
-    """A configuration, the keys that were set in it with their values, and what to tell the user."""
+    """A configuration, the keys that were set in it with their values, and notices for the user."""
 
     config: Config
     given: dict[str, Any]

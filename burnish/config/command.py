@@ -2,7 +2,7 @@
 
 `parse_command(argv, builtin)` takes out our own flags (`--plan`, `--debug`, `--cfg job`), finds the recipe
 that `--config-path` and `--config-name` mean, and turns every `key=value` and `+key=value` into `++key=value`: whether
-a key is known is decided by our tree, not by what a recipe happens to contain. It hands on a `Command`. `keep_text`
+a key is known is decided by our tree, not by what a recipe happens to contain. It produces a `Command`. `keep_text`
 then quotes what Hydra would take for a number under a key that holds text.
 """
 
@@ -140,7 +140,7 @@ def _add_override(command: CommandLine, text: str, folder: Path | None) -> None:
         command.overrides.append(text)
     elif text.startswith("~"):
         if "=" in text:
-            raise ConfigError(f"{text}: ~{key} takes what the recipe sets for {key} back, and has no value")
+            raise ConfigError(f"{text}: ~{key} removes the recipe's value of {key} and takes no value")
         command.removed.add(key)
     else:
         if "=" not in text:

@@ -2,7 +2,7 @@
 
 Hydra reads the recipe and the overrides and nothing else: the built-in recipes in its store are empty, so what it hands
 back holds exactly the keys that somebody set. It composes all jobs (one, or those of `--multirun`) before the first one
-runs, and is gone from the stack by then. Its working directory, output folder and logging are switched off.
+runs, and is off the stack by then. Its working directory, output folder and logging are switched off.
 """
 
 import os

@@ -110,7 +110,7 @@ class DataConfig(Keys, reader="data/dataset.py"):
 
     @property
     def start_limit_key(self) -> str:
-        """The key that says so, for messages."""
+        """The key that sets this limit, for messages."""
         return "data.max_prompt_length" if self.start_limit == self.max_prompt_length else "data.max_start_length"
 
     @property
@@ -122,5 +122,5 @@ class DataConfig(Keys, reader="data/dataset.py"):
 
     @property
     def response_limit(self) -> int:
-        """Tokens of a whole response at most, with all its turns and what they were told."""
+        """Tokens of a whole response at most, with all its turns and observations."""
         return self.max_prompt_length + self.max_response_length - self.start_limit

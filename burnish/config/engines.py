@@ -47,7 +47,7 @@ class EngineSpec:
     name                its value in `rollout.name`, and its folder in `rollout/`
     path                its class, as package.module:name
     label               what messages call it
-    own_weights         it has a copy of the weights, in processes of its own, that `publish` hands over
+    own_weights         it has a copy of the weights, in separate processes, that `publish` sends
     in_flight_updates   it takes new weights while requests run, which continue under them
     several_devices     one engine may span `tensor_model_parallel_size` devices
     lora                it generates with a LoRA adapter

@@ -27,7 +27,7 @@ class EvalDataConfig(Keys, reader=EVALUATION):
 
 @dataclass
 class EvalConfig:
-    """Everything `burnish eval` can be told."""
+    """Every setting of `burnish eval`."""
 
     data: EvalDataConfig = section(EvalDataConfig)
     custom_reward_function: CustomRewardFunctionConfig = section(CustomRewardFunctionConfig)

@@ -28,9 +28,9 @@ def explain(config: Any, explicit: frozenset[str] = frozenset()) -> str:
 
 
 def to_yaml(config: Any) -> str:
-    """Every key with its value. To be read, not to be run again: in here nothing tells what was set from what follows.
+    """Every key with its value. For reading, not for running again: it does not show which keys were set.
 
-    The first line says so; `command.py` refuses a recipe that begins with it.
+    The first line states this; `command.py` refuses a recipe that begins with it.
     """
     from omegaconf import OmegaConf
 

@@ -3,7 +3,7 @@
 `finalise(config, explicit, needs)` is called once the estimator and the loss are known, because they say what they
 need. It reads no file. `finalise_sft` does the same for supervised fine-tuning, `finalise_rm` for reward models,
 `finalise_generation` for generation, `finalise_eval` for evaluation. All change the configuration in place and return
-what the user should be told.
+notices for the user.
 """
 
 from burnish.config.engines import check_engine, engine_spec
@@ -39,7 +39,7 @@ EVAL_EXAMPLES = {
 
 
 def finalise(config: PPOConfig, explicit: frozenset[str], needs: Needs) -> list[str]:
-    """Fill what follows from other keys, refuse what cannot work; returns notices."""
+    """Fill in derived values, refuse what cannot work; returns notices."""
     given = Given(explicit, needs)
     run.require(config, EXAMPLES)
     run.expand_paths(config)
@@ -106,8 +106,8 @@ def finalise_rm(config: RMConfig, explicit: frozenset[str]) -> list[str]:
         )
     if others := data.apply_chat_template_kwargs.keys() - {"chat_template"}:
         raise ConfigError(
-            f"data.apply_chat_template_kwargs.{min(others)}: whoever asks a reward model renders with the template of "
-            "its tokenizer alone, so it has to be trained without further arguments; write a template that needs none "
+            f"data.apply_chat_template_kwargs.{min(others)}: a reward model is prompted with the template of its "
+            "tokenizer only, so it has to be trained without further arguments; write a template that needs none "
             "in data.apply_chat_template_kwargs.chat_template, which is kept with the model"
         )
     return given.notices

@@ -73,7 +73,7 @@ class GenerationTrainerConfig(Keys, reader=READER):
 
 @dataclass
 class GenerationConfig:
-    """Everything `burnish generate` can be told."""
+    """Every setting of `burnish generate`."""
 
     data: GenerationDataConfig = section(GenerationDataConfig)
     model: GenerationModelConfig = section(GenerationModelConfig, readers={"path": READER, "tokenizer_path": READER})

@@ -2,7 +2,7 @@
 
 A configuration class is a dataclass whose fields are made with `key(...)` (a value) or `section(...)` (a nested class).
 What is said here about a key (documentation, reader, choices, range, availability) is kept in the field's metadata and
-nowhere else; `keys_of(root)` walks a tree and hands out the flat table `dotted name -> KnownKey` that building,
+nowhere else; `keys_of(root)` walks a tree and returns the flat table `dotted name -> KnownKey` that building,
 explaining and testing read.
 
 The annotation of a key is its type after `finalise`. A key whose default is None may be left out, even where its

@@ -58,7 +58,7 @@ EVAL = Schema("eval", "evaluation", EvalConfig, output="data.output_path")
 
 @dataclass
 class Loaded(Generic[Config]):
-    """One job: its configuration, the keys that a user or recipe set (as they were set), what to tell the user, flags.
+    """One job: its configuration, the keys that a user or recipe set (as they were set), notices for the user, flags.
 
     `given` stays as it is while the configuration is finished, so that it reproduces the job: it is what recipe.yaml of
     a run holds.
@@ -75,7 +75,7 @@ class Loaded(Generic[Config]):
         return frozenset(self.given)
 
     def tell(self) -> None:
-        """Say what was renamed, switched on, planned, or has no effect."""
+        """Print what was renamed, switched on, planned, or has no effect."""
         for notice in self.notices:
             log.info("%s", notice)
 
@@ -88,7 +88,7 @@ def run(
 ) -> int:
     """Load and finish every job of a command line, then run `task` on each; `--cfg job` prints it instead.
 
-    `finish(config, explicit)` fills what follows from other keys, refuses what cannot work, and returns notices.
+    `finish(config, explicit)` fills in derived values, refuses what cannot work, and returns notices.
     Returns the highest of the exit codes that `task` returned (None is 0).
     """
     if "--help" in argv or "-h" in argv:
@@ -176,8 +176,8 @@ def _with_own_folders(jobs: list[Loaded[Config]]) -> list[Loaded[Config]]:
 
 
 def _labels(given: list[dict[str, Any]]) -> list[str]:
-    """What tells the jobs apart, as parts of file names: `lr_1e-06-seed_3`. A key is called by the end of its name that
-    no other has: `lr`, or `actor.optim.lr` next to `critic.optim.lr`.
+    """What distinguishes the jobs, as parts of file names: `lr_1e-06-seed_3`. A key is called by the end of its name
+    that no other has: `lr`, or `actor.optim.lr` next to `critic.optim.lr`.
 
     There is no `=` in them: Hydra's grammar would ask for quotes in each key that names such a folder.
     """

@@ -4,13 +4,13 @@ An estimate, not a promise: it counts what grows with the model and the batch, a
 (buffers of libraries, fragmentation). In bytes, for P parameters in a type of w bytes, of each model its own:
 
     always     weights w·P; where w is not 4, float32 masters 4·P; Adam's moments 8·P; the same for a critic and for a
-               process reward model, which keeps its start w·P beside it; and reference and reward model, w·P each.
+               process reward model, which also keeps its start, w·P; and reference and reward model, w·P each.
                With LoRA, masters, moments and gradients are those of the adapter (and of a new head, which is left
                out), and reference and start are the base, which is there already
     training   gradients in float32 4·P and, where w is not 4, those of one pass w·P, before they are added up; the
                logits of a chunk of tokens and the activations of one pass (`passes.py`)
     update     gradients in float32
-    figures    log-probs, values and scores: one layer at a time, and the logits of a chunk
+    scoring    log-probs, values and scores: one layer at a time, and the logits of a chunk
     sampling   keys and values and, of an engine with its own weights, these: `memory` in `rollout/<name>/spec.py`
 
 Several processes share a model by FSDP2. Of s that hold one copy together, each has
@@ -58,13 +58,13 @@ from burnish.config.placement import ALONE, ModelSplit, fsdp_of, pool_of, split_
 from burnish.config.ppo import ACTOR_MODEL, CRITIC_MODEL, PROCESS_REWARD_MODEL, REWARD_MODEL, PPOConfig
 
 NOTHING = Needs()
-LAYERS_GATHERED = 2  # of a sharded model: the one at work and the next
+LAYERS_GATHERED = 2  # of a sharded model: the one in use and the next
 OF = {CRITIC_MODEL: "the critic", PROCESS_REWARD_MODEL: "the process reward model", REWARD_MODEL: "the reward model"}
 
 
 @dataclass(frozen=True)
 class MemoryPhase:
-    """Bytes that are there for a while. `brought` is what lies in host memory at other times."""
+    """Bytes held temporarily. `brought` is kept in host memory at other times."""
 
     name: str
     source: PlannedPass | None = None
@@ -89,7 +89,7 @@ class ModelMemory:
     masters: int
     moments: int
     summed: int  # gradients in float32
-    gradients: int  # and those of one pass beside them
+    gradients: int  # including those of one pass
 
     @classmethod
     def of(
@@ -121,7 +121,7 @@ NO_MODEL = ModelMemory(0, 0, 0, 0, 0)
 
 @dataclass(frozen=True)
 class OffloadedMemory:
-    """Bytes that lie in host memory between uses: weights and update state by model, and the reference."""
+    """Bytes kept in host memory between uses: weights and update state by model, and the reference."""
 
     weights: Mapping[str, int] = field(default_factory=dict)
     state: Mapping[str, int] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class Memory:
 
     @property
     def gradients(self) -> int:
-        """Of the model that has most; so are `logits`, `activations`, `brought` and `gathered`, each by itself."""
+        """Of the model that has most; so are `logits`, `activations`, `brought` and `gathered`, each separately."""
         return max(turn.gradients for turn in self.turns)
 
     @property

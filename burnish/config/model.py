@@ -12,7 +12,7 @@ ADAPTER = "models/lora.py"
 
 @dataclass
 class ModelConfig(Keys, reader="models/loading.py"):
-    """One model: where it lies and how to load it."""
+    """One model: where it is and how to load it."""
 
     path: str = key(None, "model folder, a global_step_N folder of a run, a hub id, or hdfs://…", path=True)
     tokenizer_path: str | None = key(None, "tokenizer; null: the model's", path=True)

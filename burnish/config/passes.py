@@ -7,16 +7,16 @@ tokens). In values per token and layer, a pass with gradients keeps for its back
     transformers' own layers      11 × hidden + 4 × intermediate: norms, queries, keys, values, attention, residuals;
                                   gate, its activation, up and their product
     the fused pass, on a GPU      4 × hidden, 2 × queries, 2 × keys and 3 × intermediate: two norms with their sums;
-                                  queries and attention; keys and values; gate, up and product. Where heads have norms
-                                  of their own, queries and keys before them, too
+                                  queries and attention; keys and values; gate, up and product. Where heads have their
+                                  own norms, queries and keys before them, too
 
 The fused pass on a CPU is torch's functions and counts as transformers' layers. With gradient checkpointing a layer
 keeps its input, which in the fused pass is two parts (see `models/backbones.py`), and one layer at a time is
-computed again. Activations in host memory leave those of two layers on the device: one at work, one on its way. A pass
+computed again. Activations in host memory leave those of two layers on the device: one in use, one in transfer. A pass
 without gradients keeps one layer at a time.
 
-All of it is of one process. Several processes deal out the rows, and those that share sequences (Ulysses) have an equal
-part of a pass's tokens each. Models that are sharded run layer by layer, as transformers' own layers do.
+All of it is for one process. Several processes deal out the rows, and those that share sequences (Ulysses) have an
+equal part of a pass's tokens each. Models that are sharded run layer by layer, as transformers' own layers do.
 """
 
 import math
@@ -149,7 +149,7 @@ def activations(
 
 
 def logits(model: ModelConfig, facts: ModelSizes, tokens: int, *, trains: bool, on_gpu: bool) -> int:
-    """Bytes of the output layer over so many tokens, at most: the logits of a chunk, and gradients beside them.
+    """Bytes of the output layer over so many tokens, at most: the logits of a chunk and their gradients.
 
     These are the chunk's, in the type of the weights, and the sum of the weight's over all chunks in float32.
     """

@@ -19,7 +19,7 @@ ROLES = {  # role, as in controller/pool.py → the key of its model; the first 
     "critic": CRITIC_MODEL,
     "process_reward": PROCESS_REWARD_MODEL,
 }
-ROLES_KEY = "roles"  # beside the pools in trainer.resource_pools
+ROLES_KEY = "roles"  # next to the pools in trainer.resource_pools
 MOST_AGENT_WORKERS = 8  # where rollout.agent.num_workers is null
 
 
@@ -107,7 +107,7 @@ def shards_of(fsdp_size: int, processes: int) -> int:
 
 
 def fsdp_of(config: PPOConfig, model: str) -> FSDPConfig:
-    """How a model is sharded; a process reward model has no keys of its own for it."""
+    """How a model is sharded; a process reward model has no separate keys for it."""
     sections = {
         ACTOR_MODEL: config.actor_rollout_ref.actor.fsdp_config,
         CRITIC_MODEL: config.critic.fsdp_config,

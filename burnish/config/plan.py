@@ -5,7 +5,7 @@ Consumes a finalised configuration, the number of training rows, the models' siz
 on a list of (name, value, how it comes about) that `plan_table` aligns. Where it takes `memory_bytes`, that is the
 memory of the GPU; None: the run is on a CPU and has the memory of this machine, which its processes share.
 
-With several processes, memory and micro-batches are those of one process; each pool is planned by itself.
+With several processes, memory and micro-batches are those of one process; each pool is planned separately.
 """
 
 import math
@@ -94,7 +94,7 @@ def plan_micro_batch(
     on_gpu: bool = False,
     pool: str | None = None,
 ) -> int:
-    """Sequences per pass that fit beside what is always there; at least 1, and no more than gains speed."""
+    """Sequences per pass that fit next to what is always held; at least 1, and at most as many as gain speed."""
     for size in range(_most(config, pool), 1, -1):
         memory = estimate_memory(config, facts, size, memory_bytes=memory_bytes, on_gpu=on_gpu, pool=pool)
         if _needed(memory) <= memory_bytes * USABLE:
@@ -208,7 +208,7 @@ def _processes(config: PPOConfig) -> list[PlanLine]:
     if split.is_sharded:
         copies = split.processes // split.shards
         how = "fsdp_config.fsdp_size; processes that share one copy of the policy"
-        lines.append(PlanLine("shards", f"{split.shards:,}", how + (f", of which there are {copies}" * (copies > 1))))
+        lines.append(PlanLine("shards", f"{split.shards:,}", how + (f"; there are {copies} copies" * (copies > 1))))
     if split.ulysses > 1:
         how = "actor.ulysses_sequence_parallel_size; processes that share each sequence"
         lines.append(PlanLine("slices of a sequence", f"{split.ulysses:,}", how))
@@ -326,11 +326,11 @@ def _memory(
         ),
         ("rollout replica", memory.replica, f"all weights in {dtype}, for the rollout engine of this process"),
         ("reference", memory.reference, f"a second copy, for the KL term{slices}"),
-        ("critic", memory.critic, f"weights, masters and moments of its own{slices}"),
-        ("process reward model", memory.process_reward, f"weights, masters and moments of its own{start}{slices}"),
+        ("critic", memory.critic, f"its own weights, masters and moments{slices}"),
+        ("process reward model", memory.process_reward, f"its own weights, masters and moments{start}{slices}"),
         ("reward model", memory.reward_model, f"its weights; it is not trained{slices}"),
         ("from host memory", memory.brought, "what is offloaded, while it is in use"),
-        ("gathered", memory.gathered, "whole weights of the layers at work, and what is between them and the slices"),
+        ("gathered", memory.gathered, "full weights of the layers in use, and buffers between them and the slices"),
         ("gradients", memory.gradients, gradients),
         ("logits", memory.logits, f"{policy.vocab:,} per token, of at most {at_a_time:,} tokens at a time"),
         ("activations", memory.activations, _pass(config, memory)),

@@ -36,7 +36,7 @@ class ActorRolloutRefConfig:
 
 @dataclass
 class PPOConfig:
-    """Everything `burnish ppo` can be told."""
+    """Every setting of `burnish ppo`."""
 
     data: DataConfig = section(DataConfig)
     actor_rollout_ref: ActorRolloutRefConfig = section(ActorRolloutRefConfig)
@@ -69,7 +69,7 @@ class PPOConfig:
 
     @property
     def agents_apart(self) -> bool:
-        """Whether agent loops run in processes of their own, and ask the policy's for tokens."""
+        """Whether agent loops run in separate processes, and ask the policy's for tokens."""
         return self.trainer.executor == "ray"
 
     @property

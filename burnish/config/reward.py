@@ -42,7 +42,7 @@ class SandboxConfig(Keys, reader="sandbox/__init__.py"):
 
 @dataclass
 class RuleConfig(Keys, reader=SCORING):
-    """What the built-in scorers can be told."""
+    """Settings of the built-in scorers."""
 
     sandbox: SandboxConfig = section(SandboxConfig)
     structure_format_score: float = key(0.0, "search agent: score of a wrong answer in the right format")
@@ -54,7 +54,7 @@ class RuleConfig(Keys, reader=SCORING):
 
 @dataclass
 class RewardModelConfig(RuleConfig, reader=REWARD_MODEL):
-    """The reward manager, the rules, and the reward model beside them where there is one."""
+    """The reward manager, the rules, and the reward model, if there is one."""
 
     enable: bool = key(False, "score rows of style model or both with a model", reader="trainer/setup.py")
     model: RewardModelPathConfig = section(

@@ -36,7 +36,7 @@ class RMDataConfig(SupervisedDataConfig, reader="data/preference.py"):
 
 @dataclass
 class RMConfig(SupervisedConfig):
-    """Everything `burnish rm` can be told."""
+    """Every setting of `burnish rm`."""
 
     data: RMDataConfig = section(RMDataConfig)
     trainer: SupervisedTrainerConfig = section(

@@ -114,7 +114,7 @@ class BaseRolloutConfig(Keys, reader=EXPERIENCE):
         "async",
         "async or sync generation",
         choices=("async", "sync"),
-        inert="every engine serves each trajectory by itself",
+        inert="every engine serves each trajectory separately",
     )
     temperature: float = key(1.0, "sampling temperature", low=0)
     top_k: int = key(-1, "sample from this many of the most likely tokens; -1: all", low=-1)

@@ -24,7 +24,7 @@ class SFTDataConfig(SupervisedDataConfig, reader="data/sft.py"):
 
 @dataclass
 class SFTConfig(SupervisedConfig):
-    """Everything `burnish sft` can be told."""
+    """Every setting of `burnish sft`."""
 
     data: SFTDataConfig = section(SFTDataConfig, readers={"micro_batch_size_per_gpu": SFT})
     trainer: SupervisedTrainerConfig = section(

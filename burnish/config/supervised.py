@@ -1,4 +1,4 @@
-"""`SupervisedConfig`: what all trainers that learn from given examples can be told; `sft.py` and `rm.py` add to it."""
+"""`SupervisedConfig`: the settings of all trainers that learn from given examples; `sft.py` and `rm.py` add to it."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

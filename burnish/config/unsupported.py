@@ -5,8 +5,8 @@ The left side is a pattern over dotted names (`*` matches anything). Such a key 
 
 from fnmatch import fnmatchcase
 
-FSDP2_WRAPS = "every decoder layer is sharded by itself; remove the key"
-# Of `burnish generate`, where `rollout` is a section of its own; `burnish ppo` has it inside actor_rollout_ref.
+FSDP2_WRAPS = "every decoder layer is sharded separately; remove the key"
+# Of `burnish generate`, where `rollout` is a top-level section; `burnish ppo` has it inside actor_rollout_ref.
 SAMPLES = "use data.n_samples (burnish ppo: actor_rollout_ref.rollout.n)"
 SAMPLED_LOG_PROBS = (
     "the log-probs of what is sampled are always written, and no pass computes them again; remove the key "
@@ -25,7 +25,7 @@ UNSUPPORTED: dict[str, str] = {
     "algorithm.rollout_correction.rollout_is_threshold",
     "actor_rollout_ref.actor.use_fused_kernels": "use actor_rollout_ref.model.use_fused_kernels",
     "actor_rollout_ref.actor.clip_ratio_decay*": "the clip range stays as it is set; use actor.clip_ratio",
-    "actor_rollout_ref.model.use_shm": "the model is read once, from where it lies; use actor_rollout_ref.model.path",
+    "actor_rollout_ref.model.use_shm": "the model is read once, in place; use actor_rollout_ref.model.path",
     "actor_rollout_ref.model.custom_chat_template": "put the template into the tokenizer's chat_template.jinja and use "
     "actor_rollout_ref.model.tokenizer_path",
     "actor_rollout_ref.rollout.use_fire_sampling": "tokens are sampled at one temperature; use rollout.temperature",

@@ -8,9 +8,9 @@ Read in this order:
     group.py      WorkerGroup: the workers of one class, with the registered methods bound; ClassWithInitArgs
     pool.py       Role, ResourcePool, ResourcePoolManager: which roles run on which devices
     local.py      LocalWorkerGroup: one worker in this process
-    ray/          RayWorkerGroup: workers in processes of their own, on one machine or many. What it is made of:
+    ray/          RayWorkerGroup: workers in separate processes, on one machine or many. What it is made of:
                   host.py      what runs in such a process
-                  process.py   its log file, threads and network; what is told of one that hangs or died
+                  process.py   its log file, threads and network; what is reported of one that hangs or died
                   columns.py   how arguments and results cross: tensors through shared memory, without copies
                   failures.py  how errors cross, and which of several is the reason
 """

@@ -2,7 +2,7 @@
 
 `pack` pickles a value (a DataProto, a tuple of arguments, whatever has a pickle) in which tensors are numbers only; the
 tensors themselves stay outside, as flat numpy views of their memory. So each of them can be put into shared memory
-by itself, once, and be read there by many processes; `unpack` makes tensors over that memory without copying it. Such
+separately, once, and be read there by many processes; `unpack` makes tensors over that memory without copying it. Such
 tensors must not be changed in place: whoever shares the memory would see it.
 
 Tensors come back on the CPU. One that needs a gradient, or is no plain dense tensor, keeps its kind.

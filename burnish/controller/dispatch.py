@@ -98,7 +98,7 @@ def rows_to_each(world_size: int, /, *args: Any, **kwargs: Any) -> CallSplit:
     """
     protos = {name: value for name, value in [*enumerate(args), *kwargs.items()] if isinstance(value, DataProto)}
     if not protos:
-        raise WorkerError("needs a DataProto among its arguments to split over the workers; there is none")
+        raise WorkerError("needs a DataProto among its arguments to split over the workers, but got none")
     lengths = {name: len(data) for name, data in protos.items() if data.has_columns()}
     if len(set(lengths.values())) > 1:
         raise WorkerError(f"needs DataProtos of one length to split them alike, not {lengths}")
@@ -121,9 +121,9 @@ def func_and_rows_to_each(world_size: int, /, *args: Any, **kwargs: Any) -> Call
 
 def no_call(world_size: int, /, *args: Any, **kwargs: Any) -> CallSplit:
     """There is no group call: another worker, or the controller, calls such a method directly on one worker (group.py's
-    `Peer`), beside what that worker computes. So are requests to its rollout engine made, and checkpoints written."""
+    `Peer`), while that worker computes. Requests to its rollout engine and checkpoint writes work this way."""
     raise WorkerError(
-        "is called directly on one worker, by another worker or by the controller (`group.peers()`), beside what the "
+        "is called directly on one worker, by another worker or by the controller (`group.peers()`), while the "
         "worker computes; never through a worker group"
     )
 
@@ -166,7 +166,7 @@ def joined_rows(split: CallSplit, outputs: list[Any]) -> DataProto | None:
     if len(whole) != split.rows:
         raise WorkerError(
             f"gave {len(whole)} rows for {split.rows}, of which {split.padding} are padding, so its results cannot be "
-            f"told apart; give one row for each row, or call it with a multiple of {len(split.calls)} rows"
+            f"matched; return one row for each row, or call it with a multiple of {len(split.calls)} rows"
         )
     return unpad_dataproto(whole, split.padding)
 
@@ -200,7 +200,7 @@ _PAIRS: dict[str, DispatchPair] = {
 def register_dispatch(name: str, pair: DispatchPair) -> None:
     """Add a way of your own, to be named in `register(dispatch_mode=name)`."""
     if name in _PAIRS:
-        raise ValueError(f"there is a dispatch mode {name!r} already")
+        raise ValueError(f"the dispatch mode {name!r} already exists")
     _PAIRS[name] = pair
 
 

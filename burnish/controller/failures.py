@@ -22,7 +22,7 @@ _BROKEN = ("connection closed by peer", "connection reset by peer", "broken pipe
 class Weight(IntEnum):
     """The lower, the nearer an error is to the cause."""
 
-    DIED = 0  # a process is gone: the worker's own, or one that it had called
+    DIED = 0  # a process has died: the worker's own, or one that it had called
     TYPED = 1
     UNTYPED = 2
     BROKEN = 3  # a collective lost another worker, which is likely the one to hear about
@@ -55,7 +55,7 @@ def carry(error: BurnishError) -> Carried:
 
 
 def restore(carried: Carried) -> BurnishError:
-    """The error again: of its own class and with its cause where this process knows them, else as near as may be."""
+    """The error again: with its own class and cause where this process knows them, else the nearest."""
     error = _made_again(carried)
     if carried.cause_text:
         cause = _unpickled(carried.cause)

@@ -53,7 +53,7 @@ class LocalWorkerGroup(WorkerGroup):
 
 
 class LocalMethod(BoundMethod):
-    """Goes straight to the worker's method: one frame lies between it and the caller."""
+    """Goes straight to the worker's method: one frame is between it and the caller."""
 
     _group: LocalWorkerGroup
 

@@ -39,7 +39,7 @@ class Surroundings:
     """What a worker process takes over from the controller."""
 
     logs: str  # folder for log files
-    run: str | None = None  # the run folder, for what is told of a process; None: nothing is
+    run: str | None = None  # the run folder, for the status of a process; None: nothing is written
     cwd: str = field(default_factory=os.getcwd)
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
     level: int = field(default_factory=lambda: logging.getLogger("burnish").getEffectiveLevel())
@@ -96,7 +96,7 @@ def share_cores(surroundings: Surroundings, local_world_size: int) -> None:
 
 
 def interface_of(ip: str) -> str | None:
-    """The network interface that has this IPv4 address; None where that cannot be told."""
+    """The network interface that has this IPv4 address; None where that is unknown."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
             try:
@@ -121,7 +121,7 @@ def gpu_among(given: Sequence[str], seen: str) -> int | None:
 
 
 def stacks(thread: threading.Thread | None) -> str:
-    """Where a thread of this process is (None: all that are at work for burnish); the stacks of all its threads go to
+    """Where a thread of this process is (None: all that work for burnish); the stacks of all its threads go to
     its log."""
     print("stacks of all threads, asked for by the controller:", file=sys.stderr, flush=True)
     faulthandler.dump_traceback(2)
@@ -159,7 +159,7 @@ def tail(address: Address) -> str | None:
 
 
 def kill_soon(processes: Sequence[Address]) -> None:
-    """Make sure that processes of this machine that were asked to end are gone, so that others can have their GPUs."""
+    """Make sure processes of this machine that were asked to end have ended, so that others can use their GPUs."""
     left = _wait_for(processes, 1.0)
     for process in left:  # one that is stopped, or stuck, hears nothing else
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -71,11 +71,11 @@ def _described(processes: Sequence[LateProcess]) -> list[str]:
 
 
 def reason(text: str) -> str:
-    """Why a process is gone, from Ray's many lines."""
+    """Why a process died, from Ray's many lines."""
     text = " ".join(text.split())
     for before in ("The actor is dead because ", "Worker exit detail: "):
         text = text.partition(before)[2] or text
-    if "connection error code 2" in text:  # all that Ray says when a process is gone from one moment to the next
+    if "connection error code 2" in text:  # all that Ray says when a process dies suddenly
         return "its process ended without a word: killed, crashed, or out of memory"
     if "temporarily unavailable" in text:
         return "its process or its node cannot be reached any more"

@@ -1,9 +1,9 @@
 """The buffer of new prompts: rows proposed while training wait here until a batch draws them.
 
-Consumes what reward functions and agent loops proposed, with where each comes from (`Provenance`); hands on rows like
+Consumes what reward functions and agent loops proposed, with where each comes from (`Provenance`); produces rows like
 those of a dataset, oldest first. A proposed row is checked as a row of a file is, before it enters, so that it cannot
 end the run when it is drawn: what is wrong with it is counted and reported, and the run continues. A row carries its
-provenance in `extra_info.augmented`, for reward functions and agent loops; one that is handed out has it as the field
+provenance in `extra_info.augmented`, for reward functions and agent loops; one that is returned has it as the field
 `augmented` too, which no row of a file can have.
 
 The buffer holds at most `data.augment.buffer_size` rows, none twice (by its messages), and only values that JSON has:

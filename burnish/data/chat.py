@@ -1,6 +1,6 @@
 """Messages to token ids: what the policy is prompted with, and what SFT learns from.
 
-Consumes a row's prompt (a string or a list of messages) and a tokenizer; hands on token ids. A rollout prompt and the
+Consumes a row's prompt (a string or a list of messages) and a tokenizer; produces token ids. A rollout prompt and the
 same turns inside an SFT conversation have the same ids, token for token, so a model is trained on what it will see.
 
 A tokenizer without a chat template gets the plain one (`PLAIN_TEMPLATE`): each message is a block `role: content`
@@ -42,7 +42,7 @@ def to_messages(prompt: Any) -> list[Message]:
     """A prompt column's value as messages. A string is one user message; lists and numpy arrays hold messages."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
-    if hasattr(prompt, "tolist"):  # numpy, as pandas hands out nested parquet columns
+    if hasattr(prompt, "tolist"):  # numpy, as pandas returns nested parquet columns
         prompt = prompt.tolist()
     if not isinstance(prompt, list | tuple):
         raise DataError(f"expected a string or a list of messages, got {_shown(prompt)}")
@@ -177,7 +177,7 @@ class ChatRenderer:
         if whole[: len(ids)] == ids:
             return whole
         # A token spans the seam (e.g. two newlines become one). The model generates from the ids of `before`,
-        # so those stay and only the addition is tokenised by itself.
+        # so those stay and only the addition is tokenised separately.
         return ids + self.encode(after[len(before) :])
 
     def _turn_mask(self, turn: list[int]) -> list[int]:

@@ -1,7 +1,7 @@
 """One pass over the rows of a file: what is in them, and all that is wrong with them.
 
 Consumes a `DataFile`, a `Measure` of lengths, and a `Judge`, which knows what training would refuse and scores
-reference answers (`rewards/reference.py`; nothing here knows scorers); hands on a `FileReport`. A bad row does not stop
+reference answers (`rewards/reference.py`; nothing here knows scorers); produces a `FileReport`. A bad row does not stop
 the pass. Imports no torch.
 
 Two prompts are the same when their messages have the same roles and, once white space is collapsed, the same contents.

@@ -1,6 +1,6 @@
 """The prompts of a run: files to checked rows, held in memory, and rows to batches.
 
-Consumes `data.*` and a tokenizer; hands on rows by number (`dataset[i]`), which `order.py` puts in order and `collate`
+Consumes `data.*` and a tokenizer; produces rows by number (`dataset[i]`), which `order.py` puts in order and `collate`
 makes a batch of. All rows are checked here, before a model is loaded or a step is taken: the types of their fields
 (`row.py`), the length of their prompts, and what the caller's `check` asks, e.g. that a row has the ground truth its
 scorer reads. What was left out or renamed is logged, and kept in `notices`.
@@ -160,7 +160,7 @@ class RLDataset:
                 f"{max(lengths)} tokens), so data.filter_overlong_prompts leaves nothing. Raise the limit"
             )
         if over:
-            self._say(f"{len(over)} of {len(self)} prompts are over {self.config.start_limit_key}={limit} and left out")
+            self._say(f"{len(over)} of {len(self)} prompts are over {self.config.start_limit_key}={limit} and skipped")
             kept = [i for i, length in enumerate(lengths) if length <= limit]
             sources = [self.source(i) for i in kept]
             self.source_sizes = [sources.count(number) for number in range(len(self.files))]

@@ -1,7 +1,7 @@
 """Examples to learn from: the rows of some files, rendered and checked, and batches of them as a function of the step.
 
 Consumes files, a tokenizer and what to make of a row: `sft.py` makes a conversation with a loss mask, `preference.py` a
-pair of conversations. Hands on examples by number (`Examples`) and by step (`Batches`). How many examples one forward
+pair of conversations. Produces examples by number (`Examples`) and by step (`Batches`). How many examples one forward
 pass holds is up to the trainer: a step has the same examples however it is split.
 """
 
@@ -63,7 +63,7 @@ class Examples(ABC, Generic[Example]):
         ]
         self._examples = [example for example in made if example is not None]
         if emptied := len(made) - len(self._examples):
-            self.say(f"{emptied} of {len(made)} {self.emptied} after truncation; left out")
+            self.say(f"{emptied} of {len(made)} {self.emptied} after truncation; skipped")
         if not self._examples:
             raise DataError(f"no example of {', '.join(map(str, files))} is left to learn from; raise data.max_length")
 

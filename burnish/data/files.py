@@ -1,6 +1,6 @@
 """Data files to rows and back: parquet, json and jsonl (the last two also gzipped).
 
-Consumes a path a user typed; hands on rows as plain Python dicts (`read_rows`), or a `DataFile`: its columns, its row
+Consumes a path a user typed; produces rows as plain Python dicts (`read_rows`), or a `DataFile`: its columns, its row
 count, and its rows in batches. Of a parquet file only the footer is read at first, then batch by batch, so it may be
 larger than the memory; json is read whole. Everything that can be wrong with a file is a `DataError` that names it.
 Knows nothing about prompts or tokenizers, and imports no torch.

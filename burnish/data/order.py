@@ -1,12 +1,12 @@
 """Which row comes at which position of the prompt stream: a pure function of (seed, position).
 
-Consumes the sizes of the sources (files) and `data.{seed,shuffle,dataset_weights,curriculum,sampler}`; hands on
+Consumes the sizes of the sources (files) and `data.{seed,shuffle,dataset_weights,curriculum,sampler}`; produces
 `index(position)`. Nothing is remembered between calls but a cache, so a run resumes from its position alone, at the
 cost of laying out one epoch.
 
 Shuffle     each epoch is its own permutation. Rows are sorted by a hash of (seed, epoch, row).
 Mixing      with weights, an epoch has as many positions as its sources have rows, split over them exactly (largest
-            remainder). A source is gone through in its own permutation, from epoch to epoch, and no row of it comes
+            remainder). A source is traversed in its own permutation, from epoch to epoch, and no row of it comes
             again before all have. Sources are spread evenly: any stretch of an epoch has nearly the asked shares.
             A source of weight 0 is never drawn.
 Curriculum  `data.curriculum.key` names a field of the rows by a dotted path, e.g. `extra_info.difficulty`;
@@ -141,7 +141,7 @@ class Order:
         return np.concatenate(rows)[np.argsort(np.concatenate(keys), kind="stable")]
 
     def _draw(self, pool: np.ndarray, draws: range, place: tuple[int, int]) -> np.ndarray:
-        """The rows of these draws from a pool that is gone through again and again, each time in a new order."""
+        """The rows of these draws from a pool that is traversed repeatedly, each time in a new order."""
         if not self.shuffle:
             return pool[np.arange(draws.start, draws.stop) % len(pool)]
         parts = []

@@ -1,6 +1,6 @@
 """Preference pairs: rows to the token ids of two conversations, of which the first was preferred.
 
-Consumes rows with a better and a worse answer, and optionally a `tools` column and a margin; hands on
+Consumes rows with a better and a worse answer, and optionally a `tools` column and a margin; produces
 `PreferencePair`s. What `burnish data make preference` writes is read as it is. An answer (`data.chosen_key`,
 `data.rejected_key`) is one of
 
@@ -83,7 +83,7 @@ class PreferenceDataset(Examples[PreferencePair]):
             except DataError as exc:
                 raise DataError(f"field '{key}': {exc}") from exc
         if sides[0] == sides[1]:
-            raise DataError(f"fields '{keys[0]}' and '{keys[1]}' are equal, so neither is better; drop the row")
+            raise DataError(f"fields '{keys[0]}' and '{keys[1]}' are equal, so neither is preferred; drop the row")
         margin = self._margin(row)
         short = [self.shorten(f"field '{key}': the conversation", ids)[0] for key, ids in zip(keys, sides, strict=True)]
         self._cut += sum(len(cut) < len(ids) for cut, ids in zip(short, sides, strict=True))
@@ -108,7 +108,7 @@ class PreferenceDataset(Examples[PreferencePair]):
         value = lookup(row, prompt_key)
         if value is None:
             raise DataError(
-                f"field '{key}' is an answer alone, and field '{prompt_key}' (data.prompt_key), which it would answer, "
+                f"field '{key}' is only an answer, and field '{prompt_key}' (data.prompt_key) with its prompt "
                 "is missing or null"
             )
         _refuse_dialogue(value, prompt_key)

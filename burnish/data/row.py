@@ -1,6 +1,6 @@
 """One row of a file to one row of the prompt stream: the fields every later part relies on, whatever the file has.
 
-Consumes a row as read; hands on a dict with `raw_prompt` (messages), `data_source`, `reward_model`, `extra_info`,
+Consumes a row as read; produces a dict with `raw_prompt` (messages), `data_source`, `reward_model`, `extra_info`,
 `ability`, `agent_name`, `interaction_kwargs`, `tools_kwargs` and `index`, and every other column as it was. A field of
 the wrong type is a `DataError` that names the field; the caller adds file and row.
 """

@@ -1,9 +1,9 @@
 """Rows as a person reads them: which rows are meant, and for each who said what and what the answer is compared with.
 
-`Selection` takes a `DataFile` and what a user typed (`0:3`, `data_source=openai/gsm8k`) and hands on rows with their
+`Selection` takes a `DataFile` and what a user typed (`0:3`, `data_source=openai/gsm8k`) and produces rows with their
 numbers, which are those of the file and start at 0, as in every message of burnish.
 
-`row_blocks` takes a row, however broken, and hands on `TextBlock`s, which `print_blocks` prints: wrapped on a terminal,
+`row_blocks` takes a row, however broken, and produces `TextBlock`s, which `print_blocks` prints: wrapped on a terminal,
 line by line elsewhere. With a `ChatRenderer` the messages are the exact text that a model is prompted with or, for a
 conversation, trained on. Texts of a file are shown as they are: nothing in them is markup, and control characters are
 shown by their codes, so that a row can neither restyle the output nor command the terminal. Only bytes are summarised.

@@ -1,6 +1,6 @@
 """Where the records of a dataset are: files that were named, a folder with its splits, or the Hugging Face hub.
 
-`Origin` is what a user typed; its `files` are the paths of each split, and `read` hands on what they hold. The
+`Origin` is what a user typed; its `files` are the paths of each split, and `read` produces what they hold. The
 hub keeps every dataset converted to parquet on the branch refs/convert/parquet, as <config>/<split>/0000.parquet: what
 is downloaded is a folder like any other. Imports no torch.
 """
@@ -98,7 +98,7 @@ def read(files: Iterable[str | Path], rename: Mapping[str, str] = MappingProxyTy
             if theirs not in there:
                 raise no_column(file, theirs, there, f"Name one of them in --rename THEIRS={ours}")
             if ours in there and ours not in rename:
-                log.warning("%s: the column '%s' is left out: --rename gives its name to '%s'", file, ours, theirs)
+                log.warning("%s: the column '%s' is dropped: --rename gives its name to '%s'", file, ours, theirs)
         if rename:
             taken = set(rename.values()) - set(rename)
             rows = [{rename.get(name, name): value for name, value in row.items() if name not in taken} for row in rows]
@@ -156,7 +156,7 @@ def download(hub_id: str, config: str, splits: Sequence[str]) -> Path:
 
 
 def renaming(words: Iterable[str]) -> dict[str, str]:
-    """`problem=question` and the like as a table of names."""
+    """`problem=question` and so on, as a table of names."""
     table: dict[str, str] = {}
     for word in words:
         theirs, _, ours = word.partition("=")

@@ -4,7 +4,7 @@ Consumes sequence lengths; returns lists of indices. Pure Python on whole number
 
 A partition starts greedy (longest first, into the lightest part) and is then refined: the heaviest and the lightest
 part trade one or two sequences with another part in the way that evens the two out most, until nothing helps. A
-micro-batch never exceeds its budget, unless a single sequence does by itself, which is then alone. Where no partition
+micro-batch never exceeds its budget, unless a single sequence does alone, which is then alone. Where no partition
 into the smallest conceivable number of parts is found within the budget, the number is that of a best fit, which is at
 most 1 + (m + 1) / m · tokens / budget where m sequences of the longest kind fill a part.
 """
@@ -85,7 +85,7 @@ def best_fit(tokens: Sequence[int], budget: int) -> list[list[int]]:
 
 
 def _within(tokens: Sequence[int], costs: Sequence[int], budget: int) -> list[list[int]]:
-    """The fewest parts within the budget that were found, none of `tokens` exceeding it by itself; even in `costs`."""
+    """The fewest parts within the budget that were found, none of `tokens` exceeding it alone; even in `costs`."""
     if not tokens:
         return []
     packed = best_fit(tokens, budget)

@@ -173,7 +173,7 @@ def read_dump(folder: str | Path) -> Dump:
 
 
 def _typed(facts: Mapping[str, Any], name: str, kind: type) -> Any:
-    """A fact of that type; ValueError where it is of another."""
+    """A fact of that type; ValueError where it has another type."""
     value = facts[name]
     if not isinstance(value, kind) or isinstance(value, bool):
         raise ValueError(f"{UPDATE}: {name} is a {type(value).__name__}, and not a {kind.__name__}")
@@ -187,7 +187,7 @@ def _check_columns(batch: DataProto, needed: tuple[str, ...], sides: int) -> Non
         raise ValueError(f"{TENSORS}: no column {missing[0]}")
     ids, attention = columns["input_ids"], columns["attention_mask"]  # (B, L)
     if not len(batch) or ids.ndim != 2 or ids.shape[1] % sides or ids.dtype != torch.int64:
-        raise ValueError(f"{TENSORS}: input_ids is of {ids.dtype} and shape {tuple(ids.shape)}")
+        raise ValueError(f"{TENSORS}: input_ids has dtype {ids.dtype} and shape {tuple(ids.shape)}")
     width = columns["responses"].shape[-1] if "responses" in needed else 0
     shapes = {"attention_mask": ids.shape, "responses": (len(ids), width)}
     shapes |= dict.fromkeys(OF_TOKENS, (len(ids), width)) | dict.fromkeys(OF_ROWS, (len(ids),))
@@ -198,7 +198,7 @@ def _check_columns(batch: DataProto, needed: tuple[str, ...], sides: int) -> Non
         if name in MASKS and bool(((columns[name] != 0) & (columns[name] != 1)).any()):
             raise ValueError(f"{TENSORS}: {name} holds other values than 0 and 1")
         if name in (*OF_TOKENS, *OF_ROWS) and name not in MASKS and not columns[name].is_floating_point():
-            raise ValueError(f"{TENSORS}: {name} is of {columns[name].dtype}")
+            raise ValueError(f"{TENSORS}: {name} has dtype {columns[name].dtype}")
     read = attention.view(len(ids) * sides, -1)
     if width > ids.shape[1] or bool((read[:, : read.shape[1] - width].sum(-1) < 1).any()):
         raise ValueError(f"{TENSORS}: attention_mask has a row without a prompt")
@@ -227,7 +227,7 @@ def _with_json_form(values: Mapping[str, Any]) -> dict[str, Any]:
         try:
             kept[name] = json.loads(json.dumps(value, default=_plain))
         except (TypeError, ValueError):
-            log.debug("%s has no JSON form and is left out of the dump", name)
+            log.debug("%s cannot be written as JSON and is omitted from the dump", name)
     return kept
 
 

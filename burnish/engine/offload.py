@@ -183,7 +183,7 @@ class Activations:
         return tensor
 
     def close(self) -> None:
-        """Forget what is left, once no copy of it is under way."""
+        """Drop what is left, once no copy of it is running."""
         for moved in (*filter(None, self.order), *self.leaving):
             self._let_go(moved)
         self.order.clear()

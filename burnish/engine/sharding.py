@@ -101,7 +101,7 @@ def run(module: nn.Module, function: Callable[..., T], *args: Any) -> T:
 
 
 def reshard(module: nn.Module) -> None:
-    """Let go of whole weights that a pass without gradients left behind: each parameter is a slice again."""
+    """Free the full weights that a pass without gradients left: each parameter is a slice again."""
     for part in module.modules():
         if isinstance(part, FSDPModule):
             part.reshard()

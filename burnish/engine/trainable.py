@@ -204,7 +204,7 @@ class Trainable:
         for name, parameter in self.parameters.items():
             if parameter.grad is None:
                 continue
-            if parameter.dtype == torch.float32:  # its own master: autograd adds up by itself
+            if parameter.dtype == torch.float32:  # its own master: autograd adds up on its own
                 self.gradients[name] = local(parameter.grad)
                 continue
             if name in self.gradients:

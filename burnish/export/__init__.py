@@ -1,12 +1,12 @@
 """`burnish export`: from a checkpoint, an adapter or any model folder to a clean, verified Hugging Face folder.
 
-    source.py       what was asked for; where the model lies, whether it is whole, what it is (no torch)
+    source.py       what was asked for; where the model is, whether it is whole, what it is (no torch)
     place.py        the folder that appears whole or not at all (no torch)
     model.py        a whole model: measure, load, merge an adapter, write, read back, compare
     adapter.py      an adapter alone
     check.py        log-probs of fixed token sequences, weights and tokenizers: equal or an error
 
-`export` consumes an `ExportRequest` and hands on an `ExportReport`; the source is only ever read. torch is imported
+`export` consumes an `ExportRequest` and produces an `ExportReport`; the source is only ever read. torch is imported
 once everything that can be checked without it has been checked.
 """
 

@@ -1,11 +1,11 @@
 """A whole model: measure it, load it, merge its adapter, write, read back, compare.
 
-Two questions are asked of every export. Is what lies on the disk what was written? All weights and log-probs are the
+Two questions are asked of every export. Is what is on disk what was written? All weights and log-probs are the
 same. Is what was written the source? Where weights were cast or an adapter merged, `_measure_source` and the export are
-run in float32, so that only the rounding of the weights tells them apart.
+run in float32, so that only the rounding of the weights differs.
 
 Source and export are never in memory together: `_measure_source`, `_write` and `_read_back` each load one model, and
-hand on only what they found out about it.
+return only what they found out about it.
 """
 
 import shutil
@@ -116,7 +116,7 @@ def _write(
     """Load the source in the type of the export, merge it, measure it and write it."""
     tell(f"reading {source.model} ({as_size(source.bytes_as(request))} as {dtype})")
     model, unused = bench.load(source.model, dtype, source.adapter)
-    notes = [f"left out, because the architecture has no place for it: {named(unused)}"] if unused else []
+    notes = [f"omitted, because the architecture does not use it: {named(unused)}"] if unused else []
     if source.adapter:
         tell("merging the adapter")
         model = merge(model, source.adapter)

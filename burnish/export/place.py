@@ -52,7 +52,7 @@ def check_apart(out: Path, folders: Iterable[Path]) -> None:
     """ConfigError unless `out` is outside of all `folders`, and they of it."""
     for folder in folders:
         if out == folder or out in folder.parents or folder in out.parents:
-            relation = "is" if out == folder else "lies inside" if folder in out.parents else "holds"
+            relation = "is" if out == folder else "is inside" if folder in out.parents else "holds"
             raise ConfigError(f"--out {out} {relation} the source {folder}; choose a folder outside of it")
 
 

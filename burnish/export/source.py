@@ -1,6 +1,6 @@
 """What was asked for, where that model is, whether it is complete, and what it is; found without torch.
 
-Takes an `ExportRequest`, which `export/command.py` reads off the command line; hands on an `ExportSource`. A path may
+Takes an `ExportRequest`, which `export/command.py` reads off the command line; produces an `ExportSource`. A path may
 be a model folder, a `global_step_N`, a run folder (its newest checkpoint), an `actor` or `critic` inside one, a hub id,
 or the folder of a LoRA adapter, whose base is found too.
 """

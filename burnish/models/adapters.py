@@ -134,8 +134,8 @@ def apply_adapter(module: "PreTrainedModel", adapter: Adapter) -> "PeftModel":
         raise incomplete(adapter, result.missing_keys)
     if result.unexpected_keys:
         raise ModelError(
-            f"{adapter.folder / ADAPTER_WEIGHTS}: {named(result.unexpected_keys)} has no place in the base model; name "
-            "its own with --base"
+            f"{adapter.folder / ADAPTER_WEIGHTS}: {named(result.unexpected_keys)} does not fit the base model; name "
+            "the adapter's own base with --base"
         )
     model.eval()
     return model
@@ -186,7 +186,7 @@ def _merge_layer(name: str, layer: Any) -> None:
         layer.merge(safe_merge=True)
         gaps = [torch.dist(base(part), before) for part, before in zip(inputs, unmerged, strict=True)]
     if any(not gap <= TOLERANCE * before.norm() for gap, before in zip(gaps, unmerged, strict=True)):
-        raise ModelError(f"{name}: merged with the adapter it computes something else than the two do unmerged")
+        raise ModelError(f"{name}: merged with the adapter, it computes something else than base and adapter unmerged")
     base.to(dtype)
 
 

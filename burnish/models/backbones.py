@@ -74,7 +74,7 @@ def backbone_for(
 ) -> tuple[Backbone, str | None]:
     """The way through `module` that the keys ask for and the model takes, and why it is not packed where it is not.
 
-    With `by_layers` each layer is called by itself, because its weights are whole only then. Processes can share lines
+    With `by_layers` each layer is called separately, because its weights are whole only then. Processes can share lines
     alone (`ulysses`, which needs `by_layers`), so a model that takes none is a ConfigError.
     """
     backbone, embeddings = module.get_decoder(), module.get_input_embeddings()

@@ -206,11 +206,10 @@ def check_model(folder: Path, text: str, *, weights: bool = True) -> None:
         return
     files = safetensors_files(folder)
     if missing := [file.name for file in files if not file.is_file()]:
-        raise ModelError(f"{where}: {INDEX} names {', '.join(missing)}, which is not there; copy the model again")
+        raise ModelError(f"{where}: {INDEX} names {', '.join(missing)}, which is missing; copy the model again")
     if not files:
         raise ModelError(
-            f"{where}: config.json is there but no weights (looked for {WEIGHTS}); copy them there, or name "
-            "another folder"
+            f"{where}: has config.json but no weights (looked for {WEIGHTS}); copy them there, or name another folder"
         )
 
 

@@ -287,10 +287,14 @@ def _fill(adapter: Adapter, module: nn.Module, linear: set[str], heads: set[str]
     if missing := sorted(n for n in parameters.keys() - adapter.tensors.keys() if not n.startswith(own)):
         raise incomplete(adapter, missing)
     if unexpected := sorted(adapter.tensors.keys() - parameters.keys()):
-        raise ModelError(f"{where}: {named(unexpected)} has no place in {type(module).__name__}; it is of another base")
+        raise ModelError(
+            f"{where}: {named(unexpected)} does not fit {type(module).__name__}; it was made for another base"
+        )
     for name, stored in adapter.tensors.items():
         if stored.shape != (here := tuple(parameters[name].shape)):
-            raise ModelError(f"{where}: {name} is {stored.shape} there, {here} in this model; it is of another base")
+            raise ModelError(
+                f"{where}: {name} is {stored.shape} there, {here} in this model; it was made for another base"
+            )
     with torch.no_grad():
         for name, tensor in load_file(where).items():
             parameters[name].copy_(tensor)

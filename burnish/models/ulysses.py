@@ -1,7 +1,7 @@
 """Ulysses sequence parallelism: several processes share each packed line of tokens.
 
 Consumes a line that all processes of a group have whole. `slice_of` gives each an equal slice of it, which embeddings,
-norms and feed-forward layers run over. Attention needs whole sequences but treats each head by itself, so `attention`
+norms and feed-forward layers run over. Attention needs whole sequences but treats each head separately, so `attention`
 trades: a process gives tokens of its slice for a share of the heads over the whole line, and back afterwards. `own`
 says which places of the line are in the slice; `whole` brings the values that processes have of theirs together.
 

@@ -1,6 +1,6 @@
 """Sampled token ids to text, piece by piece, as it may be shown: what a stream sends and what a whole answer holds.
 
-`TextStream` consumes token ids one at a time and hands out text that no later token can change:
+`TextStream` consumes token ids one at a time and returns text that no later token can change:
 
 - a character that is split over tokens comes when it is whole;
 - a stop string is left out, and text that may be the beginning of one is held back until that is decided; whether one

@@ -1,4 +1,4 @@
-"""One scoring process as the pool sees it: started when it is first asked, and again when it is gone.
+"""One scoring process as the pool sees it: started when it is first asked, and again when it has died.
 
 Waits for: the function to be loaded at most START_SECONDS, each answer at most its time limit; a process that exceeds
 it is killed with everything it started. A caller that gives up ends its call: by a CANCEL where the function is async
@@ -67,12 +67,14 @@ class ScoringProcess:
             raise ScoringFailed(str(death)) from None
         finally:
             self.busy -= 1
-        if "timed_out" in answer:
-            raise ScoringTimedOut(f"no score within {timeout:g} s")
-        if "error" in answer:
-            raise ScoringFailed(answer["error"])
-        answers: list[dict[str, Any]] = answer["answers"]
-        return answers
+        match answer:
+            case {"timed_out": _}:
+                raise ScoringTimedOut(f"no score within {timeout:g} s")
+            case {"error": str(problem)}:
+                raise ScoringFailed(problem)
+            case {"answers": [*answers]} if len(answers) == len(requests):
+                return answers
+        raise ScoringFailed("the scoring process sent an unreadable answer")
 
     async def started(self) -> ChildProcess:
         """A live process that has loaded the function. ScoringFailed: it could not."""
@@ -89,6 +91,7 @@ class ScoringProcess:
 
     async def _start(self) -> ChildProcess:
         path = os.pathsep.join(entry for entry in sys.path if entry)  # what is importable here is importable there
+        hello = pickle.dumps((self._spec, os.environ.get("PYTHONPATH")))
         try:
             child = await ChildProcess.start(
                 "the scoring process",
@@ -99,7 +102,6 @@ class ScoringProcess:
             raise ScoringFailed(str(error)) from None
         key = self._spec.key
         try:
-            hello = pickle.dumps((self._spec, os.environ.get("PYTHONPATH")))
             subject = f"scoring process {child.pid}: its function to be loaded"
             facts = await child.call(hello, START_SECONDS, wait=("reward", subject))
         except TimeoutError:

@@ -1,6 +1,6 @@
 """Runs a solution's tests in a sandbox and counts how many it passes.
 
-Consumes a solution's source, the row's tests and a `SandboxSlots` (a sandbox with its limits and places); hands on a
+Consumes a solution's source, the row's tests and a `SandboxSlots` (a sandbox with its limits and places); produces a
 `TestRun`. Test programs and calls are one sandboxed program for the whole row, the harness of `sandbox/harness/`, so
 the sandbox's time limit is for all of them together. Tests of standard input and output are one program each: the first
 alone, because most wrong solutions fail it, then a few at a time. It waits for a free place and for programs.

@@ -104,7 +104,7 @@ def _tests(value: Any) -> Tests:
             raise ValueError(f"its items call different functions, or none: {', '.join(sorted(map(str, functions)))}")
         inputs, outputs = ([item[name] for item in value] for name in ("input", "output"))
         return _columns({"fn_name": functions.pop(), "inputs": inputs, "outputs": outputs})
-    raise ValueError("its items are neither all texts nor all objects with input and output")
+    raise ValueError("its items are neither all strings nor all objects with input and output")
 
 
 def _function(given: dict[str, Any]) -> str | None:

@@ -4,7 +4,7 @@ A user writes `compute_score(data_source, solution_str, ground_truth, extra_info
 or a dict with a number under "score"; or the batch form, which takes lists and returns a list of those.
 `checked_result` turns what came back into (score, info) or raises `BadResult` with a message that says what was
 returned and what is needed. The key `new_prompts` of such a dict is no fact about the response but rows to train on; in
-a `ScoreResult` it stands beside `info`. No torch, no numpy: this is loaded by every child.
+a `ScoreResult` it is next to `info`. No torch, no numpy: this is loaded by every child.
 """
 
 import math
@@ -113,7 +113,7 @@ def checked_result(value: Any, label: str = "the reward function") -> tuple[floa
 def checked_results(
     value: Any, count: int, label: str = "the reward function"
 ) -> list[tuple[float, dict[str, Any]] | str]:
-    """Per sample (score, info), or what is wrong with its result; BadResult where there is not one for each."""
+    """Per sample (score, info), or what is wrong with its result; BadResult if any sample lacks one."""
     is_one = isinstance(value, Mapping | str | bytes) or getattr(value, "shape", None) == ()
     items = None if is_one or not (hasattr(value, "__len__") and hasattr(value, "__iter__")) else list(value)
     if items is None or len(items) != count:
@@ -144,7 +144,7 @@ def proposed_by(who: str, rows: Any) -> dict[str, Any]:
 def plain(value: Any) -> Any:
     """`value` in JSON's types: array scalars become numbers, arrays and tuples lists, anything else its text.
 
-    What is nested too deeply, or holds itself, is replaced as a whole by a text that says so, and so is a whole number
+    What is nested too deeply, or holds itself, is replaced as a whole by a note, and so is a whole number
     with more digits than Python writes.
     """
     try:

@@ -4,7 +4,7 @@ A sample that could not be scored (after its retries) is dropped and counted, ne
 trajectory a tool, a retriever or an interaction could not continue. Where the estimator compares samples of one prompt,
 a group that lost samples stays while two remain. More than `max_failure_ratio` of the step's samples failing raises a
 RewardError with the distinct causes.
-`reward.on_error=zero` keeps samples that could not be scored, with score 0; they are counted all the same, also towards
+`reward.on_error=zero` keeps samples that could not be scored, with score 0; they are still counted, also towards
 that ratio.
 
 Functions over lists and numpy arrays, and one counter. The trainer calls `apply_policy` once per generation round, of

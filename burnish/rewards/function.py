@@ -29,7 +29,7 @@ from burnish.user_code import load_object, user_traceback
 
 #: What is said of a function in the batch form where nothing gathers a batch for it.
 NEEDS_BATCH = (
-    "it takes lists of samples (the batch form), which only the manager batch hands out: set "
+    "it takes lists of samples (the batch form), which only the manager batch passes: set "
     f"reward_model.reward_manager=batch, or write it for one sample: {EXPECTED}"
 )
 _SINGULAR = dict(zip((*PARAMETERS, *BATCH_PARAMETERS), PARAMETERS * 2, strict=True))
@@ -98,7 +98,7 @@ def construct(cls: type, where: str, reward_kwargs: Mapping[str, Any]) -> tuple[
     }
     try:
         return cls(**arguments), frozenset(arguments)
-    except (Exception, SystemExit):  # noqa: BLE001  whatever a user's class raises is the user's to mend
+    except (Exception, SystemExit):  # noqa: BLE001  whatever a user's class raises is the user's to fix
         raise ConfigError(f"{where}: constructing {cls.__name__} failed\n{user_traceback()}") from None
 
 

@@ -83,7 +83,7 @@ class ScorePool:
         return self._thread.run(self._score(request))
 
     def submit_all(self, requests: Sequence[ScoreRequest]) -> concurrent.futures.Future[list[ScoreResult]]:
-        """Score many: in one call where the function takes lists, else each by itself."""
+        """Score many: in one call where the function takes lists, else one by one."""
         return self._thread.run(self._score_all(requests))
 
     def check(self) -> None:
@@ -140,7 +140,9 @@ class ScorePool:
     async def _ask(self, requests: Sequence[ScoreRequest]) -> list[dict[str, Any]]:
         many = f"scores of {len(requests)} samples within {len(requests)} × "
         while True:
-            process = min(self._processes, key=lambda p: (p.busy, not p.alive))
+            least = min(process.busy for process in self._processes)
+            free = [process for process in self._processes if process.busy == least]
+            process = next((one for one in free if one.alive), free[0])
             try:
                 return await process.ask(requests, self.timeout * len(requests))
             except ScoringTimedOut:

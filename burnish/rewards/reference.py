@@ -1,6 +1,6 @@
 """Does a row's own answer pass its own scorer? What `burnish data check` asks of every row.
 
-Consumes completed rows (`data/row.py`) and a `Scoring`; hands on remarks: why training would refuse the row, why its
+Consumes completed rows (`data/row.py`) and a `Scoring`; produces remarks: why training would refuse the row, why its
 reference answer cannot be scored here, or why it fails. The reference answer is `extra_info.answer`, the data set's own
 worked answer, where the row has that text; else what the scorer's `reference` makes of the ground truth; else, with a
 custom function, the ground truth as text. A worked answer may be in a form that the scorer does not read: where it

@@ -1,6 +1,6 @@
 """From a row and its finished trajectory to the request that is scored.
 
-Consumes a completed row (`data/row.py`), an agent loop's output and the policy's own text; hands on a ScoreRequest, or
+Consumes a completed row (`data/row.py`), an agent loop's output and the policy's own text; produces a ScoreRequest, or
 the result that the agent loop itself gave. No torch.
 """
 
@@ -23,8 +23,8 @@ class LoopOutput(Protocol):
     extra_fields: dict[str, Any]
 
 
-#: What agent loops may tell of a trajectory: the passages of each search, the rewards of each turn, and what tools and
-#: an interaction say of the whole.
+#: What agent loops may report of a trajectory: the passages of each search, the rewards of each turn, and what tools
+#: and an interaction say of the whole.
 TOLD = ("retrieved", "turn_scores", "tool_score", "interaction_score")
 #: What a reward function learns about the trajectory in `extra_info`; in a batch, the columns of the same names, None
 #: where it is not known.

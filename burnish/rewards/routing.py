@@ -161,7 +161,7 @@ def check_row(
     style = style_of(row)
     if not reward_model and (style == BOTH or (style == MODEL and not custom)):
         return (
-            f"reward_model.style={style!r} asks for a reward model, and there is none: set reward_model.enable=true "
+            f"reward_model.style={style!r} asks for a reward model, but none is set: set reward_model.enable=true "
             "reward_model.model.path=…, or make the style 'rule' and score by the data source's rule or a custom "
             f"function: {_BRING}"
         )

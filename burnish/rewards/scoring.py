@@ -9,7 +9,7 @@
     "process"                 in the ScorePool
     "sandbox"                 in a SandboxPool
 
-Only what is scored in place takes time of the caller's event loop: generation goes on meanwhile.
+Only what is scored in place takes time of the caller's event loop: generation continues meanwhile.
 
 A Scoring is itself a `compute_score`: called by keyword it blocks and returns what the function returned. That is what
 managers get, so a user's manager needs to know nothing about processes.
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 class Scoring:
     """Scores responses with the custom function, or with the scorer of their data source.
 
-    rules          what the built-in scorers are told; `spec.reward_kwargs` goes before it
+    rules          settings of the built-in scorers; `spec.reward_kwargs` takes precedence
     reward_model   rows of style `model` are left to a reward model
     """
 
@@ -97,7 +97,7 @@ class Scoring:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether a trajectory can be scored by itself: not where the function takes a batch (known by `validate`)."""
+        """Whether a trajectory can be scored alone: not where the function takes a batch (known by `validate`)."""
         return not self.pool.batch
 
     def validate(self) -> None:
@@ -190,7 +190,7 @@ class Scoring:
 
 
 def options_of(rules: RuleConfig) -> dict[str, Any]:
-    """What a configuration tells the built-in scorers; each gets what it names."""
+    """The built-in scorers' settings from a configuration; each gets those it names."""
     return {
         "structure_format_score": rules.structure_format_score,
         "final_format_score": rules.final_format_score,

@@ -34,8 +34,8 @@ def make_engine(
 ) -> "RolloutEngine":
     """The engine called `name`, generating with `module` as `actor_rollout_ref.rollout` says.
 
-    `logs` is where processes of its own write their logs; None: the temporary folder, where only that of an engine that
-    was lost stays.
+    `logs` is where its separate processes write their logs; None: the temporary folder, where only that of an engine
+    that was lost stays.
     """
     made: RolloutEngine = engine_class(name).from_config(module, tokenizer, config, logs)
     return made
@@ -58,7 +58,7 @@ def load_engine(
     """An engine that generates with the weights of a model folder, where nothing is trained. Its caller closes it.
     `choice` and a name is what errors call the choice of another engine.
 
-    A program, which has a copy of its own, is given them from the CPU's memory, so that all of the GPU's is left to it.
+    A program, which has its own copy, is given them from the CPU's memory, so that all of the GPU's is left to it.
     It must give a fixed sequence the log-probs that they give it there. It is supervised: one that is lost is replaced.
     """
     import torch

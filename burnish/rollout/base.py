@@ -217,15 +217,15 @@ class RolloutEngine(ABC):
     def in_flight(self) -> int:
         """Requests without an answer."""
 
-    def pause(self) -> None:  # noqa: B027 (most engines have nothing under way between two steps)
-        """End what is under way, in the thread that steps it, before another one changes weights or memory."""
+    def pause(self) -> None:  # noqa: B027 (most engines have nothing running between two steps)
+        """End running work, in the thread that steps it, before another one changes weights or memory."""
 
     def beside(self) -> AbstractContextManager[object]:
         """What a thread is in that steps it while another computes: on a GPU, a separate stream."""
         return nullcontext()
 
     def lost(self) -> str | None:
-        """Why it can serve no more: its thread or process is gone, or shows no sign of life. None: it is well."""
+        """Why it can no longer serve: its thread or process has ended or does not respond. None: it is healthy."""
         return None
 
     def renewed(self) -> "RolloutEngine":

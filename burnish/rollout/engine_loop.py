@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 class EngineLoop(RolloutEngine):
     """Generates with `engine`, which nobody else may step from now on.
 
-    beside    it generates while the thread that publishes computes as well
+    beside    it generates while the publishing thread computes
     """
 
     def __init__(self, engine: RolloutEngine, *, beside: bool = False):

@@ -1,6 +1,6 @@
 """What the engines have in common that run a transformers module in this process: `hf` and `native`.
 
-Requests come in by `generate`, which checks them and waits. One driver task per event loop makes them go on; it is
+Requests come in by `generate`, which checks them and waits. One driver task per event loop advances them; it is
 started by the first request and ends when none is left, so nothing bound to an event loop outlives it. A driver waits
 with `_settle` until no coroutine adds another request: what is batched with what then depends on the requests and not
 on how fast anything was.
@@ -135,7 +135,7 @@ class InProcessEngine(Admitting):
         self._refuse_while_running("weights cannot change")
 
     def _end_running(self, error: RolloutError) -> None:
-        """No request goes on with weights that may be half old, half new."""
+        """No request continues with weights that may be half old, half new."""
 
     def _prove_publish(self) -> None:
         """RolloutError where what generates is not what was published."""
@@ -186,7 +186,7 @@ class InProcessEngine(Admitting):
             if isinstance(error, RolloutError):
                 kind = EngineLost if isinstance(error, EngineLost) else RolloutError
                 failure = kind(f"request {request.request_id}: {error}")
-            elif isinstance(error, BurnishError):  # says itself what to mend
+            elif isinstance(error, BurnishError):  # says itself what to fix
                 failure = type(error).__new__(type(error), *error.args)  # its text is made already
                 failure.__dict__.update(error.__dict__)
             else:
@@ -213,7 +213,7 @@ def _copy(bucket: Mapping[str, Tensor], own: Mapping[str, Tensor], filled: dict[
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Equal, where NaN is NaN: weights that are broken did arrive, and what generates with them says so."""
+    """Equal, where NaN is NaN: weights that are broken did arrive, and generating with them reports it."""
     return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
@@ -229,7 +229,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def _told(driver: "asyncio.Task[None]") -> None:
-    """Errors of steps reach the callers. An interrupt rises from the loop too; whatever else ends a driver is told."""
+    """Errors of steps reach the callers. An interrupt rises from the loop too; other ends of a driver are logged."""
     error = None if driver.cancelled() else driver.exception()
     if isinstance(error, Exception):
         log.error("%s ended: %s", driver.get_name(), error, exc_info=error)

@@ -1,4 +1,4 @@
-"""What stands for the rollout engine in a process that has none, because one engine spans the devices of several.
+"""What replaces the rollout engine in a process that has none, because one engine spans the devices of several.
 
 The processes of such a span bring the weights together, and the first of them hands them to the engine. In the others
 this one takes them and lets them go. Nobody asks it for tokens: its `context` is 0, and `Replicas.over` leaves out

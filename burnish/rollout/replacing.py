@@ -1,4 +1,4 @@
-"""A rollout engine that is replaced when it is lost: callers get their completions all the same.
+"""A rollout engine that is replaced when it is lost: callers still get their completions.
 
 `ReplacingEngine` is itself a `RolloutEngine`, around any other. An engine is lost when a request or an order ends with
 EngineLost, or when its `lost()` gives a reason; whoever finds it lost fails all its requests with EngineLost. Then
@@ -33,6 +33,7 @@ RESTARTS = 3
 # the lost one has 140 s to end.
 REPLACING_S = 6800.0
 LATE_S = 10.0  # after that, for whoever waits to give up
+LOOK_S = 1.0  # between two looks at the clock, which takes a longer gap for a pause of the process (`burnish/waits.py`)
 CLOSE_S = 30.0  # for a new engine that is being made and nobody wants any more
 STOPPED = "the rollout engine has stopped"
 # Values of `stats` that are of now; all others are counts, which continue where those of a lost engine ended.
@@ -122,8 +123,8 @@ class ReplacingEngine(RolloutEngine):
                 return
             if is_begun and isinstance(weights, Iterator):
                 raise RolloutError(
-                    f"the rollout engine was lost while it took over the weights of version {version}, and a part of "
-                    "them with it, which is not handed over twice; publish again"
+                    f"the rollout engine was lost while it loaded the weights of version {version}, and some "
+                    "buckets, which are sent only once, with it; publish again"
                 )
             is_taken = False
             engine.publish(None if weights is None else buckets(weights), version)
@@ -188,7 +189,7 @@ class ReplacingEngine(RolloutEngine):
             made = asyncio.wrap_future(replacement)
             try:
                 either: list[asyncio.Future[Any]] = [made, pending.aborted]
-                await asyncio.wait(either, timeout=self._left_s(), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(either, timeout=min(self._left_s(), LOOK_S), return_when=asyncio.FIRST_COMPLETED)
                 self._give_up_late(replacement)
                 if replacement.done():
                     replacement.result()
@@ -218,7 +219,7 @@ class ReplacingEngine(RolloutEngine):
         with waiting("engine", "", "a new rollout engine in the place of a lost one", self._left_s() + LATE_S):
             while not replacement.done():
                 with suppress(TimeoutError, RolloutError):
-                    replacement.result(self._left_s())
+                    replacement.result(min(self._left_s(), LOOK_S))
                 self._give_up_late(replacement)
         if error := replacement.exception():
             raise RolloutError(str(error)) from error
@@ -264,7 +265,7 @@ class ReplacingEngine(RolloutEngine):
                 with self._lock:
                     self._reasons.append(f"no new engine could be made: {type(error).__name__}: {error}")
                 continue
-            with suppress(RolloutError):  # its processes, which it would ask, are gone
+            with suppress(RolloutError):  # its processes, which it would ask, have ended
                 counts = lost.stats()
             if self._settle(replacement, engine, counts):
                 return

@@ -103,8 +103,8 @@ class Router:
             self.loads[place].others = max(load - self.loads[place].own, 0)
 
     def forget(self, uids: Iterable[int], namespace: str = "") -> None:
-        """All trajectories of these prompts have ended. Where none is left, neither is what replicas told of their load
-        so any more."""
+        """All trajectories of these prompts have ended. Where none is left, the load that replicas reported is
+        outdated."""
         for uid in uids:
             self._prompts.pop((namespace, uid), None)
         if not self._prompts:

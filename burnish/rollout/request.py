@@ -71,5 +71,5 @@ class RequestState:
             self.future.set_exception(error)
 
     def finish(self, reason: FinishReason, stop: str | int | None, version: int, versions: Sequence[int] = ()) -> None:
-        """`versions` is of each token, where they are not all `version`."""
+        """`versions` has one entry per token, where they are not all `version`."""
         self.future.set_result(Completion(self.token_ids, self.log_probs, reason, stop, version, list(versions)))

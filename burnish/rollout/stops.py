@@ -1,7 +1,7 @@
 """Token ids to text, one token at a time, and stop strings found in it.
 
-`Detokenizer` is the one way from sampled ids to text while they come: stop strings are searched in what it hands out
-(`StopMatcher`), and `burnish/serving` shows what it hands out, so that both see the same text. It decodes from the last
+`Detokenizer` is the one way from sampled ids to text while they come: stop strings are searched in what it returns
+(`StopMatcher`), and `burnish/serving` shows what it returns, so that both see the same text. It decodes from the last
 safe boundary, so a character split over byte-level tokens comes when it is whole and does not disturb the rest. Special
 tokens count as their text. Only the completion is searched, never the prompt.
 """
@@ -27,7 +27,7 @@ class Detokenizer:
         self._tokenizer = tokenizer
         self._context: list[int] = []  # ids of the piece before: decoders strip spaces without it
         self._before = 0  # characters of their text
-        self._pending: list[int] = []  # ids whose text is not all handed out
+        self._pending: list[int] = []  # ids whose text is not all returned
         self._given = 0  # characters of it that are
 
     def push(self, token_id: int) -> str:

@@ -1,13 +1,13 @@
-"""Running code that nobody has read: a program goes in with its limits, what became of it comes out. No torch.
+"""Runs untrusted code: a program goes in with its limits, its outcome comes out. No torch.
 
     program.py    what crosses the boundary: Program, Limits, Outcome, and the Sandbox protocol
     local.py      programs on this machine, isolated by the kernel; child.py is its supervisor as the parent sees it
     jail/         how: the supervisor process behind local.py
-    refusal.py    what to tell someone whose machine permits no isolation
+    refusal.py    messages for machines that permit no isolation
     fusion.py     programs on a SandboxFusion server
     harness/      a program that runs tests of a solution, which can neither read nor forge them
 
-`open_sandbox` makes the one that a configuration asks for; `run_python` is for reward functions of one's own.
+`open_sandbox` makes the one that a configuration asks for; `run_python` is for custom reward functions.
 """
 
 import functools

@@ -6,7 +6,7 @@ again after a pause, a few times and up to a deadline; then the outcome is `fail
 tried twice. It waits for the server and for these pauses.
 
 How it differs from the local sandbox: the server decides what a program may see and reach, and how memory, processes
-and disk are limited (it is told the memory limit only). A program that is cancelled here runs on there until its time
+and disk are limited (only the memory limit is sent). A program that is cancelled here runs on there until its time
 is up. Python only: the API's other languages are not asked for.
 """
 
@@ -30,7 +30,7 @@ HELLO = "burnish asks whether programs run here"
 _KEY = "reward_model.sandbox.url"
 _HINTS = {
     404: "; it takes programs at /run_code",
-    401: "; it wants a password, which can stand in the address",
+    401: "; it needs a password, which can be part of the address",
     422: "; it does not speak the SandboxFusion API",
 }
 
@@ -70,7 +70,7 @@ class FusionSandbox:
             return None
         shown = (outcome.stderr or outcome.stdout).strip()[-200:] or "no output"
         described = f"{outcome.status}, exit code {outcome.exit_code}, {shown!r}"
-        return f"{_KEY}={self.shown}: the server runs no Python as it should: {described}"
+        return f"{_KEY}={self.shown}: the server does not run Python correctly: {described}"
 
     async def _try(self, client: httpx.AsyncClient, program: Program, limits: Limits) -> Outcome:
         deadline = time.monotonic() + 2 * (limits.seconds + ANSWER_SECONDS)

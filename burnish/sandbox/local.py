@@ -66,8 +66,8 @@ class LocalSandbox:
 
     def close(self) -> None:
         """End the supervisors with all programs. Otherwise that happens when the sandbox is no longer in use."""
-        self._supervisors.close()
-        self._supervisors = self._new_supervisors()
+        old, self._supervisors = self._supervisors, self._new_supervisors()
+        old.close()
 
     def _new_supervisors(self) -> "_Supervisors":
         supervisors = _Supervisors()
@@ -162,7 +162,7 @@ async def _started(isolated: bool) -> ChildProcess:
 
 
 def python_folders() -> tuple[str, ...]:
-    """Where the running Python and its packages lie, also behind links."""
+    """Where the running Python and its packages are, also behind links."""
     folders = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
     path = sys.executable
     while os.path.islink(path):

@@ -1,9 +1,9 @@
-"""What crosses the sandbox's boundary: a program with its limits goes in, what became of it comes out. No torch."""
+"""What crosses the sandbox's boundary: a program with its limits goes in, its outcome comes out. No torch."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-#: finished   it ended by itself; `exit_code` says how (a signal is its number, negative)
+#: finished   it ended on its own; `exit_code` says how (a signal is its number, negative)
 #: timeout    it ran out of seconds, of computing or of waiting
 #: memory     it, with everything it started, took more memory than it may
 #: output     it wrote more than it may

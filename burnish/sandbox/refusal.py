@@ -1,5 +1,5 @@
-"""What to tell someone whose machine permits no isolation: what was refused, and every way out.
-What to tell someone whose machine permits it, where programs cannot be run all the same."""
+"""Messages for machines that permit no isolation: what was refused, and every way out; and for machines that permit
+it, but where programs still cannot be run."""
 
 import os
 import sys

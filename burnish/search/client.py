@@ -101,7 +101,7 @@ class RetrieverClient:
         return dict(self._stats)
 
     async def close(self) -> None:
-        """End what is under way in this event loop, and its connections. A later `search` makes new ones."""
+        """End running requests in this event loop, and its connections. A later `search` makes new ones."""
         lane = self._lanes.pop(asyncio.get_running_loop(), None)
         if lane is None:
             return

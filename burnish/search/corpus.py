@@ -1,6 +1,6 @@
 """A corpus file, read as a stream: JSON lines, plain or gzipped, each `{"id": …, "contents": "\\"Title\\"\\ntext"}`.
 
-Hands out documents one by one, with the place behind each, so that reading can resume there. What is wrong with a line
+Yields documents one by one, with the place behind each, so that reading can resume there. What is wrong with a line
 is a BadCorpus with file and line. A corpus is known by the SHA-256 of its (unpacked) bytes; reading can feed it on.
 """
 

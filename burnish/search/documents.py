@@ -1,4 +1,4 @@
-"""What retrieval hands out: a passage, and a passage with its score; and how much one request may ask for. No torch.
+"""What retrieval returns: a passage, and a passage with its score; and how much one request may ask for. No torch.
 
 A corpus is JSONL with an object `{"id": …, "contents": "\\"Title\\"\\ntext"}` on each line.
 """

@@ -1,6 +1,6 @@
 """Texts to vectors, through a Hugging Face encoder folder. No code that comes with a folder is run.
 
-Consumes the settings of `encoder_settings.py`; hands out float32 rows, of length 1 where the similarity is cosine.
+Consumes the settings of `encoder_settings.py`; produces float32 rows, of length 1 where the similarity is cosine.
 `store` puts an encoder into an index, so that queries are embedded by what embedded the passages.
 """
 

@@ -140,7 +140,7 @@ def _max_length(folder: Path, said: int | None) -> int:
     positions = _positions(_object(folder / "config.json"))
     if said is not None:
         if positions is not None and said > positions:
-            raise ConfigError(f"--max-length {said}: {folder} reads {positions} tokens at most; say no more than that")
+            raise ConfigError(f"--max-length {said}: {folder} reads {positions} tokens at most; lower it")
         return said
     stated: list[Any] = [
         _object(folder / "sentence_bert_config.json").get("max_seq_length"),

@@ -1,6 +1,6 @@
 """One request to a retrieval server and its answer, which is not trusted. No torch.
 
-Consumes a few queries; hands on, for each, documents or what is wrong with them, so that a malformed document costs one
+Consumes a few queries; produces, for each, documents or what is wrong with them, so that a malformed document costs one
 query and not all that were asked together. Where there is no answer as a whole, `Refused` says what was seen, what to
 do about it, and whether another try may help.
 """

@@ -1,4 +1,4 @@
-"""What an index is: its plan, fixed before the first passage is read, and its manifest, written when all is there.
+"""What an index is: its plan, fixed before the first passage is read, and its manifest, written when all is complete.
 
 While it is built, a `Journal` knows which parts are on disk, whole: one small record per part, written after the part's
 files, with their checksums and what the next part needs to know. A part whose files do not match its record is built

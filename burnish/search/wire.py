@@ -1,6 +1,6 @@
 """What goes over the wire to and from the retrieval server: the shapes, reading a body with bounds, problems as JSON.
 
-Consumes bytes that anyone may have sent; hands on a `Query` whose every field is in range. The classes are also what
+Consumes bytes that anyone may have sent; produces a `Query` whose every field is in range. The classes are also what
 the OpenAPI page shows.
 """
 

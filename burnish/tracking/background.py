@@ -1,4 +1,4 @@
-"""`Background`: jobs in a thread, one after another, while their owner continues or waits no longer than it wants to.
+"""`Background`: jobs in a thread, one after another, while their owner continues or waits with a deadline.
 
 The thread consumes the queue and waits for nothing; it ends with the last job. The owner waits for room in the queue
 and for the outcome, both up to a deadline, and gets the failure of a job from its next call: as it was raised, once,

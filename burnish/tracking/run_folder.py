@@ -44,7 +44,7 @@ LEFT_BY_A_RUN = (
 )  # fmt: skip
 WRITE_DEADLINE_S = 600.0  # for samples to be written
 WRITE_HINT = "Name another folder with trainer.default_local_dir, or dump less often with trainer.rollout_dump_freq"
-BESIDE = (STATUS, STACKS)  # moved with these; alone they are of processes of this run, which are there before it begins
+BESIDE = (STATUS, STACKS)  # moved with these; alone they belong to processes of this run, which exist before it begins
 
 
 class RunFolder:
@@ -174,8 +174,8 @@ class RunFolder:
                 for place in (Path(os.path.abspath(path)), path.resolve()):  # a link is moved, what it names is not
                     if place in roots or not left.isdisjoint((place, *place.parents)):
                         raise ConfigError(
-                            f"{name}={value} is what an earlier run left in {self.path}: a run that starts afresh "
-                            "there moves it aside. Give this run a folder of its own: trainer.default_local_dir=…"
+                            f"{name}={value} was left by an earlier run in {self.path}: a run that starts from "
+                            "scratch there moves it aside. Give this run another folder: trainer.default_local_dir=…"
                         )
 
     def _left_by_a_run(self) -> list[Path]:

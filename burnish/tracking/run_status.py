@@ -1,6 +1,6 @@
 """What a run is doing, read from its folder: nothing of it has to run, or to answer.
 
-Consumes what `Tracker`, `RunFolder` and the watchdogs of its processes leave; hands on a `RunStatus`, as data or as the
+Consumes what `Tracker`, `RunFolder` and the watchdogs of its processes leave; produces a `RunStatus`, as data or as the
 text that `burnish status` prints.
 """
 
@@ -71,7 +71,7 @@ class RunStatus:
 
 
 def read_status(folder: str | Path) -> RunStatus:
-    """Of a run that is under way, or was; ConfigError where there is none."""
+    """The status of a current or past run; ConfigError where there is none."""
     path = Path(folder).expanduser()
     if not any(any(path.glob(mark)) for mark in MARKS):
         what = "there is no such folder" if not path.is_dir() else "it holds no run"
@@ -85,7 +85,7 @@ def read_status(folder: str | Path) -> RunStatus:
     early = _statuses([path / STATUS / f"{CONTROLLER}{EARLY}"]).get(CONTROLLER)
     if early is not None and held_by == _holder(early):  # otherwise it was killed before it began
         controller = early
-    if controller is not None:  # what is older is of an earlier run
+    if controller is not None:  # what is older belongs to an earlier run
         known = {name: one for name, one in known.items() if one["time"] >= controller["started"] - SKEW_S}
         known = {CONTROLLER: controller, **known}
     logged = _steps(path / METRICS_FILE)
@@ -204,8 +204,8 @@ def _in_words(status: RunStatus) -> str:
         + clocks,
         "done": f"done, {ago}",
         "failed": f"ended with an error, {ago}",
-        "stopped": f"stopped by hand, {ago}. {resume}",
-        "dead": f"ended without a last report, {ago}: killed, or its machine is gone{clocks}. {resume}",
+        "stopped": f"stopped by the user, {ago}. {resume}",
+        "dead": f"ended without a last report, {ago}: killed, or its machine is down{clocks}. {resume}",
         "unknown": "unknown: no process of it has left a status here",
     }[status.state]
 
@@ -218,7 +218,7 @@ def _step(status: RunStatus) -> str:
 
 
 def _process_lines(process: Process, is_over: bool) -> list[str]:
-    silent = f", silent since {process.silent_s:.0f} s" if process.silent_s > SILENT_S and not is_over else ""
+    silent = f", silent for {process.silent_s:.0f} s" if process.silent_s > SILENT_S and not is_over else ""
     late = f", {process.late} late so far" if process.late else ""
     waits = ", ".join(f"{count} {one_line(kind)}" for kind, count in sorted(process.counts.items()))
     lines = [

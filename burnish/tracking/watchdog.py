@@ -37,7 +37,7 @@ from burnish.waits import Wait, limit_in_words
 
 LOOK_S = 1.0  # between two looks
 STATUS_S = 5.0  # between two status files
-GRACE_S = 60.0  # for a wait that is late to end by itself
+GRACE_S = 60.0  # for a wait that is late to end on its own
 DUMP_EVERY_S = 20.0  # waits that are late sooner after a dump get no other one
 WORKERS_S = 20.0  # between two looks for dumps of other processes
 WRITING_S = 5.0  # for the last status to be on disk, and the last message in the log
@@ -271,7 +271,7 @@ class Watchdog:
         """The dumps that other processes of the run have written since the last look, as events."""
         for file in sorted(set((self.folder / STACKS).glob("*.txt")) - self._known):
             self._known.add(file)
-            with suppress(OSError, ValueError, IndexError):  # it is gone by now, or is not one of ours
+            with suppress(OSError, ValueError, IndexError):  # it has ended by now, or is not one of ours
                 if _process(file) != self.name and file.stat().st_mtime >= self._started:
                     facts = json.loads(file.read_text(encoding="utf-8").split("\n", 3)[2])
                     event("late_wait", **facts, process=_process(file))
@@ -296,7 +296,7 @@ def _process(dump: Path) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file so that readers see it whole. Not synced: it is of no use after a power failure."""
+    """Write a file so that readers see it whole. Not synced: it is useless after a power failure."""
     temporary = path.with_name(f".{path.name}.writing")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary.write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -1,7 +1,7 @@
 """Augmentation: prompts that trajectories propose while training, from a scored batch to the batches that draw them.
 
 Consumes the column `new_prompts` of a scored batch: per row, what was proposed, by who proposed it (`agent`, `reward`).
-Hands on the rows that a next round draws, and the `augment/…` metrics of a step, whose rounds add up. The rows wait in
+Produces the rows that a next round draws, and the `augment/…` metrics of a step, whose rounds add up. The rows wait in
 the buffer of `data/augment.py`. Proposals are taken in the order of the batch's rows, never in that of finishing, so a
 run draws the same prompts whatever ran at the same time.
 
@@ -97,7 +97,7 @@ class Augmentation:
 
 
 def _proposals(batch: DataProto, step: int) -> Iterator[Proposal]:
-    """What the rows propose, in their order. Rows that the buffer handed out say how far they are from the data."""
+    """What the rows propose, in their order. Rows that the buffer returned say how far they are from the data."""
     columns = batch.non_tensor_batch
     handed_out = columns.get(AUGMENTED, [None] * len(batch))
     for i, proposed in enumerate(columns.pop(NEW_PROMPTS)):

@@ -31,12 +31,12 @@ class BadUpdates:
             self.event("bad_step", step=step, role=role, updates=count, dumps=dumps)
             log.warning("step %d: %d updates of the %s were NaN or infinite and not applied", step, count, role)
             for dump in dumps:
-                log.warning("such an update is dumped: `burnish replay %s` runs it again", dump)
+                log.warning("this update was dumped: `burnish replay %s` runs it again", dump)
         for was_bad in bad:
             self.in_a_row[role] = in_a_row = self.in_a_row[role] + 1 if was_bad else 0
             if in_a_row >= self.most:
                 dumped = sorted((self.folder / DUMPS).glob(f"*_{role}_*"))
-                look = f"`burnish replay {dumped[0]}` tells where it comes from. " if dumped else ""
+                look = f"`burnish replay {dumped[0]}` shows where it comes from. " if dumped else ""
                 raise BadStepError(
                     f"{role}: loss or gradient was NaN or infinite in {in_a_row} updates in a row, up to step {step}. "
                     f"{look}Look at the rewards in {self.folder / 'rollouts' / f'{step}.jsonl'}, or lower the learning "

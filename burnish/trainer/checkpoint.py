@@ -166,7 +166,7 @@ class CheckpointStore:
                     aside.rename(final)
 
     def _sweep(self) -> None:
-        """Remove what saves that were killed left behind."""
+        """Remove what interrupted saves left behind."""
         for pattern in (WRITING, REPLACED):
             for left in self.root.glob(f".global_step_*{pattern}"):
                 shutil.rmtree(left, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""When something that happens every so many steps happens: `trainer.save_freq` and `trainer.test_freq`."""
+"""When periodic work of a run is due: `trainer.save_freq` and `trainer.test_freq`."""
 
 
 def is_due(every: int | None, step: int, last: int) -> bool:

@@ -93,7 +93,7 @@ def requests(rows: Sequence[Row], data: EvalDataConfig, scoring: Scoring, explic
     require_named(rows, names, data, explicit, custom)
     taken = [name for name in (SCORES, REWARD_INFO) if data.scored_path and name in names]
     if taken:
-        raise DataError(f"{data.path}: there is a column '{taken[0]}' already, and data.scored_path adds one; drop it")
+        raise DataError(f"{data.path}: the column '{taken[0]}' already exists, and data.scored_path adds it; drop it")
     if custom and not has_prompts(names, data.prompt_key):
         log.info("%s: no column '%s', so extra_info['prompt'] is None (data.prompt_key)", data.path, data.prompt_key)
     if not custom and any(style_of({"reward_model": lookup(row, data.reward_model_key)}) == BOTH for row in rows):
@@ -253,7 +253,7 @@ def apply_failures(
     rows = [row for row, _ in asked]
     keep, report = apply_policy(results, rows, False, config.max_failure_ratio, config.on_error)
     if report.failed:
-        done = "got 0" if config.on_error == "zero" else "are left out"
+        done = "got 0" if config.on_error == "zero" else "are skipped"
         log.warning(
             "%d of %d responses could not be scored and %s (reward.on_error=%s; uid is the number of the row)\n%s",
             report.failed, len(asked), done, config.on_error, report.causes,

@@ -143,7 +143,7 @@ def _heading(source: SourceSummary) -> str:
     each = how_many(most, "response") if fewest == most else f"{fewest} to {most} responses"
     lost = source.responses - source.scored
     parts = [f"{source.name}: {how_many(source.rows, 'row')}", f"{each} each" if source.rows > 1 else each]
-    parts += [f"{lost} of {source.responses} left out"] if lost else []
+    parts += [f"{lost} of {source.responses} skipped"] if lost else []
     parts.append("no score" if source.mean is None else f"mean {source.core} {_cell(source.mean)}")
     return ", ".join(parts)
 

@@ -2,7 +2,7 @@
 
 Each `draw` publishes the current weights to the rollout engine, takes the next prompts of the stream, runs n
 trajectories per prompt and scores them. Where the algorithm needs a baseline, one greedy trajectory per prompt runs
-with them; its score goes to the samples of its group, and its row is gone. Where `algorithm.filter_groups` is on,
+with them; its score goes to the samples of its group, and its row is dropped. Where `algorithm.filter_groups` is on,
 this is repeated, round by round, until enough groups have samples that differ (`filter.py`).
 
 The stream of the data is endless and a pure function of its position. Trajectories may propose new prompts

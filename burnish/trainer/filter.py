@@ -1,6 +1,6 @@
 """Dynamic sampling: a group whose samples are all alike teaches nothing; it is dropped, and another is drawn.
 
-Consumes the scored batches of a step's generation rounds, one after another; hands on the groups whose samples differ,
+Consumes the scored batches of a step's generation rounds, one after another; produces the groups whose samples differ,
 `data.train_batch_size` at most, in the order in which they were drawn. What must differ is
 `algorithm.filter_groups.metric`:
 
@@ -154,11 +154,11 @@ class GroupFilter:
         if self.score_for_acc is None:
             self.score_for_acc = not having
             if self.score_for_acc:
-                log.warning("%s.metric=acc: the reward function returns no acc, so the score stands for it", KEY)
+                log.warning("%s.metric=acc: the reward function returns no acc, so the score is used instead", KEY)
         if self.score_for_acc and having:
             raise RewardError(
                 f"{KEY}.metric=acc: the reward function returned acc for uid {columns['uid'][having[0]]} (data_source "
-                f"{columns['data_source'][having[0]]}) and none in the rounds before, in which the score stood for it. "
+                f"{columns['data_source'][having[0]]}) but not in earlier rounds, in which the score was used. "
                 f"Return it for every sample, or set {KEY}.metric=score"
             )
         return self.score_for_acc

@@ -1,6 +1,6 @@
 """`Objective`: what a trainer of `supervised.py` learns, and from what. `sft.py` and `rm.py` each have one.
 
-Consumes a configuration and a tokenizer; hands on examples, batches of them, the model, and a batch's loss and metrics.
+Consumes a configuration and a tokenizer; produces examples, batches of them, the model, and a batch's loss and metrics.
 """
 
 from abc import ABC, abstractmethod

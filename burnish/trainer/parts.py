@@ -157,7 +157,7 @@ class GenerationOutput:
         if self.path.exists():
             theirs = _facts_in(self.path)
             if theirs != self.facts:
-                raise DataError(f"{self.path} is there already and {whose(theirs, self.facts)}; {REPLACE}")
+                raise DataError(f"{self.path} already exists and {whose(theirs, self.facts)}; {REPLACE}")
         elif self.saved and (theirs := _job_in(self.folder)) != self.facts:
             raise DataError(
                 f"{self.folder} holds {self.saved} rows of an unfinished output, which {whose(theirs, self.facts)}; "

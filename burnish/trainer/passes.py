@@ -39,5 +39,5 @@ class Passes:
 
 
 def with_row_numbers(batch: DataProto) -> None:
-    """Number the rows, so that `join` knows them again when some are gone."""
+    """Number the rows, so that `join` can match them when some are dropped."""
     batch.non_tensor_batch[ROW] = object_column(list(range(len(batch))))

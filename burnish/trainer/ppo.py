@@ -90,6 +90,7 @@ class PPOTrainer:
         self.warned_of_no_signal = False
         self.groups: dict[str, WorkerGroup] = {}
         self.saved: int | None = None  # the last step whose checkpoint this run wrote, or started from
+        self.ending = ""  # why it is being closed
         self.read_rows()
         folder = RunFolder.of(config.trainer)
         deadline_s = config.trainer.checkpoint_timeout
@@ -140,7 +141,7 @@ class PPOTrainer:
         left = math.ceil(prompts / size) - self.step if refills else math.ceil((prompts - drawn) / size)
         self.total_steps = trainer.total_training_steps or self.step + max(left, 0)
         if self.end is not None and self.end < size:
-            log.warning("data.train_batch_size=%d, but there are %d prompts in all: one step", size, self.end)
+            log.warning("data.train_batch_size=%d, but there are only %d prompts: one step", size, self.end)
         if 0 < self.total_steps <= trainer.critic_warmup:
             log.warning("trainer.critic_warmup=%d: the actor is not trained at all", trainer.critic_warmup)
 
@@ -297,7 +298,7 @@ class PPOTrainer:
         rows = resample(batch.batch["token_level_scores"].sum(-1).numpy(), config, random)
         metrics["pf_ppo/distinct_ratio"] = len(np.unique(rows)) / len(rows)
         drawn = batch[rows]
-        drawn.non_tensor_batch["uid"] = np.arange(len(rows))  # mini-batches are cut by rows: whole groups are gone
+        drawn.non_tensor_batch["uid"] = np.arange(len(rows))  # mini-batches are cut by rows: whole groups are dropped
         return drawn
 
     def note_updates(self, role: str, updates: Mapping[str, list[float]], metrics: dict[str, float]) -> None:
@@ -403,7 +404,9 @@ class PPOTrainer:
 
         All of it is tried. What fails rises, unless the run has failed already: that error must not be replaced.
         """
-        has_failed, failures = sys.exception() is not None, list[Exception]()
+        error, failures = sys.exception(), list[Exception]()
+        has_failed = error is not None
+        self.ending = f"{type(error).__name__}: {error}" if has_failed else "all steps are done"
         with_ends = [self.groups[role] for role in (Role.AgentLoop, Role.ActorRolloutRef) if role in self.groups]
         patience = BUSY_S if has_failed else CLOSING_S
         ends: list[Callable[[], object]] = [partial(self.note_saved, wait=True)]
@@ -417,5 +420,5 @@ class PPOTrainer:
         for failure in failures:
             if not has_failed:
                 raise failure
-            if not isinstance(failure, WorkerError | DeadlineError):  # workers that are gone, or still busy
+            if not isinstance(failure, WorkerError | DeadlineError):  # workers that died, or are still busy
                 log.error("%s", failure, exc_info=None if isinstance(failure, BurnishError) else failure)

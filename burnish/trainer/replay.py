@@ -1,6 +1,6 @@
-"""One update that was NaN or infinite, run again by itself: what `burnish replay DUMP` does.
+"""One update that was NaN or infinite, run again alone: what `burnish replay DUMP` does.
 
-Consumes a dump (`engine/dump.py`) and keys to be set otherwise (`replay_config.py`); hands on a `Replay`: the metrics
+Consumes a dump (`engine/dump.py`) and keys to be set otherwise (`replay_config.py`); produces a `Replay`: the metrics
 that come out now, and where it is not finite. `SUBJECTS` has, for each role, how its model is loaded and its objective
 built: by the worker or the objective of the run itself, so that the same numbers come out. No optimiser step is taken.
 """
@@ -117,7 +117,7 @@ def replay(folder: str | Path, overrides: Sequence[str] = ()) -> Replay:
     config = config_of(dump, overrides)
     for name, version in versions().items():
         if dump.versions.get(name) != version:
-            log.warning("the dump is of %s %s, this is %s", name, dump.versions.get(name), version)
+            log.warning("the dump was written with %s %s, this is %s", name, dump.versions.get(name), version)
     _check_vocabulary(dump, read(config, f"{MODELS[dump.command][dump.update.role]}.path"))
     seed_torch(config.trainer.seed, deterministic=config.trainer.deterministic)
     dump.batch.non_tensor_batch[ROW] = np.arange(len(dump.batch)).astype(object)
@@ -217,7 +217,7 @@ def _actor(config: PPOConfig, dump: Dump) -> Subject:
     worker, mini = _worker(ActorRolloutRefWorker, config), dump.batch
     if config.actor_rollout_ref.actor.use_kl_loss and "ref_log_prob" not in mini.batch:
         raise ConfigError(
-            f"{ACTOR}.use_kl_loss=true: the dump is of a run without a reference policy, so there is no KL to it; "
+            f"{ACTOR}.use_kl_loss=true: the dump comes from a run without a reference policy, so there is no KL; "
             f"leave out use_kl_loss and {ACTOR}.kl_loss_coef"
         )
     if config.algorithm.rollout_correction.bypass_mode and "old_log_probs" not in mini.batch:

@@ -1,6 +1,6 @@
 """From the keys in a dump, which may come from anyone, and those on the command line to a configuration to replay with.
 
-Consumes a `Dump` and overrides; hands on the configuration of the run, with the dump's own weights as the role's model.
+Consumes a `Dump` and overrides; produces the configuration of the run, with the dump's own weights as the role's model.
 Nothing in a dump may have code run or files read outside of it: keys that name code or a path are taken from the
 command line only, and where the update needs one, the error names the argument to give. Values are converted as those
 of a command line are, and the rules of the loss hold for what is set otherwise.
@@ -61,7 +61,7 @@ def config_of(dump: Dump, overrides: Sequence[str]) -> Any:
     """
     role, models = dump.update.role, MODELS.get(dump.command, {})
     if role not in models:
-        raise CheckpointError(f"{dump.folder} is of `burnish {dump.command}` ({role}), unknown here")
+        raise CheckpointError(f"{dump.folder} was written by `burnish {dump.command}` ({role}), unknown here")
     schema = SCHEMAS[dump.command]
     [asked] = load(list(overrides), schema)
     config, known = schema.root(), keys_of(schema.root)
@@ -85,7 +85,7 @@ def config_of(dump: Dump, overrides: Sequence[str]) -> Any:
 
 def _values(dump: Dump, known: Mapping[str, KnownKey]) -> dict[str, Any]:
     """Every key of the run, in the type of the key; CheckpointError where the dump has others, or not all."""
-    other = f"{dump.folder} is of another version, burnish {dump.versions.get('burnish')}, or damaged:"
+    other = f"{dump.folder} comes from another version, burnish {dump.versions.get('burnish')}, or damaged:"
     if unknown := dump.config.keys() - known.keys():
         raise CheckpointError(f"{other} it has the key {min(unknown)}, which is unknown here")
     if missing := known.keys() - dump.config.keys():
@@ -110,13 +110,13 @@ def _refuse_code(dump: Dump, values: Mapping[str, Any], asked: Loaded[Any], mode
         used[LOSS_MODE] = values[LOSS_MODE]
     if wanted := [_argument(name, value) for name, value in used.items() if name not in asked.given]:
         raise ConfigError(
-            f"the run of {dump.folder} used code: {', '.join(wanted)}. A dump has none run by itself; give it again on "
+            f"the run of {dump.folder} used code: {', '.join(wanted)}. A dump never runs code on its own; set it on "
             f"the command line if you trust it: burnish replay {shlex.quote(str(dump.folder))} {' '.join(wanted)}"
         )
 
 
 def _argument(name: str, value: Any) -> str:
-    """`key=value` as it can be typed into a shell; the value is of a dump, and may hold anything."""
+    """`key=value` as it can be typed into a shell; the value comes from a dump, and may hold anything."""
     text = shlex.quote(f"{name}={show(value)}")
     return text if text.isprintable() else ascii(text)
 
@@ -125,9 +125,9 @@ def _weights(dump: Dump, values: Mapping[str, Any], asked: Loaded[Any], model: s
     """The keys that make the dump's weights the role's model; with LoRA they are an adapter on a base."""
     weights = dump.folder / MODEL
     if pickles := sorted(path.name for path in weights.glob("*") if path.suffix in PICKLES):
-        raise CheckpointError(f"{weights} holds {pickles[0]}: a dump has safetensors alone, and nothing else is read")
+        raise CheckpointError(f"{weights} holds {pickles[0]}: a dump has only safetensors, and nothing else is read")
     if outside := [file for file in safetensors_files(weights) if file.parent != weights]:
-        raise CheckpointError(f"{weights} names {outside[0]} as its weights, which lie outside of it")
+        raise CheckpointError(f"{weights} names {outside[0]} as its weights, which is outside of it")
     is_adapter = (weights / ADAPTER_CONFIG).is_file()
     if not is_adapter and (values[f"{model}.lora_rank"] or values[f"{model}.lora_adapter_path"]):
         raise CheckpointError(f"the dump {dump.folder} is damaged (no {MODEL}/{ADAPTER_CONFIG}); copy it again")

@@ -34,10 +34,10 @@ def _metrics(replay: Replay) -> list[str]:
 def _verdict(replay: Replay) -> list[str]:
     lines = ["loss and gradient are finite" if replay.is_finite else "loss or gradient is NaN or infinite"]
     if not replay.is_finite:
-        lines.append(f"rows that are so when run alone: {len(replay.rows)} of {replay.computed}")
+        lines.append(f"rows with NaN or infinity when run alone: {len(replay.rows)} of {replay.computed}")
         lines += [f"  {_row(row)}" for row in replay.rows[:SHOWN]]
         lines += ["  …"] if len(replay.rows) > SHOWN else []
-        lines.append(f"first module with such an output: {replay.module or 'none of the model, run by itself'}")
+        lines.append(f"first module with such an output: {replay.module or 'none when the model is run alone'}")
     lines.append(f"weights that are not finite: {_named(replay.weights)}")
     lines.append(f"gradients that are not finite: {_named(replay.gradients)} (of {replay.parameters})")
     if not replay.gradients and math.isinf(replay.metrics["grad_norm"]):

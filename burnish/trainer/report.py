@@ -1,6 +1,6 @@
 """What a step reports: samples as a person reads them, and the metrics of its batch.
 
-Consumes finished batches; hands on rows for the run folder and metrics. Nothing here changes a batch.
+Consumes finished batches; produces rows for the run folder and metrics. Nothing here changes a batch.
 """
 
 import math

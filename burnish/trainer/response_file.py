@@ -117,7 +117,7 @@ def output_schema(path: str, there: pa.Schema) -> pa.Schema:
     taken = [name for name in ADDED.names if name in there.names]
     if taken:
         raise DataError(
-            f"{path}: there is a column '{taken[0]}' already, and burnish generate adds one of this name; rename or "
+            f"{path}: the column '{taken[0]}' already exists, and burnish generate adds one of this name; rename or "
             "drop it (burnish eval scores the responses of a file)"
         )
     schema = pa.schema([*there, *ADDED], metadata=there.metadata)

@@ -2,7 +2,7 @@
 gives up.
 
 - Workers of a cluster died or hang: `setup.train` builds the run again in the same process (`note`).
-- The process of a one-process run hangs: the watchdog starts the command again (`on_hang`), by `os.execv` in place.
+- The process of a one-process run hangs: the watchdog starts the command again (`on_hang`), by `os.execve` in place.
   Exec ends every thread wherever it is, and closes all files, locks and GPU contexts before the new program begins. It
   needs no parent process to wait and pass on signals: process id, terminal and exit code stay what whoever started the
   command sees, and commands that never hang cost nothing. The new program reads why in its environment (`VARIABLE`).
@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 _record: dict[str, Any] = {}  # of the restart that this process is
 _job = 0  # the number of the current one
 _received: socket.socket | None = None  # numbers of signals; None: not a command that can be started again
+_environment: dict[str, str] = {}  # of the command, when it began: libraries add to it what names their processes
 
 
 def prepare(argv: list[str]) -> None:
@@ -47,7 +48,9 @@ def prepare(argv: list[str]) -> None:
     _job = 0
     _record.update(json.loads(os.environ.pop(VARIABLE, "{}")))
     with suppress(ValueError):  # not the main thread
-        if _received is None and argv and set(argv) <= set(sys.orig_argv):
+        is_command = bool(argv) and set(argv) <= set(sys.orig_argv) and sys.argv[0] != "-"  # stdin cannot be read again
+        if _received is None and is_command:
+            _environment.update(os.environ)
             _received, sender = socket.socketpair()
             _received.setblocking(False)
             sender.setblocking(False)
@@ -94,9 +97,14 @@ class Restarts:
         log.warning("%s", next_step)
 
     def on_hang(self, trainer: "PPOTrainer", why: str) -> tuple[str, Callable[[], None]]:
-        """For the watchdog's thread, of a process that hangs (`Watchdog.on_hang`)."""
+        """For the watchdog's thread, of a process that hangs (`Watchdog.on_hang`).
+
+        A run that hangs while it is being closed is not restarted; the message has the error that it ended with.
+        """
         next_step = f"This process is ended (exit code {EXIT_CODE})"
-        if _received is None or _was_stopped(_received):
+        if trainer.ending:
+            next_step = f"The run had ended before that ({trainer.ending}). {next_step}"
+        if trainer.ending or _received is None or _was_stopped(_received):
             return next_step, lambda: None
         what = self._count(why, trainer)
         if self.event is None:
@@ -142,9 +150,9 @@ def _was_stopped(received: socket.socket) -> bool:
 
 
 def _start_again(record: dict[str, Any]) -> None:
-    """Replace this process by the same command."""
-    os.environ[VARIABLE] = json.dumps(record)
+    """Replace this process by the same command, in the environment that it was started in."""
     for fd in os.listdir("/dev/fd"):
         with suppress(OSError):  # that of the listing itself
             os.set_inheritable(int(fd), int(fd) <= 2)  # libraries may leave files and devices open
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    environment = _environment | {VARIABLE: json.dumps(record)}
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)

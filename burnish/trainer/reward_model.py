@@ -6,7 +6,7 @@ A row chooses by the `style` in its `reward_model`:
     model   the model alone
     both    reward_model.rule_weight · rule + reward_model.model_weight · model
 
-`RewardModel` sends rows of the last two to the worker and hands on a `Judgement`; `score.py` asks it for results before
+`RewardModel` sends rows of the last two to the worker and produces a `Judgement`; `score.py` asks it for results before
 and after the reward manager. A score that is NaN or infinite is that sample's failure, as is a conversation that the
 model's template cannot render. Where an agent loop gave its own reward, that stands for the rule's, and in rows of
 style model for the model's. Precomputed `rm_scores` in a batch are used as they are, and the model is not asked.
@@ -128,7 +128,7 @@ class RewardModel:
 
 
 def offered(batch: DataProto, judgement: Judgement, results: Sequence[ScoreResult]) -> DataProto:
-    """The batch as a manager that scores by itself gets it: with `rm_scores` (B, R), 0 in rows that were not asked
+    """The batch as a manager with its own scoring gets it: with `rm_scores` (B, R), 0 in rows that were not asked
     about, and for the report `rm_score`, None in those and where the model failed."""
     scores = torch.tensor([result.score if result.score is not None else math.nan for result in results])
     batch.batch[PRECOMPUTED] = on_last_token(scores, batch.batch["response_mask"])
@@ -182,6 +182,6 @@ def check_training_rows(
         if rows.value(i, "reward_model.style") == MODEL:
             raise DataError(
                 f"{rows.where(i)}: reward_model.style='model' with a process reward model (PRIME), which learns from "
-                "the outcomes of rules, 0 or 1, and a reward model's score is none: make the style 'both' or 'rule', "
+                "the outcomes of rules, 0 or 1, not from a reward model's score: make the style 'both' or 'rule', "
                 "or choose another algorithm.adv_estimator"
             )

@@ -112,8 +112,8 @@ def _template(config: RMConfig, tokenizer: "PreTrainedTokenizerBase") -> str | d
     if not tokenizer.chat_template:
         key = "model.tokenizer_path" if config.model.tokenizer_path else "model.path"
         raise ModelError(
-            f"{key}={config.model.tokenizer_path or config.model.path}: its tokenizer has no chat template, by "
-            "which conversations are shown to a reward model. Name a chat model's tokenizer in "
+            f"{key}={config.model.tokenizer_path or config.model.path}: its tokenizer has no chat template, "
+            "which a reward model needs to read conversations. Name a chat model's tokenizer in "
             "model.tokenizer_path, or give a template in data.apply_chat_template_kwargs.chat_template"
         )
     return tokenizer.chat_template
@@ -136,7 +136,7 @@ def rewards(forward: Forward, rows: DataProto) -> tuple[Tensor, Tensor]:  # (B,)
     """Of the chosen and of the rejected conversations."""
     columns = tensors(rows)
     ids, mask = (columns[name].view(2 * len(rows), -1) for name in ("input_ids", "attention_mask"))  # (2B, L)
-    longest = int(mask.sum(-1).max())  # here, that is; L is of the whole batch
+    longest = int(mask.sum(-1).max())  # here, that is; L is that of the whole batch
     scores = forward.scores(ids[:, :longest], mask[:, :longest])
     chosen, rejected = scores.view(-1, 2).unbind(-1)
     return chosen, rejected

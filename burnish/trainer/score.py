@@ -52,7 +52,7 @@ def score(
     model: RewardModel | None = None,
 ) -> DataProto:
     """Add `token_level_scores` (B, R) and `reward_info`, per row a dict of values in JSON's types, whatever arrays a
-    manager returned them in; rows without a score are gone afterwards."""
+    manager returned them in; rows without a score are dropped."""
     if not manager.takes_results:
         batch = _whole(batch, config, metrics, needs_groups=needs_groups)
     judgement = Judgement() if model is None else model(batch, metrics)
@@ -239,7 +239,7 @@ def _name_of(batch: DataProto, row: int) -> str:
 
 def _new_prompts(batch: DataProto, by_manager: Any) -> np.ndarray:
     """Per row, what its agent loop and its reward function propose, by the two names. The function's are in the result;
-    a manager that scores by itself hands them on in its extra info."""
+    a manager with its own scoring returns them in its extra info."""
     nothing = [None] * len(batch)
     columns = [batch.non_tensor_batch.get(name, nothing) for name in (NEW_PROMPTS, "score_result")]
     proposed = []

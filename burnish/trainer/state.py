@@ -1,6 +1,6 @@
-"""Where the controller of `burnish ppo` stands: `data/trainer.json` of a checkpoint.
+"""The state of the controller of `burnish ppo`: `data/trainer.json` of a checkpoint.
 
-Beside the state itself (position in the data, prompts that wait, KL coefficient, …) it holds the facts that make this
+Besides the state itself (position in the data, prompts that wait, KL coefficient, …) it holds the facts that make this
 run this run: which prompts are drawn, and which model it started from. A run that resumes under other facts would be
 another run, so the difference is named instead.
 """

@@ -3,7 +3,7 @@
 Rows that only a reward model scores are reported by themselves, as `rm_score`: such a score and a rule's are of
 different kinds, so they are never averaged into one `reward`.
 
-Consumes the validation rows; hands on `val-core/…` and `val-aux/…` metrics and writes every answer to
+Consumes the validation rows; produces `val-core/…` and `val-aux/…` metrics and writes every answer to
 `validation/<step>.jsonl`. Its noise has a separate namespace, and what answers propose to train on (`new_prompts`) is
 left unread, so how often a run validates cannot change what it trains on.
 """

@@ -256,7 +256,7 @@ class ActorRolloutRefWorker(TrainedModelWorker):
 
     @register(dispatch_mode=Dispatch.TOGETHER)
     def load_checkpoint(self, folder: Path) -> None:
-        """The weights change where they lie: what the engine computed with those before is forgotten."""
+        """The weights change in place: what the engine computed with the old ones is dropped."""
         super().load_checkpoint(folder)
         self.update_weights(0)  # whose version the trainer says before it generates
 

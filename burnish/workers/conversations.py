@@ -1,6 +1,6 @@
 """What a reward model reads: the trajectories of a batch as conversations in the model's own token ids.
 
-Consumes the rollout columns of a batch and its `raw_prompt`; hands on a `JudgedConversation` for each row, read in one
+Consumes the rollout columns of a batch and its `raw_prompt`; produces a `JudgedConversation` for each row, read in one
 of two ways:
 
     as they are   The model has the policy's vocabulary and chat template: the ids of the trajectory itself, with all
@@ -41,7 +41,7 @@ class JudgedConversation:
     """Token ids, or the reason why there are none."""
 
     ids: list[int]
-    is_cut: bool = False  # its start is gone
+    is_cut: bool = False  # its start was cut off
     problem: str | None = None
 
 

@@ -48,7 +48,7 @@ class ModelFolder:
         captured, self._captured = self._captured, None
         if not folder.parent.is_dir():
             raise CheckpointError(
-                f"cannot write {folder}: {folder.parent}, which the run has made, is not there on "
+                f"cannot write {folder}: {folder.parent}, which the run created, does not exist on "
                 f"{socket.gethostname()}. Set trainer.default_local_dir to a folder on storage that all machines of "
                 "the run share"
             )
@@ -62,7 +62,7 @@ class ModelFolder:
             _sync_files(folder)
 
     def load(self, folder: Path) -> None:
-        """Go on from a folder that `save` wrote; a CheckpointError says what does not fit."""
+        """Resume from a folder that `save` wrote; a CheckpointError says what does not fit."""
         self.trainable.load(folder, self.load_contents)
 
     @property

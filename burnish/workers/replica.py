@@ -1,7 +1,7 @@
 """The rollout engine of one worker process: whose weights it generates with, and how new ones get there.
 
 In one process the engine reads the actor's own module, so after an update the next token comes from the new weights,
-and `publish` only says so. Elsewhere it has weights of its own, a replica: where the actor is spread over several
+and `publish` only announces them. Elsewhere it has its own copy, a replica: where the actor is spread over several
 processes, where it is to generate while the actor trains (`PPOConfig.staleness`), and where the engine is a program of
 its own. `publish` then brings the actor's weights together, bucket by bucket, never all at once, and proves that they
 arrived. Of a copy in this process, sums over its bits are compared with sums over the bits of what processes hold. A
@@ -11,7 +11,7 @@ actor. After the first publish so must those of some tokens that it samples.
 A program may span the devices of several processes (`rollout.tensor_model_parallel_size`); the first of them has it.
 
 Where agent loops ask for completions at any time, from other processes or while the actor trains, the engine has a
-thread of its own. All engines are `ReplacingEngine`: one that is lost is replaced.
+separate thread. All engines are `ReplacingEngine`: one that is lost is replaced.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -136,7 +136,7 @@ class Replica:
             cast("HostedEngine", self.engine.engine).expect(expected)
 
     def _compare_samples(self) -> None:
-        """What a fixed sequence does not tell: whether the log-probs of sampled tokens are of logits / temperature, and
+        """What a fixed sequence does not show: whether the log-probs of sampled tokens are of logits / temperature, and
         before truncation. Of the programs of all processes, because these pass through the actor together."""
         sampling = Sampling(HEAT, TOP_K, max_tokens=self.canary_tokens - 1, ignore_eos=True)
         mine = self.engine.run([([0], sampling)]) if self.is_here else []

@@ -38,7 +38,7 @@ class RewardModelWorker(ModelWorker):
     def compute_rm_score(self, data: DataProto) -> DataProto:
         """`rm_scores` (B, R): the score on the last token with response_mask 1, 0 elsewhere.
 
-        Beside it `rm_problem`, why a row has no score (it is NaN then), else None; and `rm_cut`, whether the
+        Also `rm_problem`, why a row has no score (it is NaN then), else None; and `rm_cut`, whether the
         conversation lost its start.
         """
         conversations = self.conversations.of(data)

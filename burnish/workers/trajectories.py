@@ -1,6 +1,6 @@
 """Finished trajectories → the rollout columns of a batch.
 
-Consumes what the agent runner hands back, one `Trajectory` per row, and hands on a `DataProto` with prompts padded on
+Consumes what the agent runner hands back, one `Trajectory` per row, and produces a `DataProto` with prompts padded on
 the left and responses on the right to the batch's own maxima P and R. Nothing is tokenised here: the ids, masks and
 log-probs are the engine's own. `token_versions` (B, R) is the version of the weights that sampled each token, where
 generation runs ahead of training. Besides the tensors, a row gets

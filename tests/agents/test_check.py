@@ -83,7 +83,7 @@ def test_rows_that_are_right(check, row):
 
 @pytest.mark.parametrize("truncation", ["error", "left"])
 @pytest.mark.parametrize(("row", "parts"), BAD.values(), ids=BAD)
-def test_a_row_that_names_what_there_is_not(check, config, row, parts, truncation):
+def test_a_row_with_an_unknown_name_is_refused(check, config, row, parts, truncation):
     config.data.truncation = truncation
     with pytest.raises(ConfigError) as error:
         check({}, tool(), row)
@@ -203,7 +203,7 @@ def test_an_observation_has_room_for_its_tags(check, config, monkeypatch):
     monkeypatch.setattr("burnish.agents.check.probe", lambda url, timeout, topk: None)
     tags = len("\n\n<information></information>\n\n")
     config.data.max_obs_length = tags
-    with pytest.raises(ConfigError, match=rf"data\.max_obs_length={tags}.*are {tags + 1} tokens; raise it"):
+    with pytest.raises(ConfigError, match=rf"data\.max_obs_length={tags}.*need {tags + 1} tokens; raise it"):
         check({"agent_name": "search_agent"})
     config.data.max_obs_length = tags + 1
     check({"agent_name": "search_agent"})

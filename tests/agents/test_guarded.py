@@ -114,7 +114,7 @@ def test_a_thread_that_outlives_its_loop_ends_quietly(monkeypatch):
     complaints, leave = [], threading.Event()
     monkeypatch.setattr(threading, "excepthook", complaints.append)
     loop = asyncio.new_event_loop()
-    task = loop.create_task(in_thread(lambda: leave.wait(20), "outlives"))
+    task = loop.create_task(in_thread(lambda: leave.wait(60), "outlives"))
     loop.run_until_complete(asyncio.sleep(0.05))
     task.cancel()
     loop.run_until_complete(asyncio.wait({task}))
@@ -122,6 +122,6 @@ def test_a_thread_that_outlives_its_loop_ends_quietly(monkeypatch):
     loop.is_closed = lambda: False
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "outlives"]
     leave.set()
-    thread.join(20)
+    thread.join(60)
     del loop.is_closed
     assert not thread.is_alive() and not complaints

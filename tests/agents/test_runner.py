@@ -349,7 +349,7 @@ def test_a_loop_that_catches_its_cancellation_is_left_behind(scripted, make_rows
         run(scripted()[0], make_rows(1, agent_name="deaf"), deadline_s=0.2)
     release.append(True)
     assert "1 cancelled trajectories to end" in seen
-    assert "1 cancelled trajectories do not end, and are left behind: uid 0, sample 0" in caplog.text
+    assert "1 cancelled trajectories did not stop and were abandoned: uid 0, sample 0" in caplog.text
 
 
 def test_tools_have_their_time_to_close_where_trajectories_have_a_thread(scripted, config):

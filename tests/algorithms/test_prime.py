@@ -111,5 +111,5 @@ def test_a_group_of_one_keeps_its_rewards_and_a_sample_without_policy_tokens_cou
 
 
 def test_missing_process_rewards_are_named(make_advantage_inputs):
-    with pytest.raises(BurnishError, match=r"prime reads a reward for each token.*Needs\(process_reward=True\)"):
+    with pytest.raises(BurnishError, match=r"prime needs a reward for each token.*Needs\(process_reward=True\)"):
         prime(make_advantage_inputs([[1.0, 0.0]], [[1, 1]]))

@@ -112,3 +112,5 @@ def test_counts_and_sums_are_read_as_they_are():
     assert merge([{"mean": part_of_mean(3.0, 2.0)}]) == {"mean": 1.5} and merge([]) == {}
     one, two = (part_of_mean(torch.tensor(total), torch.tensor(n)) for total, n in ((3.0, 4), (0.0, 2)))
     assert merge([{"share": one}, {"share": two}]) == {"share": 0.5}, "means are weighted"
+    assert merge([{"share": part_of_mean(torch.tensor(0.0), torch.tensor(0))}]) == {"share": 0.0}
+    assert merge([{"loss": part_of_sum(torch.tensor(part))} for part in (0.25, 0.5)]) == {"loss": 0.75}

@@ -190,6 +190,13 @@ def test_equal_rewards_give_exactly_zero(random_inputs, name, reward, lengths, t
 
 
 @either
+def test_equal_rewards_on_every_token_give_exactly_zero(random_inputs, name):
+    rewards = torch.tensor([0.1, 0.7, -0.3, 0.2, 1e-4, 0.9]).expand(7, 6)
+    inputs = dataclasses.replace(random_inputs(6, [1] * 7, width=6, filled=1.0), token_level_rewards=rewards)
+    assert not ESTIMATORS[name](inputs)[0].any()
+
+
+@either
 @pytest.mark.parametrize("rounding", [0.0, -1e-7, 1e-30])
 def test_a_certain_policy_is_compared_with_the_plain_mean(make_inputs, name, rounding):
     rewards = [[0, 1.0], [0, 3.0], [0, 8.0]]
@@ -231,7 +238,7 @@ def test_tool_output_takes_no_place_in_the_tool_variant(random_inputs):
 def test_missing_inputs_are_named(random_inputs, name):
     inputs = random_inputs(11)
     needs = r'Needs\(groups=True, outputs=\("sum_pi_squared",\)\)'
-    with pytest.raises(BurnishError, match=f"sum_pi_squared of the log-prob pass, and it is not there.*{needs}"):
+    with pytest.raises(BurnishError, match=f"sum_pi_squared of the log-prob pass, which is missing.*{needs}"):
         ESTIMATORS[name](dataclasses.replace(inputs, outputs={}))
-    with pytest.raises(BurnishError, match=f"old_log_probs, and there are none.*{needs}"):
+    with pytest.raises(BurnishError, match=f"old_log_probs, which are missing.*{needs}"):
         ESTIMATORS[name](dataclasses.replace(inputs, old_log_probs=None))

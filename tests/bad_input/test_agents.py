@@ -16,7 +16,7 @@ ROWS = {
     "an agent": ({"agent_name": "tool_agnet"}, ["agent_name=tool_agnet", "did you mean tool_agent", "@register"]),
     "a tool of tools_kwargs": (
         TOOL_AGENT | {"tools_kwargs": {"calculater": {"create_kwargs": {"a": 1}}}},
-        ["the tool 'calculater', which there is not", "did you mean calculator?", f"{MULTI_TURN}.tool_config_path"],
+        ["the tool 'calculater', which does not exist", "did you mean calculator?", f"{MULTI_TURN}.tool_config_path"],
     ),
     "a tool of tool_config": (
         TOOL_AGENT | {"tool_config": {"available_tools": ["pyhton"]}},
@@ -104,7 +104,7 @@ def test_a_file_of_interactions_that_is_not_there(refuses, no_model):
         ("http:///retrieve", ["no machine is named"]),
     ],
 )
-def test_a_retriever_that_cannot_be_asked(refuses, no_model, url, parts):
+def test_an_unreachable_retriever_is_refused(refuses, no_model, url, parts):
     assert_says(refuses("ppo", "do_search=true", f"retriever.url={url}"), f"retriever.url={url}", *parts)
 
 

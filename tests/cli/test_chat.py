@@ -146,7 +146,7 @@ def test_exit_ends_and_help_goes_to_stderr(say):
         ("9" * 2000, "would have 2002 tokens and the context holds 1024, so the question was not asked: /reset begins"),
     ],
 )
-def test_what_goes_wrong_ends_a_pipe_and_not_a_talk(say, at_the_terminal, line, message):
+def test_an_error_ends_piped_input_but_not_an_interactive_chat(say, at_the_terminal, line, message):
     code, out, err = say(line, QUESTION)
     assert (code, out) == (2, "") and message in err
     code, out, err = at_the_terminal(line, QUESTION)

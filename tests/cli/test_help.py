@@ -113,6 +113,6 @@ def test_a_word_that_is_near_nothing_gets_no_wild_guess(word, capsys):
     assert f"no key with {word} in its name. Without a word, --help lists the keys" in error
 
 
-def test_what_cannot_be_used_is_marked(capsys):
+def test_unavailable_keys_are_marked_in_help(capsys):
     main(["ppo", "--help", "trainer.profile_steps"])
     assert "not available yet" in capsys.readouterr().out

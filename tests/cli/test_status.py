@@ -96,7 +96,7 @@ def test_other_processes_are_shown_and_those_of_an_earlier_run_are_not(run, caps
 
 @pytest.mark.parametrize(
     ("error", "said"),
-    [(None, "done, "), (ValueError, "ended with an error, "), (KeyboardInterrupt, "stopped by hand, ")],
+    [(None, "done, "), (ValueError, "ended with an error, "), (KeyboardInterrupt, "stopped by the user, ")],
 )
 def test_run_that_ended(run, capsys, error, said):
     folder, tracker = begun(run)
@@ -199,7 +199,7 @@ def test_stopped_and_killed_runs_are_recognised(tmp_path, capsys, monkeypatch):
         status_of(folder, state="silent")
         main(["status", str(folder)])
         assert f"process {process.pid} on " in (text := capsys.readouterr().out)
-        assert "holds the folder but reports nothing" in text and ", silent since " in text
+        assert "holds the folder but reports nothing" in text and ", silent for " in text
     finally:
         process.kill()
         process.wait()

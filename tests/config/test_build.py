@@ -180,7 +180,7 @@ def test_open_sections_take_any_key(make):
         ({"controller_nsight_options.cuda-memory-usage": "true"}, ["profiling"]),
     ],
 )
-def test_what_comes_later_is_refused_by_name(make, keys, parts):
+def test_features_not_available_yet_are_refused_by_name(make, keys, parts):
     with pytest.raises(NotAvailable) as error:
         make(keys)
     for part in parts:
@@ -203,7 +203,7 @@ def test_all_keys_of_a_missing_capability_are_named_at_once(make):
         {f"{ACTOR}.checkpoint.save_contents": ["model", "optimizer", "extra"], f"{ACTOR}.checkpoint.async_save": False},
     ],
 )
-def test_what_is_the_default_anyway_is_taken(make, keys):
+def test_unsupported_keys_set_to_their_default_are_accepted(make, keys):
     make(keys)
 
 
@@ -211,7 +211,7 @@ def test_keys_without_effect_are_named_once_per_reason(make):
     built = make({f"{ROLLOUT}.load_format": "dummy", f"{ROLLOUT}.mode": "sync", f"{ACTOR}.strategy": "fsdp2"})
     assert built.notices == [
         f"no effect: {ACTOR}.strategy (several processes shard a model with FSDP2; one process holds all of it)",
-        f"no effect: {ROLLOUT}.mode (every engine serves each trajectory by itself)",
+        f"no effect: {ROLLOUT}.mode (every engine serves each trajectory separately)",
         f"no effect: {ROLLOUT}.load_format (engines generate with the weights that are trained)",
     ]
 

@@ -46,7 +46,7 @@ def test_unknown_part_is_refused_with_the_choices(settle, name):
 
 
 @pytest.mark.parametrize("parts", [[], ["optimizer"], ["hf_model", "optimizer"], ["extra"]])
-def test_parts_that_no_run_could_go_on_from_are_refused(settle, parts):
+def test_parts_that_no_run_could_resume_from_are_refused(settle, parts):
     with pytest.raises(ConfigError, match=r"save_contents=.*without model .*add model, or write \[hf_model\] alone"):
         settle({"save_contents": parts})
 
@@ -70,7 +70,7 @@ def test_checkpoints_that_cannot_be_resumed_are_reported(trains_a_critic):
     config.critic.enable = trains_a_critic
     config.critic.checkpoint.save_contents = ["hf_model"]
     checkpoint(config, given)
-    told = ["no run can go on from these checkpoints: critic.checkpoint.save_contents=[hf_model] leaves out model"]
+    told = ["no run can resume from these checkpoints: critic.checkpoint.save_contents=[hf_model] leaves out model"]
     assert given.notices == (told if trains_a_critic else [])
     config.actor_rollout_ref.actor.checkpoint.save_contents = ["hf_model"]
     checkpoint(config, given)

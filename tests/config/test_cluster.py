@@ -206,7 +206,7 @@ def test_a_number_is_a_pool_on_one_node(finish):
         ({"main": [0]}, r"the pool main is \[0\]"),
         ({"main": ["two"]}, r"the pool main is \[two\]"),
         ({"main": [True]}, r"the pool main is \[true\]"),
-        ({"main": [1], "agents": [1]}, "the pool agents is there already"),
+        ({"main": [1], "agents": [1]}, "the pool name agents is reserved for agent loops"),
         ({"main": [1], "roles": ["critic"]}, r"roles=\[critic\]: give a pool for each role"),
         ({"main": [1], "roles": {"critics": "main"}}, "roles.critics: .*no such role; did you mean critic.*roles are"),
         ({"main": [1], "roles": {"ref": "main"}}, "roles.ref: actor, rollout and reference are one role, actor_"),
@@ -361,7 +361,7 @@ def test_copies_of_the_shards_are_as_large_as_their_groups(finish):
     assert estimate_memory(config, sizes(), 2).moments == 8_000_000 // 2
     lines = plan_numbers(config, None, sizes())
     assert value(lines, "shards") == "2"
-    assert "of which there are 2" in next(line.how for line in lines if line.name == "shards")
+    assert "there are 2 copies" in next(line.how for line in lines if line.name == "shards")
 
 
 def test_with_lora_the_base_is_shared_too(finish):

@@ -87,12 +87,13 @@ def test_arguments_of_an_engine_are_a_mapping_or_null(finish, installed, engine)
     assert config.actor_rollout_ref.rollout.engine_kwargs == {"vllm": {}}
 
 
-def test_attention_is_checked_for_engines_that_page_it(finish, installed):
+@pytest.mark.parametrize("attention", ["flash_attention_2", "flex_attention"])
+def test_attention_is_checked_for_engines_that_page_it(finish, installed, attention):
     installed("0.32.0")
-    keys = {"actor_rollout_ref.model.attn_implementation": "flash_attention_2"}
+    keys = {"actor_rollout_ref.model.attn_implementation": attention}
     for name in ("vllm", "hf"):
         finish({f"{ROLLOUT}.name": name, **keys})
-    with pytest.raises(ConfigError, match=r"model\.attn_implementation=flash_attention_2: .*native.*name=hf"):
+    with pytest.raises(ConfigError, match=rf"model\.attn_implementation={attention}: .*native.*name=hf"):
         finish(keys)
 
 

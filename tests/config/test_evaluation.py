@@ -53,7 +53,7 @@ def test_a_home_folder_is_expanded(monkeypatch):
     assert config.custom_reward_function.path == "/home/me/mine.py"
 
 
-def test_what_must_be_set():
+def test_missing_required_keys_are_named():
     with pytest.raises(ConfigError, match=r"data.path must be set, for example data.path=out.parquet"):
         finished()
     with pytest.raises(ConfigError, match=r"data.response_key must be set, for example data.response_key=responses"):

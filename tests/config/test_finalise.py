@@ -20,7 +20,7 @@ def refused(finish, keys, *parts, needs=None):
         assert part in str(error.value)
 
 
-def test_what_must_be_set(make):
+def test_missing_required_keys_are_named(make):
     built = make()
     with pytest.raises(ConfigError) as error:
         finalise(built.config, built.explicit, Needs())
@@ -197,7 +197,7 @@ def test_sampling_in_training(finish):
     assert finish({f"{ROLLOUT}.temperature": 0, f"{ROLLOUT}.do_sample": False})[1] == []
     config, notices = finish({f"{ROLLOUT}.top_p": 0.9, f"{ROLLOUT}.top_k": 0})
     assert config.actor_rollout_ref.rollout.top_k == -1
-    assert len(notices) == 1 and notices[0].startswith(f"warning: {ROLLOUT}.top_p=0.9 leaves unlikely tokens out")
+    assert len(notices) == 1 and notices[0].startswith(f"warning: {ROLLOUT}.top_p=0.9 excludes unlikely tokens")
 
 
 def test_sampling_in_validation(finish):
@@ -441,7 +441,7 @@ def test_several_greedy_responses_are_the_same_one(finish, needs):
     refused(finish, keys, f"{ROLLOUT}.n=3 gives equal responses without sampling", "do_sample=false", needs=needs)
 
 
-def test_what_an_algorithm_of_ones_own_reads_is_theirs_to_know(finish):
+def test_keys_of_a_custom_algorithm_are_not_reported_as_unused(finish):
     keys = {"algorithm.adv_estimator": "mine:mine", "algorithm.gamma": 0.9, f"{ACTOR}.policy_loss.loss_mode": "my:loss"}
     _, notices = finish({**keys, f"{ACTOR}.policy_loss.tau_pos": 2.0})
     assert not [line for line in notices if line.startswith("unused")]

@@ -42,7 +42,7 @@ def test_lengths_and_sampling_have_defaults():
     assert config.rollout.do_sample and config.data.n_samples == 1 and notices == []
 
 
-def test_what_must_be_set():
+def test_missing_required_keys_are_named():
     with pytest.raises(ConfigError, match="data.path and data.output_path and model.path must be set, for example"):
         finalise_generation(GenerationConfig(), frozenset())
     assert "data.output_path must be set, for example data.output_path=out.parquet" in refused("data.output_path=null")

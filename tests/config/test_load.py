@@ -199,7 +199,7 @@ def test_a_tilde_takes_back_what_the_recipe_sets(recipes, load):
     assert "~trainer.seed: the recipe does not set it; its default stays" in loaded.notices
     with pytest.raises(ConfigError, match=r"unknown key 'trainer.sed'; did you mean 'trainer.seed'"):
         load("~trainer.sed")
-    with pytest.raises(ConfigError, match="has no value"):
+    with pytest.raises(ConfigError, match="takes no value"):
         load("~trainer.seed=1")
 
 
@@ -222,7 +222,7 @@ def test_unknown_keys_are_refused_even_when_added(load, prefix):
         (["data.seed=1", "data=3"], "'data' is a section, not a key"),
     ],
 )
-def test_what_cannot_be_read(load, arguments, message):
+def test_unreadable_arguments_are_refused(load, arguments, message):
     with pytest.raises(ConfigError) as error:
         load(*arguments)
     assert message in str(error.value)

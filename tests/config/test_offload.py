@@ -22,7 +22,7 @@ def test_the_weights_of_the_actor_stay_where_the_rollout_engine_reads_them(finis
         finish({f"{ACTOR}.param_offload": True})
 
 
-def test_what_can_be_moved_is_taken_without_a_word(finish):
+def test_supported_offload_gives_no_notice(finish):
     keys = {f"{REF}.param_offload": True, f"{ACTOR}.optimizer_offload": True}
     config, notices = finish(KL | keys | {"actor_rollout_ref.model.enable_activation_offload": True})
     assert not told(notices, "offload") and config.actor_rollout_ref.ref.fsdp_config.param_offload
@@ -52,7 +52,9 @@ def test_several_processes_have_a_copy_for_the_engine_so_the_actor_may_move(fini
 
 
 def test_offload_by_fsdp_itself_needs_fsdp(finish):
-    with pytest.raises(ConfigError, match=r"ref\.fsdp_config\.offload_policy=true.*there is one; use .*param_offload"):
+    with pytest.raises(
+        ConfigError, match=r"ref\.fsdp_config\.offload_policy=true.*there is only one; use .*param_offload"
+    ):
         finish(KL | {f"{REF}.offload_policy": True})
     several = KL | {"trainer.n_gpus_per_node": 2, f"{REF}.offload_policy": True}
     assert not told(finish(several)[1], "offload")

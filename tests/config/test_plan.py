@@ -603,8 +603,8 @@ def test_process_reward_model_with_an_adapter_keeps_no_start(finish):
         lines = {line.name: line.how for line in plan_numbers(config, None, sizes())}
         return lines["memory: process reward model"]
 
-    assert words().endswith("of its own, and its start")
-    assert words(**{"process_reward.model.lora_rank": 4}).endswith("of its own")
+    assert words().endswith("moments, and its start")
+    assert words(**{"process_reward.model.lora_rank": 4}).endswith("moments")
 
 
 def test_a_run_with_one_model_decides_in_the_same_way():

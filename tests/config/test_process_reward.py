@@ -29,7 +29,7 @@ def test_what_is_left_open_follows_the_actor(finish):
     assert (section.model.path, section.model.tokenizer_path) == ("some/model", "some/tokenizer")
 
 
-def test_what_is_set_stays(finish):
+def test_explicit_keys_are_not_overwritten(finish):
     keys = {
         "process_reward.mini_batch_size": 8,
         "process_reward.use_dynamic_bsz": True,

@@ -70,7 +70,7 @@ def test_other_spellings():
         ("data.choosen_key=a", "did you mean 'data.chosen_key'"),
         (
             "data.apply_chat_template_kwargs.enable_thinking=false",
-            "data.apply_chat_template_kwargs.enable_thinking: whoever asks a reward model renders with the template",
+            "data.apply_chat_template_kwargs.enable_thinking: a reward model is prompted with the template",
         ),
         ("optim.betas=[0.9]", "optim.betas"),
         ("trainer.save_freq=0", "trainer.save_freq=0: every 0 steps is never"),

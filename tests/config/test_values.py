@@ -38,7 +38,7 @@ ROLLOUT = "actor_rollout_ref.rollout"
         ("reward_model.reward_manager", "managers/mine.py:Manager", "managers/mine.py:Manager"),
     ],
 )
-def test_what_is_taken(name, raw, value):
+def test_convert_accepts_valid_values(name, raw, value):
     converted = convert(KEYS[name], raw)
     assert converted == value
     assert type(converted) is type(value)
@@ -71,7 +71,7 @@ def test_what_is_taken(name, raw, value):
         ("algorithm.kl_penalty", "k3+", "algorithm.kl_penalty=k3+: must be one of kl, k1"),
     ],
 )
-def test_what_is_refused(name, raw, message):
+def test_convert_refuses_invalid_values(name, raw, message):
     with pytest.raises(ConfigError) as error:
         convert(KEYS[name], raw)
     assert message in str(error.value)

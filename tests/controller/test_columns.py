@@ -88,7 +88,7 @@ def test_the_memo_makes_once_until_the_tensor_changes():
     assert made.tensors[-1].tolist() == [5, 1, 1]
 
 
-def test_the_memo_forgets_tensors_that_are_gone():
+def test_the_memo_forgets_freed_tensors():
     memo = Memo(Made())
     for _ in range(10):
         memo(torch.zeros(3))

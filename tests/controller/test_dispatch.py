@@ -44,14 +44,14 @@ def test_workers_do_not_share_their_facts():
     assert second.args[0].meta_info == data.meta_info == {"step": 1}
 
 
-def test_a_named_pair_of_ones_own():
+def test_custom_dispatch_pair_with_a_name():
     def to_last(world_size, /, *args, **kwargs):
         return CallSplit([WorkerCall((), {})] * (world_size - 1) + [WorkerCall(args, kwargs)])
 
     pair = DispatchPair(to_last, as_list)
     register_dispatch("test_to_last", pair)
     assert find_dispatch("test_to_last") is pair
-    with pytest.raises(ValueError, match=r"there is a dispatch mode 'test_to_last' already"):
+    with pytest.raises(ValueError, match=r"the dispatch mode 'test_to_last' already exists"):
         register_dispatch("test_to_last", DispatchPair(same_to_all, as_list))
     assert find_dispatch("test_to_last") is pair
 

@@ -54,7 +54,7 @@ def test_together_gives_all_workers_the_whole_and_rank_zero_answers(make_group, 
     assert group.share(rows(5)) == (0, list(range(0, 5, world_size)))
 
 
-def test_a_failure_of_a_worker_that_does_not_answer_is_told(make_group, counter_class, rows):
+def test_a_failure_of_a_worker_that_does_not_answer_is_reported(make_group, counter_class, rows):
     with pytest.raises(DataError, match=r"^rank 1 cannot$"):
         make_group(counter_class).share(rows(5), wrong=1)
 
@@ -182,7 +182,7 @@ def test_a_rollout_method_has_no_group_call(make_group, counter_class):
         make_group(counter_class).engine_step()
 
 
-def test_a_pair_of_ones_own(make_group, counter_class):
+def test_custom_dispatch_pair(make_group, counter_class):
     assert make_group(counter_class, world_size=3).custom(["a", "b", "c"]) == [(2, "a"), (1, "b"), (0, "c")]
 
 

@@ -138,7 +138,7 @@ def test_arguments_that_cannot_be_read_here(host, monkeypatch):
         answer.value()
 
 
-def test_calls_of_peers_are_told_while_they_run(host):
+def test_calls_of_peers_are_reported_while_they_run(host):
     async def look():
         start = time.monotonic()
         calls = [asyncio.ensure_future(host.direct("busy", "stay", *_message())) for _ in range(2)]

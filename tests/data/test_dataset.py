@@ -139,6 +139,10 @@ class TestBadRows:
         with pytest.raises(NotAvailable, match=rf"{key} in prompts \(.*row 1 .*Drop the column '{key}'"):
             load(path, tokenizer, data_config)
 
+    def test_no_files(self, tokenizer, data_config):
+        with pytest.raises(DataError, match=r"no data files are given; set data\.train_files"):
+            load([], tokenizer, data_config)
+
 
 class TestLengths:
     ROWS = [{"prompt": "x" * n} for n in (5, 50, 6, 70)]  # noqa: RUF012
@@ -282,6 +286,11 @@ class TestCustomClass:
         path = write_python(f"class Mine:\n{body}    def __getitem__(self, i): return {row}\n")
         with pytest.raises(DataError, match=message):
             self.make(data_config, path)
+
+    def test_the_name_is_needed(self, write_python, data_config):
+        data_config.train_files, data_config.custom_cls.path = ["x"], write_python("class Mine: pass\n")
+        with pytest.raises(ConfigError, match="data.custom_cls.name is not set: .* which defines Mine"):
+            train_dataset(data_config, None)
 
     def test_empty_and_unlimited(self, write_python, data_config):
         body = "    def __init__(self, a, b, c): pass\n    def __getitem__(self, i): return {'prompt': 'q'}\n"

@@ -57,7 +57,7 @@ def test_largest_remainder_is_exact_and_within_one_of_the_share(weights, total):
     shares = largest_remainder(weights, total)
     assert sum(shares) == total
     assert all(
-        abs(share - total * weight / sum(weights)) < 1.001 for share, weight in zip(shares, weights, strict=True)
+        abs(share - total * weight / sum(weights)) < 1 + 1e-9 for share, weight in zip(shares, weights, strict=True)
     )
 
 

@@ -155,7 +155,7 @@ class TestCurriculum:
         assert epoch_rows(order, 0) == [3]
         assert sorted(epoch_rows(order, 1)) == [0, 1, 2, 4, 5]
 
-    def test_rows_in_no_stage_are_told(self, dataset, data_config, caplog):
+    def test_rows_in_no_stage_are_reported(self, dataset, data_config, caplog):
         caplog.set_level("INFO")
         self.order(dataset, data_config, ["easy", ["medium", "hard"]])
         assert not caplog.messages

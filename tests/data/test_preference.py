@@ -4,7 +4,7 @@ import pytest
 
 from burnish.config.rm import RMDataConfig
 from burnish.data.chat import ChatRenderer
-from burnish.data.files import write_parquet
+from burnish.data.files import read_rows, write_parquet
 from burnish.data.preference import PreferenceDataset
 from burnish.data.tasks.preference import TASK
 from burnish.errors import DataError
@@ -74,6 +74,18 @@ class TestForms:
         call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": "{}"}}]}
         assert len(pairs({"prompt": "2+2?", "chosen": [call], "rejected": "five"})) == 1
 
+    def test_what_the_template_writes_after_the_answer_is_kept(self, write_jsonl, merging_tokenizer, config):
+        path = write_jsonl([{"prompt": "2+2?", "chosen": "4", "rejected": "5"}])
+        pair = PreferenceDataset([path], merging_tokenizer, config)[0]
+        assert merging_tokenizer.decode(pair.chosen).endswith("4<|end|>\n")
+
+    def test_fields_that_parquet_fills_with_nulls(self, tmp_path, tokenizer, config):
+        rows = [{"chosen": [*ASKED, {**GOOD, "name": "x"}], "rejected": [*ASKED, BAD]}] * 3
+        path = write_parquet(rows, tmp_path / "pairs.parquet")
+        assert "name" in read_rows(path)[0]["chosen"][0]
+        dataset = PreferenceDataset([str(path)], tokenizer, config, max_samples=2)
+        assert len(dataset) == 2 and tokenizer.decode(dataset[0].rejected) == rendered(tokenizer, *ASKED, BAD)
+
     def test_margin(self, pairs, config):
         config.margin_key = "extra.gap"
         dataset = pairs(RIGHT | {"extra": {"gap": 1}}, RIGHT | {"extra": {"gap": 0.5}})
@@ -89,7 +101,7 @@ class TestTruncation:
         assert tokenizer.decode(pair.rejected).endswith("five<|end|>")
         assert dataset.notices == ["2 conversations are over data.max_length=30 and were cut (data.truncation=left)"]
 
-    def test_each_side_is_cut_by_itself(self, pairs, tokenizer, config):
+    def test_each_side_is_truncated_separately(self, pairs, tokenizer, config):
         config.max_length = len(ChatRenderer(tokenizer).whole([*ASKED, GOOD]))
         pair = pairs(RIGHT)[0]
         assert tokenizer.decode(pair.chosen) == rendered(tokenizer, *ASKED, GOOD)
@@ -106,7 +118,7 @@ class TestTruncation:
         config.max_length, config.truncation = 50, "right"
         dataset = pairs(LONG, {"prompt": "2+2?", "chosen": "4", "rejected": "5"})
         assert len(dataset) == 1
-        assert dataset.notices[0] == "1 of 2 pairs have the same tokens on both sides after truncation; left out"
+        assert dataset.notices[0] == "1 of 2 pairs have the same tokens on both sides after truncation; skipped"
         with pytest.raises(DataError, match=r"no example of .* is left to learn from; raise data\.max_length"):
             pairs(LONG)
 
@@ -122,10 +134,10 @@ class TestBadRows:
             ({"chosen": [*ASKED, {"role": "assistant", "content": ""}]}, "field 'chosen': the answer is empty"),
             ({"chosen": ASKED}, "field 'chosen': the last message is from user; it has to be the assistant's"),
             ({"chosen": [{"role": "assistant"}]}, r"field 'chosen': message 0 \(assistant\) has the content"),
-            ({"chosen": "five"}, "fields 'chosen' and 'rejected' are equal, so neither is better; drop the row"),
+            ({"chosen": "five"}, "fields 'chosen' and 'rejected' are equal, so neither is preferred; drop the row"),
             ({"chosen": [*ASKED, BAD]}, "fields 'chosen' and 'rejected' are equal"),
-            ({"prompt": None}, r"field 'chosen' is an answer alone, and field 'prompt' \(data.prompt_key\)"),
-            ({"prompt": None, "chosen": [GOOD]}, "field 'chosen' is an answer alone"),
+            ({"prompt": None}, r"field 'chosen' is only an answer, and field 'prompt' \(data.prompt_key\)"),
+            ({"prompt": None, "chosen": [GOOD]}, "field 'chosen' is only an answer"),
             ({"prompt": 3}, "field 'prompt': expected a string or a list of messages"),
             ({"prompt": " "}, "field 'prompt': the prompt is empty"),
             ({"chosen": "\ud83d"}, "field 'chosen': the text has a lone surrogate"),

@@ -6,6 +6,7 @@ import pytest
 from burnish.config.sft import SFTDataConfig
 from burnish.data.chat import ChatRenderer
 from burnish.data.examples import Batches
+from burnish.data.files import write_parquet
 from burnish.data.sft import SFTDataset
 from burnish.errors import DataError
 
@@ -28,6 +29,17 @@ class TestExamples:
         assert [learnt(tokenizer, dataset[i]) for i in range(2)] == ["4<|end|>", "4<|end|>5!<|end|>"]
         ids, mask = ChatRenderer(tokenizer).conversation(LONGER)
         assert (dataset[1].ids.tolist(), dataset[1].loss_mask.tolist()) == (ids, mask)
+
+    def test_parquet_and_max_samples(self, tmp_path, tokenizer, config):
+        rows = [{"messages": TALK}] * 6, [{"messages": LONGER}] * 3
+        files = [str(write_parquet(part, tmp_path / f"{len(part)}.parquet")) for part in rows]
+        assert len(SFTDataset(files, tokenizer, config)) == 9
+        dataset = SFTDataset(files, tokenizer, config, max_samples=3)
+        assert [learnt(tokenizer, dataset[i]) for i in range(len(dataset))] == ["4<|end|>"] * 2 + ["4<|end|>5!<|end|>"]
+
+    def test_no_files(self, tokenizer, config):
+        with pytest.raises(DataError, match=r"set data\.train_files"):
+            SFTDataset([], tokenizer, config)
 
     @pytest.mark.parametrize("prompt", ["2+2?", TALK[:1]])
     def test_prompt_and_response_give_the_same_example(self, write_jsonl, tokenizer, config, prompt):
@@ -74,7 +86,7 @@ class TestTruncation:
         path = write_jsonl([{"messages": TALK}, {"messages": long}])
         dataset = SFTDataset([path], tokenizer, config)
         assert len(dataset) == 1
-        assert dataset.notices == ["1 of 2 examples have no assistant token left after truncation; left out"]
+        assert dataset.notices == ["1 of 2 examples have no assistant token left after truncation; skipped"]
         with pytest.raises(DataError, match=r"no example of .* is left to learn from; raise data\.max_length"):
             SFTDataset([write_jsonl([{"messages": long}])], tokenizer, config)
 

@@ -59,7 +59,7 @@ def test_the_exact_text_of_the_chat_template(tokenizer):
     assert "\x1b[36m<|start|>\x1b[0m" in coloured
 
 
-def test_a_row_that_cannot_be_rendered_is_shown_as_it_is_and_says_so(tokenizer):
+def test_a_row_that_cannot_be_rendered_is_shown_raw_with_a_note(tokenizer):
     text = shown({"prompt": [{"role": "user", "content": [{"type": "image", "image": PNG}]}]}, ChatRenderer(tokenizer))
     assert "  user:\n" in text and "PNG image, 2,006 bytes" in text
     assert "  cannot be rendered: not available yet: image parts in messages" in text

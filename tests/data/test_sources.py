@@ -153,7 +153,7 @@ def test_a_replaced_column_is_reported(tmp_path, caplog):
     assert not caplog.records
     read([file], renaming(["problem=question", "short=answer"]))
     assert [r.getMessage() for r in caplog.records] == [
-        f"{file}: the column 'answer' is left out: --rename gives its name to 'short'"
+        f"{file}: the column 'answer' is dropped: --rename gives its name to 'short'"
     ]
 
 

@@ -164,13 +164,13 @@ def test_a_fact_of_another_type_is_refused(write, batch, fact, value, message):
         ("process_reward", {}, "no column process_ref_log_prob"),
         ("rm", {}, "no column margin"),
         ("actor", {"advantages": torch.zeros(6, 2)}, "advantages has the shape (6, 2), and not (6, 6)"),
-        ("actor", {"advantages": torch.zeros(6, 6).long()}, "advantages is of torch.int64"),
+        ("actor", {"advantages": torch.zeros(6, 6).long()}, "advantages has dtype torch.int64"),
         ("actor", {"old_log_probs": torch.zeros(6)}, "old_log_probs has the shape (6,), and not (6, 6)"),
         ("actor", {"attention_mask": torch.ones(6, 3)}, "attention_mask has the shape (6, 3), and not (6, 13)"),
         ("actor", {"attention_mask": torch.full((6, 13), 2)}, "attention_mask holds other values than 0 and 1"),
         ("actor", {"attention_mask": torch.zeros(6, 13)}, "attention_mask has a row without a prompt"),
-        ("actor", {"input_ids": torch.zeros(6, 13)}, "input_ids is of torch.float32 and shape (6, 13)"),
-        ("rm", {"margin": torch.zeros(6)}, "input_ids is of torch.int64 and shape (6, 13)"),
+        ("actor", {"input_ids": torch.zeros(6, 13)}, "input_ids has dtype torch.float32 and shape (6, 13)"),
+        ("rm", {"margin": torch.zeros(6)}, "input_ids has dtype torch.int64 and shape (6, 13)"),
     ],
 )
 def test_columns_that_an_update_cannot_read_are_refused(write, batch, role, change, message):

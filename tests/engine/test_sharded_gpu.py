@@ -123,9 +123,7 @@ def test_buckets_and_checksums_agree_in_the_type_of_the_copy(mesh, make):
     ],
     ids=str,
 )
-def test_a_run_goes_on_from_a_checkpoint_with_its_state_where_it_was(
-    mesh, make, data, tmp_path, keys, masters, moments
-):
+def test_a_run_resumes_from_a_checkpoint_with_its_state(mesh, make, data, tmp_path, keys, masters, moments):
     first = make(mesh, "bfloat16", **keys)
     trained(first, data)
     first.save(tmp_path / "saved")

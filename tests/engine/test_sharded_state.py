@@ -161,7 +161,7 @@ def test_a_worker_s_folder_has_one_tokenizer(seen, folder):
     assert [of_rank["has written"] for of_rank in seen[:2]] == [["_write_tokenizer"], []]
     for of_rank in seen[:2]:
         assert re.search(
-            r"elsewhere, which the run has made, is not there on .*default_local_dir", of_rank["elsewhere"]
+            r"elsewhere, which the run created, does not exist on .*default_local_dir", of_rank["elsewhere"]
         )
     assert not (folder / "elsewhere").exists()
 

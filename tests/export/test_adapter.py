@@ -169,7 +169,7 @@ def test_one_layer_merged_wrong_is_caught(make_adapter, go, tmp_path, monkeypatc
             self.base_layer.weight.data[3, 3] += 1e-3
 
     monkeypatch.setattr(Linear, "merge", forget_one)
-    with pytest.raises(ModelError, match=r"down_proj: merged with the adapter it computes something else"):
+    with pytest.raises(ModelError, match=r"down_proj: merged with the adapter, it computes something else"):
         go(adapter, dtype=dtype)
     assert not (tmp_path / "out").exists()
 
@@ -240,7 +240,7 @@ def test_flags_of_adapters_on_whole_models(tiny_model, go):
         go(tiny_model, base="x")
 
 
-def test_an_adapter_beside_a_whole_model(make_adapter, tiny_model, go):
+def test_an_adapter_next_to_a_full_model(make_adapter, tiny_model, go):
     adapter = make_adapter()
     shutil.copyfile(tiny_model / "model.safetensors", adapter / "model.safetensors")
     with pytest.raises(ModelError, match=r"both an adapter .* and a whole model \(model\.safetensors\)"):

@@ -117,7 +117,7 @@ def test_weights_without_a_place_are_named(tiny_model, go, tmp_path):
     tensors = load_file(source / "model.safetensors") | {"extra.head": torch.zeros(3)}
     save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
     report = go(source)
-    assert "the architecture has no place for it: extra.head" in str(report)
+    assert "the architecture does not use it: extra.head" in str(report)
     assert "extra.head" not in load_file(tmp_path / "out" / "model.safetensors")
 
 

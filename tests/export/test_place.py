@@ -151,7 +151,7 @@ def test_a_file_in_its_place(tmp_path):
 
 def test_out_and_source_are_apart(tmp_path):
     source = tmp_path / "run" / "global_step_3"
-    for out, words in ((source, "is the source"), (source / "x", "lies inside"), (tmp_path, "holds the source")):
+    for out, words in ((source, "is the source"), (source / "x", "is inside"), (tmp_path, "holds the source")):
         with pytest.raises(ConfigError, match=f"--out {out} {words}.*choose a folder outside of it"):
             check_apart(out, [source])
     check_apart(tmp_path / "run" / "export", [source])

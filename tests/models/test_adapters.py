@@ -134,7 +134,7 @@ QUERY = "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight"
         (lambda t: t.pop("base_model.model.model.norm.weight"), "lacks norm; the adapter is incomplete"),
         (
             lambda t: t.update({QUERY.replace("layers.1", "layers.9"): torch.zeros(4, 32)}),
-            r"layers\.9.* has no place in the base model; name its own with --base",
+            r"layers\.9.* does not fit the base model; name the adapter's own base with --base",
         ),
         (
             lambda t: t.update({QUERY: torch.zeros(4, 31)}),

@@ -62,13 +62,13 @@ def test_a_window_that_only_the_mask_has_is_refused(name):
         layers_of(module)
 
 
-def test_a_model_that_makes_a_mask_of_its_own_is_refused():
+def test_a_model_with_a_custom_mask_is_refused():
     with pytest.raises(NotAvailable, match=r"DogeForCausalLM: it makes its own mask"):
         layers_of(build("doge", DOUBTFUL["doge"]))
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_a_window_that_attention_is_told_of_is_taken(name):
+def test_a_sliding_window_passed_to_attention_is_supported(name):
     module = build(name, TAKEN[name])
     wide = build(name, TAKEN[name] | {"sliding_window": LENGTH + 1})
     expected = plain_logits(module)

@@ -104,10 +104,10 @@ def test_folders_that_lack_a_part(tmp_path):
     with pytest.raises(ModelError, match=r"no config\.json; the model path must name a Hugging Face model folder"):
         resolve_path(folder_with(tmp_path / "a", "model.safetensors"))
     bare = folder_with(tmp_path / "b", "config.json")
-    with pytest.raises(ModelError, match=r"config\.json is there but no weights \(looked for \*\.safetensors"):
+    with pytest.raises(ModelError, match=r"has config\.json but no weights \(looked for \*\.safetensors"):
         resolve_path(bare)
     assert resolve_path(bare, weights=False) == bare
-    with pytest.raises(ModelError, match=r"config\.json is there but no weights"):  # training state is no model
+    with pytest.raises(ModelError, match=r"has config\.json but no weights"):  # training state is no model
         resolve_path(folder_with(bare, "optimizer.safetensors", "rng.safetensors"))
 
 
@@ -115,7 +115,7 @@ def test_a_shard_that_is_not_there_is_named(tmp_path):
     folder = folder_with(tmp_path, "config.json", "model-00001-of-00002.safetensors")
     names = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
-    with pytest.raises(ModelError, match=r"names model-00002-of-00002\.safetensors, which is not there; copy"):
+    with pytest.raises(ModelError, match=r"names model-00002-of-00002\.safetensors, which is missing; copy"):
         resolve_path(folder)
     folder_with(tmp_path, "model-00002-of-00002.safetensors")
     assert resolve_path(folder) == folder

@@ -218,6 +218,9 @@ def test_saved_and_loaded_again(module, tmp_path):
     assert all(torch.equal(tensor, expected[name]) for name, tensor in again.state_dict().items())
     size = sum(f.stat().st_size for f in (tmp_path / "model").glob("*.safetensors"))
     assert size < 1.1 * sum(p.nbytes for p in module.parameters()) + 2**14  # each view its own rows, not the buffer
+    torch.save(module.state_dict(), tmp_path / "state.pt")
+    loaded = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert all(torch.equal(loaded[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -255,9 +258,15 @@ REFUSALS = {
         ".Doubled, not a plain Linear",
     ),
     "hook": (lambda layers: layers[2].self_attn.register_forward_hook(print), "layers.2.self_attn has forward hooks"),
-    "pre-hook": (lambda layers: layers[0].mlp.register_forward_pre_hook(print), "layers.0.mlp has forward hooks"),
+    "pre-hook": (
+        lambda layers: layers.model.model.embed_tokens.register_forward_pre_hook(print),
+        "model.embed_tokens has forward hooks",
+    ),
     "own forward": (lambda layers: setattr(layers[0].mlp, "forward", print), "forward of model.layers.0.mlp was repl"),
-    "dtypes": (lambda layers: layers[0].to(torch.bfloat16), "several kinds: torch.bfloat16 on cpu, torch.float32 on c"),
+    "dtypes": (
+        lambda layers: layers.model.model.norm.to(torch.bfloat16),
+        "several kinds: torch.bfloat16 on cpu, torch.float32 on c",
+    ),
     "shared": (
         lambda layers: setattr(layers[1].self_attn.q_proj, "weight", layers[0].self_attn.q_proj.weight),
         "self_attn.q_proj.weight is shared with another projection",

@@ -74,6 +74,13 @@ def test_the_adapter_can_be_switched_off(adapted):
     assert torch.equal(run(fused), with_adapter)
 
 
+def test_frozen_layers_get_no_gradient():
+    module = build("qwen2", {}).train()
+    module.model.layers[0].requires_grad_(False)
+    found = gradients(module, FusedBackbone(module.model))
+    assert found and not [name for name in found if name.startswith("model.layers.0.")]
+
+
 def test_rebound_weights_are_an_error_until_merged_again():
     module = build("qwen2", {})
     fused = FusedBackbone(module.model)

@@ -21,7 +21,7 @@ from burnish.models.loading import (
     load_tokenizer,
     load_value_model,
 )
-from burnish.models.lora import adapter_off, adapter_writer, has_adapter, lora_of
+from burnish.models.lora import adapter_off, adapter_writer, add_adapter, has_adapter, lora_of
 from burnish.models.tiny import write_tiny_model
 from burnish.rollout.base import Request, Sampling
 from burnish.rollout.hf.engine import HFEngine
@@ -122,7 +122,14 @@ def test_it_is_of_the_type_of_the_weights_and_drawn_from_the_seed(tiny_model, dt
 def test_the_layers_that_get_one(tiny_model, tmp_path, changes, ends):
     module = load_causal_lm(tiny_model, settings(**changes))
     assert {name.split(".")[4] for name in trained(module)} == ends
+    if changes.get("target_modules") == ["model.layers.1.mlp.up_proj"]:
+        assert {name.rpartition(".lora_")[0] for name in trained(module)} == set(changes["target_modules"])
+    plain = AutoModelForCausalLM.from_pretrained(tiny_model)
+    add_adapter(plain, settings(**changes), seed=0)
+    assert trained(plain) == trained(module), "any module takes one"
     save_adapter(shaken(module), tmp_path)
+    written = json.loads((tmp_path / "adapter_config.json").read_text())["target_modules"]
+    assert written == sorted(written) and {name.rpartition(".")[2] for name in written} == ends
     again = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_model), tmp_path)
     assert torch.allclose(logits(again), logits(module), atol=1e-6)
 
@@ -254,7 +261,7 @@ def test_other_kinds_are_refused_with_a_way_out(tiny_model, tmp_path, options, w
     ("edit", "words"),
     [
         (lambda t: t.pop(QUERY), r"lacks .*layers\.1\.self_attn\.q_proj\.lora_A.*; the adapter is incomplete"),
-        (lambda t: t.update({QUERY.replace("1", "9"): torch.zeros(4, 32)}), r"layers\.9.* has no place in Qwen2For"),
+        (lambda t: t.update({QUERY.replace("1", "9"): torch.zeros(4, 32)}), r"layers\.9.* does not fit Qwen2For"),
         (lambda t: t.update({QUERY: torch.zeros(4, 31)}), r"is \(4, 31\) there, \(4, 32\) in this model"),
     ],
     ids=["missing", "left over", "shape"],
@@ -359,7 +366,7 @@ def generated(engine, prompts, count=12):
     return [completion.token_ids for completion in asyncio.run(run())]
 
 
-def test_what_a_layer_adds_to_its_base(policy):
+def test_lora_layer_output_is_base_plus_scaled_update(policy):
     layer = policy.model.layers[0].mlp.up_proj
     base, ((down, up, scale),) = lora_of(layer)
     x = torch.randn(5, base.in_features, generator=torch.Generator().manual_seed(0))

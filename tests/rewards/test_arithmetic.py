@@ -45,3 +45,4 @@ def test_such_rows_are_refused_before_anything_is_scored(ground_truth):
 def test_ways_to_give_the_ground_truth(ground_truth):
     check(ground_truth, {})
     assert compute_score("answer: 12", ground_truth)["score"] == 1.0
+    assert compute_score("answer: -5", -5)["score"] == 1.0

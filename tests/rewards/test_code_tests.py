@@ -37,7 +37,7 @@ def test_tables_give_arrays():
     assert read_tests(np.array([{"input": "1\n2", "output": "3"}, {"input": "4", "output": "5"}]), {}) == PAIRS
 
 
-def test_where_tests_stand():
+def test_test_cases_take_precedence_over_the_ground_truth():
     """`test_cases` goes first, from wherever it came; an empty one does not count."""
     cases = [{"input": "1\n2", "output": "3"}, {"input": "4", "output": "5"}]
     assert read_tests("def solve(): ...", {"test_cases": cases}) == PAIRS
@@ -76,8 +76,8 @@ def test_programs():
         ('{"inputs": ["1"], "outputs": []}', "1 inputs and 0 outputs"),
         ({"inputs": [], "outputs": []}, "0 inputs"),
         ({"tests": []}, "no lists 'inputs' and 'outputs'"),
-        ([{"input": "1"}], "neither all texts nor all objects"),
-        (["assert f(1)", {"input": "1", "output": "2"}], "neither all texts"),
+        ([{"input": "1"}], "neither all strings nor all objects"),
+        (["assert f(1)", {"input": "1", "output": "2"}], "neither all strings"),
         (["assert f(1) =="], "invalid syntax"),
         (["x = 1"], "test 1 checks nothing"),
         (["assert True"], "they call nothing of the solution's"),

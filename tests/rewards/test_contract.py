@@ -111,7 +111,7 @@ def test_one_bad_result_of_a_batch_is_its_own():
         (np.array(1.0), 1, "it returned array(1.) (ndarray) for 1 sample;"),
     ],
 )
-def test_what_is_no_list_of_results(value, count, said):
+def test_a_result_that_is_not_a_list_is_refused(value, count, said):
     with pytest.raises(BadResult) as error:
         checked_results(value, count, "it")
     assert str(error.value).startswith(said)

@@ -155,7 +155,7 @@ def test_math_verify_is_asked_about_the_rest(answer, truth, equal):
 
 
 @pytest.mark.parametrize("truth", [r"\frac{1}{", r"x+\text{ or 6}", "1010_2+1", "x@y"])
-def test_a_truth_that_cannot_be_read_is_told(truth):
+def test_an_unreadable_truth_is_reported(truth):
     assert equivalent("x+5", truth).unreadable_truth
     assert not equivalent(truth, "x+5").unreadable_truth and not equivalent(truth, truth).unreadable_truth
 
@@ -232,7 +232,7 @@ def test_the_child_refuses_to_compile_text_but_still_compares():
     assert done.stdout.split("\n") == ["refused"] * 10 + ["True True", "False", ""]
 
 
-def test_a_time_out_is_told_and_the_next_question_works():
+def test_a_timeout_is_reported_and_the_next_question_works():
     before = time.monotonic()
     verdict = equivalent(HARD, "1", seconds=1.0)
     assert (verdict.equal, verdict.timed_out) == (False, True)
@@ -258,7 +258,7 @@ def test_a_busy_machine_is_an_error_and_no_wrong_answer(monkeypatch):
 def test_the_limit_is_for_all_questions_about_one_answer():
     before = time.monotonic()
     assert equivalent(f"{HARD},{HARD}+1,{HARD}+2", r"\sin 1,\sin 2,\sin 3", seconds=1.0).timed_out
-    assert time.monotonic() - before < 20
+    assert time.monotonic() - before < 60  # three such questions alone: minutes
 
 
 def test_memory_is_bounded():
@@ -311,10 +311,11 @@ def test_after_fork_each_process_has_its_own():
 
 def test_one_that_was_killed_while_idle_is_replaced():
     assert equivalent(r"\log_2 8", "3").equal
-    os.kill(pid(), signal.SIGKILL)
-    while algebra._process.child.alive:
-        time.sleep(0.01)
+    os.kill(pid(), signal.SIGKILL)  # whether it is noticed before the next question or not
     assert equivalent(r"\log_2 8", "3").equal
+    os.kill(stopped := pid(), signal.SIGSTOP)  # so that it cannot read the question
+    threading.Timer(0.5, os.kill, (stopped, signal.SIGKILL)).start()
+    assert equivalent(r"\log_2 8", "3").equal and pid() != stopped
 
 
 def test_one_that_dies_at_work_is_an_error():

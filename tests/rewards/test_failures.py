@@ -33,7 +33,7 @@ def step(pattern: str) -> tuple[list[ScoreResult], list[int]]:
         ("ab", True, "ab", 0),  # single samples that did not fail are not the policy's business
     ],
 )
-def test_what_is_kept(pattern, needs_groups, kept, groups_lost):
+def test_policy_keeps_scored_samples(pattern, needs_groups, kept, groups_lost):
     results, uids = step(pattern)
     keep, report = apply_policy(results, uids, needs_groups, max_failure_ratio=1.0)
     assert "".join(chr(uid) for uid, k in zip(uids, keep, strict=True) if k) == kept
@@ -90,7 +90,7 @@ def test_a_watch_stops_at_the_first_failure_too_many():
     assert "3 times (data_source gsm8k; first uid 97)" in str(error.value)
 
 
-def test_a_watch_that_stops_at_the_last_sample_says_so():
+def test_a_watch_that_stops_at_the_last_sample_reports_it():
     watch = FailureWatch(total=2, max_failure_ratio=0.0)
     watch.add("a", GOOD)
     with pytest.raises(RewardError, match="^1 of 2 samples could not be scored, more than"):

@@ -238,7 +238,7 @@ def test_classes_of_every_form(reward_file):
         ("Quitting", {}, "SystemExit: 3"),
     ],
 )
-def test_what_is_wrong_with_a_class(reward_file, name, kwargs, said):
+def test_invalid_reward_class_is_refused(reward_file, name, kwargs, said):
     with pytest.raises(ConfigError) as error:
         judge(reward_file, name, **kwargs)
     assert said in str(error.value)

@@ -315,10 +315,11 @@ def test_a_death_that_leaves_a_fork_behind_is_noticed(make_pool, request_of):
     assert score(pool, request_of()).error == "the scoring process died: exit status 5"
 
 
-def test_what_is_no_score_is_a_failure(make_pool, request_of):
-    pool = make_pool("""
-        VALUES = {"nan": float("nan"), "text": "1.0", "none": None, "dict": {"acc": 1}}
-        async def compute_score(solution_str): return VALUES[solution_str]
+@pytest.mark.parametrize("form", ["def", "async def"])
+def test_what_is_no_score_is_a_failure(make_pool, request_of, form):
+    pool = make_pool(f"""
+        VALUES = {{"nan": float("nan"), "text": "1.0", "none": None, "dict": {{"acc": 1}}}}
+        {form} compute_score(solution_str): return VALUES[solution_str]
         """)
     results = score_all(pool, [request_of(text) for text in ("nan", "text", "none", "dict")])
     assert [r.score for r in results] == [None] * 4
@@ -417,6 +418,25 @@ def test_check_names_a_missing_file(tmp_path):
     with pytest.raises(ConfigError, match=r"custom_reward_function.path=\S*absent.py: no such file"):
         pool.check()
     pool.close()
+
+
+def test_an_answer_that_is_too_large_does_not_harm_the_others(make_pool, request_of, tmp_path):
+    asked = tmp_path / "asked"
+    pool = make_pool(f"""
+        import asyncio, pathlib
+        asked = pathlib.Path({str(asked)!r})
+        async def compute_score(solution_str):
+            if solution_str == "large":
+                while not asked.exists():
+                    await asyncio.sleep(0.01)
+                return {{"score": 1.0, "text": "x" * (65 * 2**20)}}
+            if not asked.exists():  # the first time it waits for the end of its process
+                asked.touch()
+                await asyncio.sleep(1000)
+            return 0.5
+        """)
+    other, large = score_all(pool, [request_of("other"), request_of("large")])
+    assert (other.score, other.error) == (0.5, None) and "unreadable answer: it is larger than" in large.error
 
 
 def test_a_process_that_ends_while_loading(make_pool):

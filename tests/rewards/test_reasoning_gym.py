@@ -191,7 +191,7 @@ def test_sources_that_cannot_be_scored(data_source, message):
         compute_score("<answer>3</answer>", "3", {"metadata": "{}"}, data_source)
 
 
-def test_refused_tasks_are_told_when_a_dataset_is_loaded():
+def test_refused_tasks_are_reported_when_a_dataset_is_loaded():
     pytest.importorskip("reasoning_gym")
     with pytest.raises(ValueError, match="reasoning_gym/rearc cannot be scored: its verifier"):
         check("1", {"metadata": '{"source_dataset": "rearc"}'})

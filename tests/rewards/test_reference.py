@@ -49,6 +49,11 @@ def test_the_reference_of_every_scorer_earns_full_marks(scorer, data):
     assert (result["score"] if isinstance(result, dict) else result) == 1.0
 
 
+def test_references_are_written_as_responses_are():
+    written = {scorer.name: scorer.reference("72", {}) for scorer in SCORERS if scorer.name in ("gsm8k", "arithmetic")}
+    assert written == {"gsm8k": "#### 72", "arithmetic": "answer: 72"}
+
+
 def row(truth="72", source="gsm8k", **extra_info):
     return {"data_source": source, "reward_model": {"ground_truth": truth}, "extra_info": extra_info}
 
@@ -91,6 +96,7 @@ def test_a_worked_answer_that_contradicts_the_ground_truth_is_a_problem(built_in
     short, long = built_in.score([row(answer=answer), row(answer="x" * 500 + answer)])
     assert short.finding == long.finding == "failing_reference"
     assert "…" in long.text and len(long.text) < 200, "a long one is shown by its end"
+    assert f"{answer[-5:]}'" in long.text
 
 
 def test_a_worked_answer_that_fails_is_a_problem_where_the_ground_truth_fails_too(built_in):
@@ -114,6 +120,12 @@ def test_a_ground_truth_that_its_scorer_cannot_reach_fails(built_in):
     too_small, no_number = built_in.score([row(1e-7), row("seven", "burnish/arithmetic")])
     assert too_small.text.startswith("the ground truth scores 0: '#### 1e-07'")
     assert no_number == Remark("failing_reference", "reward_model.ground_truth='seven': arithmetic needs an integer")
+
+
+def test_a_format_score_is_not_full_marks(built_in, monkeypatch):
+    monkeypatch.setattr("burnish.rewards.scores.gsm8k.compute_score.__defaults__", ("strict", 0.5, 1.0))
+    (remark,) = built_in.score([row(answer="#### 73")])
+    assert remark.text.startswith("extra_info.answer scores 0.5")
 
 
 def test_rows_that_cannot_be_scored_here_say_why(built_in):

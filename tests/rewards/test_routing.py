@@ -100,6 +100,9 @@ WRONG_TYPES = {
 def test_a_ground_truth_of_the_wrong_type_is_refused_before_anything_is_scored(source):
     problem = check_row({"data_source": source, "reward_model": {"ground_truth": WRONG_TYPES[source]}})
     assert problem and (scorer_for(source).name in problem or "reward_model" in problem)
+    if source in ("math", "math_dapo", "numina_olympiads", "hiyouga/geometry3k"):
+        kind = type(WRONG_TYPES[source]).__name__
+        assert f"{scorer_for(source).name} needs the answer as text or a number, not {kind}" in problem
     assert (
         check_row({"data_source": source, "reward_model": {"ground_truth": WRONG_TYPES[source]}}, custom=True) is None
     )
@@ -112,7 +115,7 @@ def test_the_check_of_a_scorer_sees_the_other_fields_of_the_row():
     assert check_row({"data_source": "apps", "extra_info": {"index": 1}}) is not None
 
 
-def test_what_goes_with_the_ground_truth():
+def test_truth_of_merges_reward_model_and_extra_info():
     given = {"reward_model": {"style": "rule", "ground_truth": "7", "a": 1, "b": 1}, "extra_info": {"b": 2}}
     assert truth_of(given) == ("7", {"style": "rule", "a": 1, "b": 2})
     assert truth_of({}) == (None, {}) and truth_of({"reward_model": None, "extra_info": None}) == (None, {})
@@ -160,7 +163,7 @@ def test_styles(reward_model, style):
 def test_a_row_that_asks_for_a_reward_model_where_there_is_none(style):
     asks = row(reward_model={"style": style, "ground_truth": "7"})
     problem = check_row(asks)
-    assert problem.startswith(f"reward_model.style='{style}' asks for a reward model, and there is none: ")
+    assert problem.startswith(f"reward_model.style='{style}' asks for a reward model, but none is set: ")
     fixes = (
         "reward_model.enable=true reward_model.model.path=",
         "make the style 'rule'",

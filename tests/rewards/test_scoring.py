@@ -13,9 +13,11 @@ from burnish.config import EvalConfig, PPOConfig
 from burnish.config.reward import RuleConfig
 from burnish.config.rules.scoring import limits
 from burnish.errors import ConfigError, RewardError
+from burnish.rewards import scoring as module
 from burnish.rewards.contract import FunctionSpec, ScoreRequest
 from burnish.rewards.request import request_for
 from burnish.rewards.scoring import Scoring
+from burnish.waits import longest
 
 ROW = {
     "data_source": "gsm8k",
@@ -244,7 +246,7 @@ def code():
         yield made
 
 
-def test_programs_are_scored_in_processes_of_their_own(code):
+def test_programs_are_scored_in_separate_processes(code):
     assert code.check_row(CODE) is None
     requests = [request_for(CODE, text, {}) for text in (RIGHT, WRONG) * 4]
     results = code.score_all(requests)
@@ -292,7 +294,7 @@ MODEL_ROW = {**ROW, "data_source": "chat", "reward_model": {"style": "model"}}
 
 
 def test_rows_of_style_model_are_left_to_the_model(scoring):
-    assert "asks for a reward model, and there is none" in scoring().check_row(MODEL_ROW)
+    assert "asks for a reward model, but none is set" in scoring().check_row(MODEL_ROW)
     config = finished()
     config.reward_model.enable = True
     one = Scoring.from_config(config)
@@ -317,6 +319,21 @@ def test_evaluation_reads_its_own_keys():
 
 
 # Time
+
+
+def test_a_scorer_that_runs_in_place_is_a_registered_wait(monkeypatch):
+    """One that hangs there blocks the event loop, which the watchdog ends with the process."""
+    config, seen, score_here = finished(), [], module.score_here
+    config.reward.timeout = 7.0
+
+    def looked(*args):
+        seen.extend((wait.kind, wait.subject, wait.seconds) for wait in longest())
+        return score_here(*args)
+
+    monkeypatch.setattr(module, "score_here", looked)
+    with closing(Scoring.from_config(config)) as one:
+        assert asyncio.run(one.score(ROW, output(), "")).error is None
+    assert seen == [("reward", "the scorer of gsm8k", 7.0)]
 
 
 def test_a_slow_scorer_delays_no_generation(scoring, tmp_path):

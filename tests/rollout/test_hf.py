@@ -15,6 +15,7 @@ from burnish.rollout import make_engine
 from burnish.rollout.base import Request, Sampling, uniforms
 from burnish.rollout.hf.engine import HFEngine
 from burnish.rollout.sampler import sample
+from burnish.waits import longest
 
 
 def random_prompts(count, seed=0, vocabulary=90, longest=20):
@@ -318,6 +319,18 @@ def test_a_failing_forward_reaches_every_caller(engine, generate_all, monkeypatc
     assert generate_all(engine, [([5], Sampling(max_tokens=1))])[0].token_ids
 
 
+def test_a_step_is_a_registered_wait(engine, generate_all, monkeypatch):
+    forward, seen = engine.module.forward, set()
+
+    def looked(*args, **kwargs):
+        seen.update((wait.kind, wait.owner, wait.subject, wait.seconds) for wait in longest())
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(engine.module, "forward", looked)
+    generate_all(engine, [([5, 6], Sampling(max_tokens=3, ignore_eos=True, seed=i)) for i in range(2)])
+    assert ("engine", "the rollout engine", "a step of 2 sequences", 1800) in seen and not longest()
+
+
 def test_nan_logits_are_an_error(tiny_folder, tokenizer, generate_all):
     module = AutoModelForCausalLM.from_pretrained(tiny_folder)
     with torch.no_grad():
@@ -341,6 +354,25 @@ def test_models_with_other_caches_are_refused(tokenizer, generate_all):
     engine = HFEngine(MambaForCausalLM(config), tokenizer, max_model_len=32)
     with pytest.raises(NotAvailable, match="MambaForCausalLM"):
         generate_all(engine, [([5], Sampling(max_tokens=4))])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "images", "error", "message"),
+    [
+        ([], None, RolloutError, "the prompt is empty"),
+        ([5] * 64, None, RolloutError, "has 64 tokens and the context holds 64"),
+        ([5, 99_999], None, RolloutError, "token id 99999 is outside the model's vocabulary of"),
+        ([5], ["cat.png"], NotAvailable, "images"),
+        ([5], None, RolloutError, "request same is already running"),
+    ],
+)
+def test_requests_that_are_refused(engine, prompt, images, error, message):
+    async def main():
+        request = Request(prompt, Sampling(max_tokens=4), request_id="same", images=images)
+        await asyncio.gather(*(engine.generate(request) for _ in range(2 if "running" in message else 1)))
+
+    with pytest.raises(error, match=message):
+        asyncio.run(main())
 
 
 def test_engines_by_name(module, tokenizer):

@@ -8,7 +8,9 @@ import threading
 
 import pytest
 
+from burnish import waits
 from burnish.errors import EngineLost, RolloutError
+from burnish.rollout import replacing as replacing_module
 from burnish.rollout.base import Completion, Request, RolloutEngine, Sampling
 from burnish.rollout.hosted.engine import HEARTBEAT_S
 from burnish.rollout.hosted.process import CLOSE_S, START_S
@@ -282,7 +284,9 @@ def test_new_engine_that_fails_at_once_is_replaced_and_closed(shop, replacing):
     assert len(shop.engines) > 3 and shop.engines[-1].is_closed
 
 
-def test_gives_up_at_the_deadline_of_a_replacement(shop):
+def test_gives_up_at_the_deadline_of_a_replacement(shop, monkeypatch):
+    monkeypatch.setattr(replacing_module, "LOOK_S", 0.01)
+    monkeypatch.setattr(waits, "PAUSE_S", 0.1)  # a single sleep of 0.2 s would count as a pause, again and again
     shop.fates[0] = "dies"
     shop.opens.clear()
     replacing = ReplacingEngine(shop.make(), replacing_s=0.2)
@@ -488,6 +492,22 @@ def test_cancelled_caller_leaves_the_others(shop, replacing, when):
     assert replacing.stats()["requests_again"] == 1
 
 
+def test_caller_keeps_its_own_time_limit_during_a_replacement(shop, replacing):
+    shop.fates[0] = "dies"
+    shop.opens.clear()
+
+    async def main():
+        task = asyncio.create_task(replacing.generate(Request([1], seeded(5), request_id="a")))
+        await until(shop.making.is_set)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await replacing.generate(Request([1], seeded(6), request_id="b"))
+        shop.opens.set()
+        return await task
+
+    assert in_time(main()).token_ids == [5, 6, 7] and replacing.in_flight == 0
+
+
 def test_close_during_a_replacement(shop, replacing):
     shop.fates[0] = "dies"
     shop.opens.clear()
@@ -580,7 +600,7 @@ def test_gives_up_engines_lost_in_every_publish(shop, replacing):
 
 def test_iterator_of_buckets_is_not_handed_over_twice(shop, replacing):
     shop.fates[0] = "dies in a publish"
-    with pytest.raises(RolloutError, match="while it took over the weights of version 3.*publish again") as raised:
+    with pytest.raises(RolloutError, match="while it loaded the weights of version 3.*publish again") as raised:
         replacing.publish(({"w": i} for i in range(2)), 3)
     assert not isinstance(raised.value, EngineLost)
     replacing.publish([{"w": 1}], 3)

@@ -27,7 +27,7 @@ def test_all_samples_of_a_prompt_go_to_one_replica():
     assert [load.own for load in router.loads] == [16] * 4
 
 
-def test_a_prompt_that_would_overload_its_replica_goes_on_at_the_least_loaded():
+def test_a_prompt_that_would_overload_its_replica_moves_to_the_least_loaded():
     router = Router(2, slack=4)
     places = [router.begin((0, sample, 0)) for sample in range(12)]
     assert places == [0] * 5 + [1] * 7  # and stays there, as long as that one is not overloaded
@@ -151,7 +151,7 @@ def test_a_request_arrives_as_it_is_and_so_does_the_answer():
     in_time(main)
 
 
-def test_trajectories_of_several_turns_beside_one_another():
+def test_trajectories_of_several_turns_run_concurrently():
     async def main():
         peers = [FakePeer(number) for number in range(3)]
         replicas = Replicas(peers, 50, 300)
@@ -186,7 +186,7 @@ def test_what_no_replica_could_take_is_refused_here(prompt, said):
     in_time(main)
 
 
-def test_what_cannot_travel_is_refused():
+def test_token_callbacks_are_refused_for_remote_replicas():
     async def main():
         replicas = Replicas([FakePeer(0)], 50, 300)
         with pytest.raises(NotAvailable, match="one by one"):

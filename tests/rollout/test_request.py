@@ -17,7 +17,7 @@ RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "masked_ops.json")
 CASES = [case for case in RECORDED if case["params"]["function"] == "get_response_mask"]
 
 
-def test_the_recorded_figures_are_complete():
+def test_the_recorded_numbers_are_complete():
     assert [case["name"] for case in CASES] == [f"get_response_mask/{i}" for i in range(4)]
 
 

@@ -239,7 +239,7 @@ def test_many_at_once_and_one_event_loop_after_another(server):
         assert [outcome.stdout for outcome in asyncio.run(many())] == [f"{i}\n" for i in range(8)]
 
 
-def test_why_not(server):
+def test_health_check_reports_reason(server):
     assert asyncio.run(FusionSandbox(server.url).why_not()) is None
     server.moods = [status(503)]
     assert asyncio.run(FusionSandbox(server.url).why_not()) is None

@@ -87,7 +87,7 @@ def test_numbers_and_arrays_of_numpy_come_through():
 
 
 @pytest.mark.parametrize("value", [object(), print, lambda: 0, iter([]), Plain, sys])
-def test_what_is_no_data_is_left_to_the_side(value):
+def test_objects_that_are_not_plain_data_stay_in_the_candidate(value):
     assert Plain().encode(value) == ["left to the side", repr(value)]
 
 
@@ -257,7 +257,7 @@ def test_functions_of_the_test_can_be_called_by_the_solution(sandbox):
     ]), 4)  # fmt: skip
 
 
-def test_failures_are_told_test_by_test(sandbox):
+def test_failures_are_reported_test_by_test(sandbox):
     solution = "import time\ndef f(x):\n    print('noise')\n    if x == 9: time.sleep(60)\n    return x"
     programs = [
         "assert f(1) == 1",

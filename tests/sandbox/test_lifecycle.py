@@ -82,7 +82,7 @@ def test_killing_leaves_nothing(how, killed, sandbox):
     owner.wait()
 
 
-def test_after_its_supervisor_died_a_sandbox_goes_on(sandbox):
+def test_a_sandbox_works_after_its_supervisor_died(sandbox):
     sandbox = LocalSandbox()  # the others' goes on undisturbed
     assert asyncio.run(sandbox.run(Program("print(1)"), LONG)).stdout == "1\n"
     first, before = supervisor_pid(sandbox), len(os.listdir("/proc/self/fd"))
@@ -121,7 +121,7 @@ def test_a_sandbox_that_nobody_uses_any_more_ends_its_supervisor(sandbox):
     assert not os.path.exists(f"/proc/{pid}")
 
 
-def test_a_forked_copy_of_the_parent_has_a_supervisor_of_its_own(sandbox):
+def test_a_forked_copy_of_the_parent_has_its_own_supervisor(sandbox):
     assert asyncio.run(sandbox.run(Program("print(1)"), LONG)).succeeded
     before = supervisor_pid(sandbox)
     copy = os.fork()

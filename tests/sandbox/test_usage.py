@@ -1,15 +1,21 @@
 """What a tree of processes is seen to use."""
 
 import os
+import selectors
 import shutil
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from burnish.sandbox import Limits
+from burnish.sandbox.jail.launch import Tree
+from burnish.sandbox.jail.running import Running
 from burnish.sandbox.jail.usage import TICKS, Usage, _Process, _Task, check_readable, waited
 
 #: Waits for a line before it leaves. Its children: one that takes memory, one that computes, one with threads.
@@ -68,7 +74,7 @@ def test_what_has_ended_still_counts(usage):
     assert usage.tasks == 0 and usage.computed == before > 0
 
 
-def test_a_tree_that_is_gone_uses_nothing(usage):
+def test_an_ended_tree_uses_nothing(usage):
     gone = Usage(usage.proc, 2**30)
     gone.look(time.monotonic())
     assert (gone.tasks, gone.memory, gone.computed, gone.processes()) == (0, 0, 0.0, [])
@@ -193,3 +199,26 @@ def test_a_kernel_that_does_not_tell_is_refused(tmp_path):
     with pytest.raises(OSError, match="CONFIG_PROC_CHILDREN"):
         check_readable(proc)
     os.close(proc)
+
+
+def test_one_that_ended_before_a_late_look_is_not_timed_out():
+    """The supervisor may come late, with the end of the program unread: its clock stopped when it ended."""
+    channel, first = socket.socketpair()
+    channel.setblocking(False)
+    out, err = os.open(os.devnull, os.O_RDONLY), os.open(os.devnull, os.O_RDONLY)
+    launcher = SimpleNamespace(proc=os.open("/proc", os.O_RDONLY), isolated=True, end=lambda tree: None)
+    tree = Tree(os.getpid(), channel, out, err, "")
+    running = Running(1, Limits(seconds=1.0), launcher, tree)
+    running._selector = selectors.DefaultSelector()
+    try:
+        begin = time.monotonic()
+        first.sendall(b'{"started": %r}\n' % begin)
+        running._hear()
+        first.sendall(b'{"exit_code": 0, "ended": %r}\n' % (begin + 0.1))
+        running.check(begin + 100, crowd=1)
+        assert (running.verdict, running.exit_code) == (None, 0)
+    finally:
+        tree.close()
+        first.close()
+        running._selector.close()
+        os.close(launcher.proc)

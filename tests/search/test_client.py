@@ -160,7 +160,7 @@ def test_closing_fails_whoever_waits():
             await client.close()
             for task in (sent, waits):
                 with pytest.raises(ToolFailure, match="the client was closed before the answer came"):
-                    await asyncio.wait_for(task, 5)
+                    await asyncio.wait_for(task, 60)
             await client.close()
 
     asyncio.run(close_early())
@@ -187,7 +187,7 @@ def test_what_waits_for_the_timer_is_not_sent_while_the_client_closes(monkeypatc
         await client.close()
         for task in tasks:
             with pytest.raises(ToolFailure, match="the client was closed"):
-                await asyncio.wait_for(task, 5)
+                await asyncio.wait_for(task, 60)
 
     asyncio.run(close_early())
     gc.collect()
@@ -328,6 +328,9 @@ def test_servers_that_fail_and_recover(replies, queries, retries, sizes, failure
     client, given, bodies = ask_canned(*replies, queries=[str(number) for number in range(queries)], retries=retries)
     assert [len(body["queries"]) for body in bodies] == sizes and client.stats()["failures"] == failures
     assert sum(isinstance(one, ToolFailure) for one in given) == failures
+    if not failures:
+        assert [one[0].contents for one in given] == [str(number) for number in range(queries)]
+        assert client.stats()["retries"] == len(replies) - 1
     if sizes == [1]:  # a refusal that gives its reason needs no advice
         assert str(given[0]).endswith('/retrieve: status 422: {"detail": "topk: too large"}')
 
@@ -381,6 +384,7 @@ def test_an_address_where_nobody_listens():
         ("http://[::1/retrieve", "no address ("),
         ("http://x\n/retrieve", "no address ("),
         (None, "no address (Invalid type"),
+        (" ", "must begin with http:// or https://"),
         ("", "must begin with http:// or https://"),
     ],
 )
@@ -390,6 +394,20 @@ def test_addresses_that_cannot_be_right(url, message):
     assert str(caught.value).startswith(f"retriever.url={url}: ") and message in str(caught.value)
     with pytest.raises(ConfigError):
         make(url)
+
+
+def test_addresses_that_may_be_right():
+    for url in ("http://127.0.0.1:8000/retrieve", "https://a.example/v1/retrieve", "http://[::1]:80/retrieve"):
+        check_url(url)
+
+
+def test_probe_looks_at_the_documents():
+    async def talk():
+        async with canned(http("200 OK", '{"result": [["text"]]}')) as server:
+            await asyncio.to_thread(probe, server.url, 20.0)
+
+    with pytest.raises(ConfigError, match="a document that is no object"):
+        asyncio.run(talk())
 
 
 def test_probe(words):

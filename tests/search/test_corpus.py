@@ -10,7 +10,7 @@ from burnish.search.corpus import CorpusPosition, digests, fingerprint, read_cor
 from tests.search.small import PASSAGES, write_corpus
 
 
-def test_documents_come_in_order_and_reading_goes_on_at_any_place(tmp_path):
+def test_documents_come_in_order_and_reading_resumes_anywhere(tmp_path):
     path = write_corpus(tmp_path / "corpus.jsonl")
     everything = list(read_corpus(path))
     assert [(document.id, document.contents) for document, _ in everything] == PASSAGES

@@ -69,6 +69,10 @@ def test_prefixes_go_before_queries_and_passages(folder):
     assert np.abs(prefixed.queries(["hamlet"]) - prefixed.passages(["hamlet"])).max() > 1e-3
 
 
+def test_long_texts_are_cut(folder):
+    assert np.isfinite(Encoder(folder, planned(folder)).passages(["tragedy " * 500])).all()
+
+
 def test_batches_hold_every_text_once_and_little_padding(monkeypatch):
     monkeypatch.setattr(encoders, "CPU_TOKENS", 20)
     lengths = [3, 9, 1, 30, 10, 2, 0]

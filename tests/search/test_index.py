@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -252,9 +253,14 @@ def test_another_corpus_or_other_options_are_named(corpus, encoder, tmp_path):
         build_index(IndexOptions(other, folder))
     with pytest.raises(ConfigError, match="kind was 'bm25' and is now 'both'.*pooling was 'not set' and is now 'mean'"):
         build_index(IndexOptions(corpus, folder, "both", EncoderOptions(encoder)))
+    moved = corpus.rename(tmp_path / "moved.jsonl")
+    assert build_index(IndexOptions(moved, folder)).passages == len(PASSAGES), "a moved corpus is the same"
+    moved.rename(corpus)
     build_index(IndexOptions(corpus, tmp_path / "dense", "dense", EncoderOptions(encoder, query_prefix="q: ")))
     with pytest.raises(ConfigError, match="query_prefix was 'q: ' and is now ''. Choose another --output"):
         build_index(IndexOptions(corpus, tmp_path / "dense", "dense", EncoderOptions(encoder)))
+    copied = EncoderOptions(shutil.copytree(encoder, tmp_path / "copied"), query_prefix="q: ")
+    assert build_index(IndexOptions(corpus, tmp_path / "dense", "dense", copied)).passages == len(PASSAGES)
     twin = write_encoder(tmp_path / "twin", seed=1)
     with pytest.raises(ConfigError, match="encoder_sha256 was"):
         build_index(IndexOptions(corpus, tmp_path / "dense", "dense", EncoderOptions(twin, query_prefix="q: ")))
@@ -314,7 +320,7 @@ def test_a_corpus_that_changes_while_it_is_read_never_gets_into_an_index(corpus,
 @pytest.mark.parametrize(
     ("facts", "name"),
     [({}, "passages/00000.bin"), ({"offset": "0", "line": 1, "sha256": ""}, "/etc/hostname"), (None, "../thesis.tex"),
-     ([1], "passages/00000.bin"), (..., "/etc/hostname"), (..., "../thesis.tex")],
+     ([1], "passages/00000.bin"), (5, "passages/00000.bin"), (..., "/etc/hostname"), (..., "../thesis.tex")],
 )  # fmt: skip
 def test_records_are_not_believed_and_nothing_outside_is_removed(corpus, tmp_path, monkeypatch, facts, name):
     options, folder = IndexOptions(corpus, tmp_path / "index", per_shard=4), tmp_path / "index"

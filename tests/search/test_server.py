@@ -78,7 +78,7 @@ def test_bad_requests_name_the_field(calm_server, body, reason):
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"queries": ["\\ud800"]}', b"[" * 100_000, b"queries=who"])
-def test_what_is_not_json(calm_server, body):
+def test_body_that_is_not_json_gets_422(calm_server, body):
     answer = calm_server.post(content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 422 and answer.json()["detail"].startswith("the body is not readable as JSON")
 

@@ -31,7 +31,7 @@ def test_an_engine_that_cannot_use_a_gpu(installed, monkeypatch):
         load(ModelOptions(NANO, engine="sglang"))
 
 
-def test_an_engine_that_would_use_a_gpu_all_the_same(installed):
+def test_a_gpu_build_of_vllm_on_cpu_is_refused(installed):
     installed("0.32.0")
     with pytest.raises(ConfigError, match=r"^--engine vllm on a CPU: vLLM 0\.32\.0 .*built for GPUs.*--engine native"):
         load(ModelOptions(NANO, engine="vllm", device="cpu"))

@@ -205,6 +205,8 @@ def test_late_waits_of_workers_become_events_of_the_controller(watched, tmp_path
         "agents_pool-0", "tool", "uid 3",
     )  # fmt: skip
     assert facts["stacks"] == wait.stacks
+    watched._report_workers(lambda kind, **facts: events.append((kind, facts)))
+    assert len(events) == 1, "once"
 
 
 def test_late_waits_of_workers_are_reported_at_the_end_too(tmp_path, events, monkeypatch):

@@ -180,7 +180,7 @@ def test_a_real_policy_without_any_action_trains_on(agents, library, metrics_of)
 # --- going on ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_interrupted_run_goes_on_as_if_it_had_not_been(agents, library, metrics_of, monkeypatch):
+def test_an_interrupted_run_resumes_identically(agents, library, metrics_of, monkeypatch):
     def write(asked):
         return searches(asked) if asked.sample < 2 else None  # those are sampled
 
@@ -243,7 +243,7 @@ def test_a_group_of_which_one_is_left_goes_too(agents, metrics_of):
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["scored as they finish", "scored by a batch function"])
-def test_too_many_broken_trajectories_stop_the_run_and_tell_why(agents, at_once):
+def test_too_many_broken_trajectories_stop_the_run_with_the_reason(agents, at_once):
     reward = [] if at_once else ["custom_reward_function.path=lists.py", "reward_model.reward_manager=batch"]
     Path("lists.py").write_text("def compute_score(solution_strs, **kwargs):\n    return [0.0] * len(solution_strs)\n")
     keys = [*TOOLS, write_echo(), "reward.max_failure_ratio=0.1", "data.val_files=null", *reward]
@@ -253,7 +253,7 @@ def test_too_many_broken_trajectories_stop_the_run_and_tell_why(agents, at_once)
         assert part in str(error.value)
 
 
-def test_validation_goes_on_without_what_broke(agents, metrics_of):
+def test_validation_continues_without_broken_samples(agents, metrics_of):
     keys = [*TOOLS, write_echo(), "reward.max_failure_ratio=0.5", "trainer.val_only=true"]
     write = breaks(lambda asked: asked.is_validation and asked.uid == 0)
     agents(write, QUESTIONS, *keys, test=[question("one"), question("two"), question("three")])
@@ -297,7 +297,7 @@ def test_a_server_that_goes_away_stops_the_run(agents):
 
 
 @pytest.mark.parametrize("kind", ["500s", "malformed documents"])
-def test_a_server_that_breaks_stops_the_run_and_tells_why(agents, kind):
+def test_a_server_that_breaks_stops_the_run_with_the_reason(agents, kind):
     reply, parts = BROKEN[kind]
     with answering(FAUST, reply) as url, pytest.raises(RewardError) as error:
         agents(searches, QUESTIONS, *SEARCH, f"retriever.url={url}", "retriever.timeout=20", "data.val_files=null")
@@ -313,7 +313,7 @@ def test_a_server_that_breaks_now_and_then_is_asked_again(agents, metrics_of):
     assert (line["retrieval/retries"], line["retrieval/failures"]) == (1, 0) and line["critic/score/mean"] == 0.5
 
 
-def test_a_server_that_is_not_there_is_told_before_a_model_is_loaded(agents, monkeypatch):
+def test_a_missing_server_is_reported_before_a_model_is_loaded(agents, monkeypatch):
     monkeypatch.setattr("burnish.workers.actor_rollout_ref.load_causal_lm", lambda *_, **__: pytest.fail("loaded"))
     with pytest.raises(ConfigError) as error:
         agents(searches, QUESTIONS, *SEARCH, "retriever.url=http://127.0.0.1:9/retrieve")

@@ -140,7 +140,7 @@ def test_agent_loops_propose_and_what_could_not_run_is_refused(train, metrics_of
     assert [row["weight"] for row in waiting] == [0.5] * 4, "numbers of numpy are numbers"
 
 
-def test_an_impossible_share_is_told_before_a_model_is_loaded(train):
+def test_an_impossible_share_is_reported_before_a_model_is_loaded(train):
     with pytest.raises(ConfigError, match=r"data\.augment\.share=0\.2 of data\.train_batch_size=4"):
         train(*GRPO, "data.augment.enable=true", "data.augment.share=0.2")
 
@@ -253,7 +253,7 @@ def test_what_is_nested_too_deeply_is_refused_and_the_sample_stays(tiny_model):
     assert len(batch) == 2 and (metrics["augment/refused"], metrics["augment/waiting"]) == (4, 0)
 
 
-def test_a_manager_of_ones_own_hands_new_prompts_on():
+def test_a_custom_manager_returns_new_prompts():
     batch = scored(batch_of([1], [2]), None, Own)
     assert batch.non_tensor_batch["new_prompts"].tolist() == [{"reward": [{"prompt": "own"}]}, {}]
     assert batch.non_tensor_batch["reward_info"].tolist() == [{"acc": 1.0}, {"acc": 0.0}]

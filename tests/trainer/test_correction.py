@@ -70,7 +70,7 @@ def test_on_corrects_every_step():
     assert out.batch["loss_mask"].tolist() == out.batch["response_mask"].tolist()
 
 
-def test_auto_follows_the_gap_of_the_step_before_and_says_so(caplog):
+def test_auto_follows_the_gap_of_the_step_before_and_logs_it(caplog):
     made, events = correction(mode="auto", rollout_is="token")
     gaps = [0.01, 0.3, 0.3, 0.12, 0.01, 0.3]  # as k3: past the threshold at 0.3, between it and its half at 0.12
     with caplog.at_level(logging.WARNING):

@@ -185,11 +185,13 @@ def test_the_metric_says_what_must_differ(train, reward, metric, kept):
     assert {row["uid"] for row in rollouts(1)} == kept
 
 
-def test_without_acc_the_score_stands_for_it_and_that_is_said_once(train, reward, metrics_of, caplog):
+def test_without_acc_the_score_is_used_and_logged_once(train, reward, metrics_of, caplog):
     reward(SOME)
     train(*DAPO, "trainer.default_local_dir=score", "trainer.total_training_steps=2")
     train(*DAPO, "algorithm.filter_groups.metric=acc", "trainer.total_training_steps=2")
-    said = [record for record in caplog.records if "returns no acc, so the score stands for it" in record.getMessage()]
+    said = [
+        record for record in caplog.records if "returns no acc, so the score is used instead" in record.getMessage()
+    ]
     assert len(said) == 1 and metrics_of("score") == metrics_of("run")
 
 
@@ -201,7 +203,7 @@ def test_without_acc_the_score_stands_for_it_and_that_is_said_once(train, reward
         ("dict(acc='yes')", r"has 'yes', which is no finite number, under that name"),
     ],
 )
-def test_a_figure_that_is_missing_is_named(train, reward, returned, found):
+def test_a_missing_acc_value_is_named(train, reward, returned, found):
     reward(f"return dict(score=1.0, **(dict(acc=1.0) if extra_info['index'] else {returned}))")
     who = r"metric=acc: what the reward function returned for uid 0 \(data_source burnish/arithmetic\) "
     with pytest.raises(RewardError, match=rf"{who}{found}"):
@@ -209,7 +211,7 @@ def test_a_figure_that_is_missing_is_named(train, reward, returned, found):
 
 
 @pytest.mark.parametrize("size", [1, 4])
-@pytest.mark.parametrize(("bare", "said"), [(0, "and none in the rounds before, in which"), (1, "has no such value")])
+@pytest.mark.parametrize(("bare", "said"), [(0, "but not in earlier rounds, in which"), (1, "has no such value")])
 def test_acc_for_some_rows_ends_the_run_whatever_the_rounds(train, reward, bare, said, size):
     """The first round decides what is compared, and no later one is compared by something else. Every other row is
     `bare` of acc, from the first on or from the second."""

@@ -492,8 +492,8 @@ def test_a_response_that_cannot_be_scored_is_left_out_and_reported(run, own):
     words = [path, own(SOMETIMES), "reward.max_failure_ratio=0.5", "reward.retries=0"]
     code, out, err = run(*words)
     assert code == 0
-    assert "2 of 4 responses could not be scored and are left out" in err and "ZeroDivisionError" in err
-    assert "unknown: 2 rows, 1 to 3 responses each, 2 of 4 left out, mean reward 1.0000" in out
+    assert "2 of 4 responses could not be scored and are skipped" in err and "ZeroDivisionError" in err
+    assert "unknown: 2 rows, 1 to 3 responses each, 2 of 4 skipped, mean reward 1.0000" in out
     told = json.loads(Path("out.eval.json").read_text())
     assert (told["rows"], told["responses"], told["scored"]) == (2, 4, 2)
     assert (told["failures"]["failed"], told["failures"]["dropped"]) == (2, 2)
@@ -580,7 +580,7 @@ def test_a_data_source_without_any_score_does_not_pass(run, own):
     words = [write_lines(rows), own(SOMETIMES), "reward.max_failure_ratio=0.5", "reward.retries=0"]
     code, out, err = run(*words, "--fail-under=0")
     assert code == 1 and "burnish: bad: no score, below --fail-under 0" in err
-    assert "bad: 1 row, 1 response, 1 of 1 left out, no score" in out
+    assert "bad: 1 row, 1 response, 1 of 1 skipped, no score" in out
     told = json.loads(Path("out.eval.json").read_text())["data_sources"]
     assert told["bad"]["mean"] is None and told["bad"]["statistics"] == {} and told["good"]["mean"] == 1.0
 

@@ -226,7 +226,7 @@ def test_the_same_command_again_does_nothing(made, generate, monkeypatch):
     assert Path("out.parquet").read_bytes() == before
 
 
-def test_overwrite_makes_a_complete_file_anew(made, answered):
+def test_overwrite_remakes_a_complete_file(made, answered):
     assert made() == made("data.overwrite=true")
     assert answered == 2 * list(range(10))
 
@@ -234,7 +234,7 @@ def test_overwrite_makes_a_complete_file_anew(made, answered):
 def test_another_command_does_not_replace_the_file_unless_asked(made, generate):
     made()
     code, _, err = generate("trainer.seed=2")
-    assert code == 2 and "out.parquet is there already" in err and "trainer.seed was 1 and is 2" in err
+    assert code == 2 and "out.parquet already exists" in err and "trainer.seed was 1 and is 2" in err
     write_parquet(arithmetic.rows("test", 10, seed=1), "test.parquet")
     code, _, err = generate()
     assert code == 2 and "data.path had other contents" in err and "data.overwrite=true" in err
@@ -441,7 +441,7 @@ def write_bad_files(place):
         ("mixed.jsonl", "'x' holds integer"),
         ("huge.json", "huge.json: column 'x': "),
         ("hollow.json", "hollow.json: the output, a parquet file, cannot hold a column"),
-        ("done.json", "done.json: there is a column 'responses' already"),
+        ("done.json", "done.json: the column 'responses' already exists"),
         ("half.json", "half.json, row 1 (the first is 0): the text has a lone surrogate"),
         ("far.parquet", "far.parquet: column 'at' (date32[day])"),
         ("null.json", "row 1 (the first is 0): field 'prompt' is missing or null"),

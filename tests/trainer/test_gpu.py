@@ -46,7 +46,7 @@ def in_float32(monkeypatch):
     monkeypatch.setattr("burnish.models.device.BFLOAT16", (99, 0))
 
 
-def test_a_gpu_computes_in_bfloat16_unless_told_otherwise(build_trainer):
+def test_a_gpu_computes_in_bfloat16_by_default(build_trainer):
     trainer = build_trainer(*GRPO, "trainer.device=cuda")
     assert next(trainer.policy.worker.actor.module.parameters()).dtype == torch.bfloat16
     assert all(master.dtype == torch.float32 for master in trainer.policy.worker.actor.masters.values())
@@ -96,7 +96,7 @@ EVERY = {
 
 
 @pytest.mark.parametrize("keys", EVERY.values(), ids=EVERY)
-def test_every_algorithm_gives_the_figures_of_the_cpu(reward, train, metrics_of, in_float32, keys):
+def test_every_algorithm_gives_the_numbers_of_the_cpu(reward, train, metrics_of, in_float32, keys):
     """In float32, at the first step: from the second on, rounding can change what is sampled."""
     reward('n = len(set(solution_str)); return {"score": float(n % 3), "acc": float(n % 2)}')
     for device in ("cpu", "cuda"):
@@ -136,7 +136,7 @@ def test_a_reward_model_gives_the_scores_of_the_cpu(train, metrics_of, in_float3
     compare(metrics_of, "reward_model/score/mean", "reward_model/", "critic/score/")
 
 
-def test_a_step_of_rm_gives_the_figures_of_the_cpu(metrics_of, in_float32, tiny_model, tmp_path, monkeypatch):
+def test_a_step_of_rm_gives_the_numbers_of_the_cpu(metrics_of, in_float32, tiny_model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_parquet(
         [{"prompt": f"{i}+1", "chosen": f"{i + 1}", "rejected": "no " * i} for i in range(1, 9)], "pairs.parquet"

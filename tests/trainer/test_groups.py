@@ -33,7 +33,7 @@ class Group:
         return self.of
 
 
-def test_a_failure_is_told_when_nobody_writes_any_more():
+def test_a_failure_is_reported_after_the_last_write():
     peers = [Peer(9), Peer(0, WorkerError("no space on rank 1")), Peer(5, OSError("rank 2")), Peer(20)]
     with pytest.raises(WorkerError, match="no space on rank 1"):
         write_captured(Group(peers), Path("run"))

@@ -25,12 +25,14 @@ from burnish.waits import ran, waiting
 watchdog.LOOK_S = watchdog.STATUS_S = 0.05
 watchdog.GRACE_S = 0.2
 how, limit_s = sys.argv[1], float(sys.argv[2])
+assert "LEFT_BY_A_LIBRARY" not in os.environ
 
 
 def hang(place):
     if how != "always" and Path("hung").exists():
         return
     Path("hung").write_text(str(os.getpid()))
+    os.environ["LEFT_BY_A_LIBRARY"] = "the port of a process that ends with this one"
     libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
     with nullcontext() if how == "engine" else waiting("tool", "uid 3", place, limit_s) as wait:
         if how.startswith("SIG"):

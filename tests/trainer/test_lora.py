@@ -101,14 +101,14 @@ def test_resume_gives_the_run_that_was_never_stopped(train, metrics_of):
     assert_equal(weights("whole/global_step_3/actor"), weights("parts/global_step_3/actor"))
 
 
-def test_a_run_with_another_rank_does_not_go_on(train):
+def test_a_run_with_another_rank_does_not_resume(train):
     common = [*GRPO, *LORA[1:], "trainer.save_freq=1", "trainer.total_training_steps=1"]
     train(*common, f"{MODEL}.lora_rank=4")
     with pytest.raises(CheckpointError, match=r"saved with lora_rank=4 of its adapter, and this run has lora_rank=8"):
         train(*common[:-1], "trainer.total_training_steps=2", f"{MODEL}.lora_rank=8")
 
 
-def test_another_run_goes_on_from_the_adapter(train, build_trainer, tiny_model):
+def test_another_run_continues_from_the_adapter(train, build_trainer, tiny_model):
     train(*GRPO, *LORA, "trainer.total_training_steps=1")
     trainer = build_trainer(
         *GRPO,
@@ -129,7 +129,7 @@ def test_another_run_goes_on_from_the_adapter(train, build_trainer, tiny_model):
     assert (settings["r"], settings["lora_alpha"]) == (4, 16)
 
 
-def test_what_is_wrong_with_the_adapter_is_told_before_a_model_is_loaded(train, job, reward, monkeypatch):
+def test_adapter_errors_are_reported_before_a_model_is_loaded(train, job, reward, monkeypatch):
     train(*GRPO, *LORA, "trainer.total_training_steps=1")
     monkeypatch.setattr(setup, "build", None)
     adapter = f"{MODEL}.lora_adapter_path=run/global_step_1"
@@ -139,7 +139,7 @@ def test_what_is_wrong_with_the_adapter_is_told_before_a_model_is_loaded(train, 
         build(*job, *GRPO, f"{MODEL}.lora_adapter_path=.")
 
 
-def test_export_merges_and_a_model_path_says_so(train, tiny_model, tmp_path):
+def test_export_merges_and_a_model_path_names_the_export_command(train, tiny_model, tmp_path):
     train(*GRPO, *LORA, "trainer.total_training_steps=1")
     peft = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_model), "run/global_step_1/actor")
     with pytest.raises(ModelError, match=r"a LoRA adapter, .*`burnish export run/global_step_1 --out"):
@@ -151,7 +151,7 @@ def test_export_merges_and_a_model_path_says_so(train, tiny_model, tmp_path):
     assert torch.equal(logits(again), logits(peft))
 
 
-def test_a_critic_with_an_adapter_keeps_its_head_beside_it(train, tiny_model, tmp_path):
+def test_a_critic_with_an_adapter_saves_its_head_with_it(train, tiny_model, tmp_path):
     ppo = ["algorithm.adv_estimator=gae", "critic.model.lora_rank=2", "critic.optim.lr=1e-2", "data.val_files=null"]
     metrics = train(*ppo, "trainer.total_training_steps=1")
     assert metrics["critic/grad_norm"] > 0

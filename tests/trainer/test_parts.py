@@ -149,7 +149,7 @@ def test_a_file_that_is_complete_is_left_alone(path):
     assert_whole(path)
 
 
-def test_overwrite_makes_even_a_complete_file_anew(path):
+def test_overwrite_remakes_even_a_complete_file(path):
     make(path)
     before, made = path.read_bytes(), []
     make(path, stop_after=2, made=made, overwrite=True)
@@ -165,7 +165,7 @@ def test_another_job_does_not_touch_the_file(path):
     with pytest.raises(DataError) as error:
         make(path, facts=FACTS | {"rollout.temperature": 0.5, "data.path": "sha256:2", "rollout.stop": ["x"]})
     assert str(error.value) == (
-        f"{path} is there already and was made by another command (data.path had other contents, rollout.temperature "
+        f"{path} already exists and was made by another command (data.path had other contents, rollout.temperature "
         "was 1.0 and is 0.5, rollout.stop was [] and is [x]); name another data.output_path, or replace it with "
         "data.overwrite=true"
     )
@@ -185,7 +185,7 @@ def test_another_job_does_not_touch_the_parts(path):
 def test_a_file_of_someone_else_is_not_replaced(path):
     path.parent.mkdir()
     path.write_text("precious")
-    with pytest.raises(DataError, match="is there already and was not written by burnish generate; name another"):
+    with pytest.raises(DataError, match="already exists and was not written by burnish generate; name another"):
         make(path)
     assert path.read_text() == "precious" and os.listdir(path.parent) == [path.name]
     path.unlink()
@@ -194,7 +194,7 @@ def test_a_file_of_someone_else_is_not_replaced(path):
         make(path)
 
 
-def test_overwrite_replaces_at_the_end_and_goes_on_with_its_own_parts(path):
+def test_overwrite_replaces_at_the_end_and_resumes_its_own_parts(path):
     make(path, facts={"old": 1})
     before, made = path.read_bytes(), []
     make(path, stop_after=1, overwrite=True, made=made)
@@ -212,7 +212,7 @@ def test_overwrite_throws_away_the_parts_of_another_job(path):
     assert_whole(path)
 
 
-def test_an_attempt_that_saved_nothing_bars_nobody(path):
+def test_an_attempt_that_saved_nothing_does_not_block_another_command(path):
     make(path, stop_after=0, facts={"old": 1})
     assert os.listdir(path.parent) == []
     make(path)
@@ -276,7 +276,7 @@ def test_two_processes_do_not_write_the_same_file(path):
     assert made == list(range(4, TOTAL))
 
 
-def test_a_place_that_cannot_be_written_is_told_with_the_fix(tmp_path):
+def test_an_unwritable_folder_is_reported_with_the_fix(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"cannot write .*: part of the path is a file.*data\.output_path$"):
         make(tmp_path / "file" / "out.parquet")

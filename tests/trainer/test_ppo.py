@@ -136,7 +136,7 @@ def test_frames_from_fit_to_the_loss_and_to_a_decode_step(train, monkeypatch):
     assert max(map(len, to_decode)) <= 12, to_decode[0]
 
 
-def test_failed_samples_are_dropped_counted_and_told(reward, train, metrics_of, caplog):
+def test_failed_samples_are_dropped_counted_and_logged(reward, train, metrics_of, caplog):
     reward("return 1 / (sum(map(ord, solution_str)) % 4)")
     with caplog.at_level(logging.WARNING):
         train(*GRPO, "reward.max_failure_ratio=0.9", "reward.retries=0", "data.val_files=null")
@@ -170,7 +170,7 @@ def test_a_nan_gradient_is_not_applied_and_ends_the_run(build_trainer, monkeypat
     assert '"bad_step"' in Path("run/events.jsonl").read_text()
 
 
-def test_a_reward_manager_of_ones_own_is_used(build_trainer, metrics_of):
+def test_a_custom_reward_manager_is_used(build_trainer, metrics_of):
     """What is handed to the constructor scores, whatever the configuration names."""
     from burnish.rewards.managers.naive import NaiveRewardManager
 
@@ -185,7 +185,7 @@ def test_a_reward_manager_of_ones_own_is_used(build_trainer, metrics_of):
     assert metrics_of("run")[0]["critic/score/mean"] == 7.0
 
 
-def test_a_bad_actor_ends_the_run_beside_a_good_critic(build_trainer):
+def test_a_bad_actor_ends_the_run_despite_a_good_critic(build_trainer):
     trainer = build_trainer(*PPO, "data.val_files=null", "trainer.max_bad_steps=2")
     trainer.policy.worker.policy_loss = lambda inputs: (inputs.aggregate(inputs.log_prob) * float("nan"), {})
     with pytest.raises(BadStepError, match="actor: loss or gradient was NaN"):
@@ -220,7 +220,7 @@ def test_an_estimator_may_ask_for_the_entropy(train, metrics_of, monkeypatch):
     assert seen == [{"entropy", "log_prob", "sum_pi_squared"}]
 
 
-def test_rewards_that_never_differ_are_told_once(reward, train, caplog):
+def test_rewards_that_never_differ_are_logged_once(reward, train, caplog):
     reward("return 1.0")
     train(*GRPO, "data.val_files=null")
     assert caplog.text.count("nothing to learn") == 1

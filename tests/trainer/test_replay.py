@@ -130,7 +130,8 @@ def test_updates_on_examples_come_out_bit_for_bit(supervised, flagged, command, 
 @pytest.mark.parametrize(("command", "name"), [(sft, "sft"), (rm, "rm")])
 def test_a_learning_rate_that_explodes_is_replayed(supervised, command, name, caplog):
     keys = [*supervised, "optim.lr=1e30", "trainer.total_training_steps=20", "trainer.max_bad_steps=4"]
-    with pytest.raises(BadStepError), caplog.at_level(logging.WARNING):
+    message = r"in 4 updates in a row, up to step \d+. Lower optim.lr"
+    with pytest.raises(BadStepError, match=message), caplog.at_level(logging.WARNING):
         command(keys)
     folder, *others = sorted(Path("run/bad_steps").iterdir())
     assert len(others) == KEPT - 1 and f"`burnish replay {folder}` runs it again" in caplog.text
@@ -162,7 +163,7 @@ def test_a_run_that_exploded_is_replayed(train, capsys, caplog):
     assert f"first module with such an output: {outcome.module}" in said
 
 
-def test_a_bad_row_is_found_and_the_run_goes_on(build_trainer, metrics_of):
+def test_a_bad_row_is_reported_and_the_run_continues(build_trainer, metrics_of):
     trainer = build_trainer(*GRPO, f"{ACTOR}.ppo_mini_batch_size=4")
     worker = trainer.policy.worker
     update = worker.update_actor
@@ -185,7 +186,9 @@ def test_a_bad_row_is_found_and_the_run_goes_on(build_trainer, metrics_of):
     sampled = float(outcome.dump.batch.batch["rollout_log_probs"][POISONED, 1])
     assert row.values["rollout_log_probs"] == sampled
     assert row.values["log_prob"] == pytest.approx(sampled, abs=1e-4)
-    assert f"rows that are so when run alone: 1 of {outcome.computed}\n  row {POISONED}, uid {row.uid}: " in said
+    assert (
+        f"rows with NaN or infinity when run alone: 1 of {outcome.computed}\n  row {POISONED}, uid {row.uid}: " in said
+    )
     assert f"first at token 1: log_prob {row.values['log_prob']!r}" in said
     assert outcome.module is None and not outcome.weights and outcome.gradients
     assert outcome.computed < len(outcome.dump.batch), "rows without advantage are not run, and yet counted"
@@ -258,7 +261,7 @@ def test_what_cannot_be_replayed_is_refused(dump, capsys):
     columns_of(dump, lambda columns: columns.pop("old_log_probs"))
     for words, message in (
         ([str(dump), f"{ACTOR}.clip_rato=0.3"], "did you mean"),
-        ([str(dump), f"{ACTOR}.use_kl_loss=True"], "the dump is of a run without a reference policy"),
+        ([str(dump), f"{ACTOR}.use_kl_loss=True"], "the dump comes from a run without a reference policy"),
         ([str(dump), f"{ACTOR}.kl_loss_coef=0.1"], f"leave out use_kl_loss and {ACTOR}.kl_loss_coef"),
         ([str(dump), "algorithm.rollout_correction.bypass_mode=True"], "bypass_mode=true: it says what the old log-"),
         ([str(dump), "--device=cpu"], "--device=cpu"),
@@ -276,7 +279,7 @@ def test_what_cannot_be_replayed_is_refused(dump, capsys):
 
 
 @pytest.mark.parametrize("token", [-1, 259])
-def test_a_token_that_the_model_does_not_know_is_told(dump, capsys, token):
+def test_a_token_unknown_to_the_model_is_reported(dump, capsys, token):
     def change(columns):
         columns["input_ids"][:, -1] = token
         columns["attention_mask"][:, -1] = 1
@@ -295,13 +298,13 @@ def test_old_log_probs_that_a_bypass_reads_are_there(dump, capsys):
     assert "is damaged (no column old_log_probs)" in capsys.readouterr().err
 
 
-def test_a_dump_of_another_version_says_so(dump, caplog):
+def test_a_dump_of_another_version_is_reported(dump, caplog):
     facts = json.loads((dump / "update.json").read_text())
     facts["versions"]["torch"] = "1.0"
     (dump / "update.json").write_text(json.dumps(facts))
     with caplog.at_level(logging.WARNING):
         replay(dump)
-    assert "the dump is of torch 1.0, this is" in caplog.text
+    assert "the dump was written with torch 1.0, this is" in caplog.text
 
 
 HOSTILE = "import pathlib; pathlib.Path(__file__).with_name('ran').touch()\n"

@@ -119,11 +119,11 @@ def test_weights_are_safetensors_in_the_dump(make):
     dump = make()
     index = dump.folder / "model/model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "../../other.safetensors"}}))
-    with pytest.raises(CheckpointError, match=r"names .*other.safetensors as its weights, which lie outside"):
+    with pytest.raises(CheckpointError, match=r"names .*other.safetensors as its weights, which is outside"):
         config_of(dump, [])
     index.unlink()
     (dump.folder / "model/pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"holds pytorch_model.bin: a dump has safetensors alone"):
+    with pytest.raises(CheckpointError, match=r"holds pytorch_model.bin: a dump has only safetensors"):
         config_of(dump, [])
 
 
@@ -132,15 +132,15 @@ def test_weights_are_safetensors_in_the_dump(make):
     [
         ({"config": {}}, "it lacks .* of the keys, such as actor_rollout_ref"),
         ({"gone": "trainer.seed"}, "it lacks 1 of the keys, such as trainer.seed"),
-        ({"set": ("trainer.gone", 1)}, "of another version, burnish 1, .*trainer.gone, which is unknown here"),
+        ({"set": ("trainer.gone", 1)}, "from another version, burnish 1, .*trainer.gone, which is unknown here"),
         (
             {"set": (f"{ACTOR}.ppo_max_token_len_per_gpu", "many")},
             "is damaged .*ppo_max_token_len_per_gpu=many: must be",
         ),
         ({"set": (f"{ACTOR}.clip_ratio", -1)}, "is damaged .*clip_ratio=-1"),
         ({"set": ("trainer.seed", None)}, "is damaged .*trainer.seed=null"),
-        ({"command": "dpo"}, "is of `burnish dpo` .actor., unknown here"),
-        ({"command": "sft"}, "is of `burnish sft` .actor., unknown here"),
+        ({"command": "dpo"}, "was written by `burnish dpo` .actor., unknown here"),
+        ({"command": "sft"}, "was written by `burnish sft` .actor., unknown here"),
     ],
 )
 def test_keys_that_are_not_of_this_version_or_of_no_use_are_refused(make, change, said):

@@ -2,8 +2,10 @@
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -174,5 +176,30 @@ def test_restarted_sweep_skips_the_jobs_that_were_finished(job, monkeypatch):
 def test_program_that_calls_the_trainer_itself_is_not_started_again(job, monkeypatch):
     """As a notebook, or this test: its own command line is another one."""
     restart.prepare(job)
-    what, act = restart.Restarts(load_ppo(job).config).on_hang(None, "it hangs")
+    what, act = restart.Restarts(load_ppo(job).config).on_hang(SimpleNamespace(ending=""), "it hangs")
     assert what == "This process is ended (exit code 3)" and act() is None
+
+
+def test_program_read_from_stdin_is_not_started_again(job, monkeypatch):
+    """It would find an empty stdin, and end with exit code 0."""
+    monkeypatch.setattr(sys, "orig_argv", [sys.executable, "-", *job])
+    monkeypatch.setattr(sys, "argv", ["-", *job])
+    restart.prepare(job)
+    assert (
+        restart.Restarts(load_ppo(job).config).on_hang(SimpleNamespace(ending=""), "it hangs")[0]
+        == "This process is ended (exit code 3)"
+    )
+
+
+def test_run_that_hangs_while_it_is_closed_reports_its_error_and_is_not_started_again(run, monkeypatch):
+    trainer = run("trainer.total_training_steps=1", executor="local")
+    assert trainer.ending == "all steps are done"
+    monkeypatch.setattr(restart, "_received", object())  # as in a command
+    with pytest.raises(WorkerError):
+        try:
+            raise WorkerError("rank 1 has failed")
+        finally:
+            trainer.close()
+    what, act = restart.Restarts(trainer.config).on_hang(trainer, "it hangs")
+    ended = "The run had ended before that (WorkerError: rank 1 has failed). This process is ended (exit code 3)"
+    assert what == ended and act() is None

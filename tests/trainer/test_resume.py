@@ -82,7 +82,7 @@ def wait_for(condition, process, seconds=120):
 @pytest.mark.parametrize(
     "words", [[*GRPO, *ONE], [*PPO, *ONE, WEIGHTS_ONLY]], ids=["with all it needs", "with its weights alone"]
 )
-def test_a_finished_run_does_nothing_more_and_says_so(train, begun, metrics_of, caplog, words):
+def test_a_finished_run_only_reports_that_it_is_done(train, begun, metrics_of, caplog, words):
     begun(*words)
     before, files = metrics_of("run"), files_in("run/global_step_1")
     train(*words)
@@ -99,7 +99,7 @@ def test_a_checkpoint_of_another_model_is_refused(train, begun, tmp_path):
         train(*GRPO, *TWO, f"actor_rollout_ref.model.path={other}")
 
 
-def test_training_goes_on_from_a_checkpoint_folder(train, begun):
+def test_training_continues_from_a_checkpoint_folder(train, begun):
     begun(*GRPO, *ONE)
     train(*GRPO, *ONE, "actor_rollout_ref.model.path=run/global_step_1", "trainer.default_local_dir=stage2")
     assert Path("stage2/global_step_1/model.safetensors").exists()
@@ -114,7 +114,7 @@ def test_val_only_on_an_older_checkpoint_forgets_nothing(train, begun, metrics_o
     assert sorted(Path("run/rollouts").iterdir()) == samples and len(samples) == 6
 
 
-def test_a_longer_run_goes_on_where_the_shorter_one_ended(train):
+def test_a_longer_run_resumes_where_the_shorter_one_ended(train):
     """12 rows in batches of 8: the second epoch follows the short last batch of the first, and no prompt is lost."""
     batch = ["data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=4", "data.val_files=null"]
     train(*GRPO, *batch, "trainer.total_epochs=1")
@@ -156,10 +156,10 @@ def test_a_checkpoint_without_a_critic_does_not_resume_as_ppo(train, begun):
 
 
 @pytest.mark.parametrize("path", ["run/global_step_1", "run"])
-def test_a_run_that_starts_afresh_does_not_move_what_it_reads(train, begun, path):
+def test_a_run_that_starts_from_scratch_does_not_move_its_inputs(train, begun, path):
     begun(*GRPO, *ONE)
     from_there = [*GRPO, *TWO, "trainer.resume_mode=disable", f"actor_rollout_ref.model.path={path}"]
-    with pytest.raises(ConfigError, match=rf"model.path={path} is what an earlier run left .*default_local_dir="):
+    with pytest.raises(ConfigError, match=rf"model.path={path} was left by an earlier run in .*default_local_dir="):
         train(*from_there)
     assert Path("run/global_step_1").is_dir() and not Path("run/previous-1").exists()
     train(*from_there, "trainer.default_local_dir=other")
@@ -265,7 +265,7 @@ def saving(monkeypatch):
 
 
 @pytest.mark.parametrize("error", [ValueError("of something else"), KeyboardInterrupt("of something else")])
-def test_a_run_that_fails_completes_the_save_under_way(train, saving, error):
+def test_a_run_that_fails_completes_the_running_save(train, saving, error):
     saving(error, None)
     with pytest.raises(type(error), match="of something else"):
         train(*GRPO, *TWO, ASYNC)
@@ -300,7 +300,7 @@ def test_closing_raises_why_a_save_failed_where_nothing_else_did(build_trainer, 
     assert closed == ["scoring"]
 
 
-def test_a_run_saves_and_reads_the_parts_it_is_told(train, begun, caplog):
+def test_a_run_saves_and_reads_the_configured_parts(train, begun, caplog):
     begun(*GRPO, *ONE, f"{PARTS}.save_contents=[model]")
     actor = {path.name for path in Path("run/global_step_1/actor").iterdir()}
     assert "masters.safetensors" in actor and not actor & {"optimizer.safetensors", "rng.safetensors"}

@@ -253,7 +253,7 @@ class Mine:
 """
 
 
-def test_a_manager_of_ones_own_finds_the_scores_and_decides(train, on):
+def test_a_custom_manager_finds_the_scores_and_decides(train, on):
     Path("manager.py").write_text(OWN_MANAGER)
     metrics = train(*GRPO, *on, "data.shuffle=false", "reward_model.reward_manager=manager.py:Mine",
                     "trainer.total_training_steps=1")  # fmt: skip
@@ -313,7 +313,7 @@ def test_a_failure_makes_no_reward_of_a_models_row(train, on, metrics_of, monkey
     assert line["val-failures/reward"] == 1 and not [name for name in line if "chat/reward" in name]
 
 
-def test_a_manager_of_ones_own_reports_a_models_rows_alike(train, on, metrics_of):
+def test_a_custom_manager_reports_model_rows_like_others(train, on, metrics_of):
     Path("manager.py").write_text(OWN_MANAGER)
     write_rows("test.parquet", ["rule", "model", "rule", "model"], "test", sources=("burnish/arithmetic", "chat"))
     train(*GRPO[:2], *on, "trainer.val_only=true", "reward_model.reward_manager=manager.py:Mine")
@@ -425,7 +425,7 @@ def test_precomputed_scores_are_used_as_they_are(scored):
     assert asked == [] and torch.equal(batch.batch["token_level_scores"], given)
 
 
-def test_a_manager_of_ones_own_that_fails_is_told_as_the_users(scored):
+def test_a_failing_custom_manager_is_reported_as_user_code(scored):
     class Failing(Own):
         def __call__(self, data, return_dict=False):
             raise KeyError("lost")
@@ -434,7 +434,7 @@ def test_a_manager_of_ones_own_that_fails_is_told_as_the_users(scored):
         scored(["rule", "rule"], [], manager=Failing())
 
 
-def test_a_manager_of_ones_own_never_sees_a_failure(scored):
+def test_a_custom_manager_never_sees_a_failure(scored):
     batch, metrics, _ = scored(["rule", "model", "both"], [math.nan, 3.0], manager=Own())
     assert batch.non_tensor_batch["uid"].tolist() == [0, 2] and metrics["failures/reward"] == 1
     assert batch.batch["token_level_scores"].sum(-1).tolist() == [0, 3]
@@ -442,7 +442,7 @@ def test_a_manager_of_ones_own_never_sees_a_failure(scored):
     assert "rm_scores" not in batch.batch and "rm_score" not in batch.non_tensor_batch
 
 
-def test_a_manager_of_ones_own_finds_scores_in_every_batch(scored):
+def test_a_custom_manager_finds_scores_in_every_batch(scored):
     batch, _, asked = scored(["rule", "rule"], [], manager=Own())
     assert asked == [] and not batch.batch["token_level_scores"].any()
     assert [info["rm_score"] for info in batch.non_tensor_batch["reward_info"]] == [None, None]
@@ -454,11 +454,11 @@ def test_a_failure_that_counts_as_0_is_no_score_of_the_model(scored):
     assert [info["rm_score"] for info in batch.non_tensor_batch["reward_info"]] == [None, 3.0]
 
 
-def test_a_function_of_ones_own_scores_rows_alone_but_is_no_half(build_trainer, on):
+def test_a_custom_function_scores_rows_alone_but_not_as_half_of_both(build_trainer, on):
     write_rows("train.parquet", ["rule", "model"] * 6)
     build_trainer(*GRPO).close()
     write_rows("train.parquet", ["rule", "both"] * 6)
-    with pytest.raises(DataError, match=r"row 1.*style='both' asks for a reward model, and there is none: set rew"):
+    with pytest.raises(DataError, match=r"row 1.*style='both' asks for a reward model, but none is set: set rew"):
         build_trainer(*GRPO)
 
 
@@ -472,7 +472,7 @@ def test_a_misspelt_style_is_no_rule(build_trainer, on, style, meant, manager):
 
 
 @pytest.mark.parametrize("file", ["train", "test"])
-def test_a_prompt_that_cannot_be_rendered_is_told_before_models_load(build_trainer, on, judge, tmp_path, file):
+def test_a_prompt_that_cannot_be_rendered_is_reported_before_models_load(build_trainer, on, judge, tmp_path, file):
     picky = shutil.copytree(judge, tmp_path / "picky")
     byte_tokenizer(
         SAYS.replace("{{ m", "{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ m")
@@ -493,7 +493,7 @@ def test_nobody_asks_the_model(build_trainer, on):
         build_trainer(*GRPO, *on)
 
 
-def test_conversations_that_are_too_long_are_counted_and_told_once(build_trainer, on, caplog):
+def test_conversations_that_are_too_long_are_counted_and_logged_once(build_trainer, on, caplog):
     trainer = build_trainer(*GRPO, *on, "reward_model.max_length=30")
     metrics = [{}, {}]
     with caplog.at_level(logging.WARNING):
@@ -516,7 +516,7 @@ def prepared(job, on):
     return run
 
 
-def test_what_is_wrong_with_the_model_is_told_with_its_key(prepared, tiny_model, tmp_path):
+def test_model_errors_are_reported_with_their_key(prepared, tiny_model, tmp_path):
     with pytest.raises(ModelError, match=r"^reward_model\.model\.path: .*\./no/such"):
         prepared("reward_model.model.path=./no/such")
     with pytest.raises(ModelError, match=r"^reward_model\.model\.tokenizer_path: .*\./no/such"):
@@ -532,7 +532,7 @@ def test_what_is_wrong_with_the_model_is_told_with_its_key(prepared, tiny_model,
         prepared("reward_model.max_length=999")
 
 
-def test_a_tokenizer_without_a_template_is_told_before_the_policy_loads(prepared, judge, tmp_path):
+def test_a_tokenizer_without_a_template_is_reported_before_the_policy_loads(prepared, judge, tmp_path):
     bare = shutil.copytree(judge, tmp_path / "bare")
     byte_tokenizer(None).save_pretrained(bare)
     (bare / "chat_template.jinja").unlink(missing_ok=True)

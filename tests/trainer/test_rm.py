@@ -294,7 +294,7 @@ class TestPadding:
         model, tokenizer = loaded(folder / "global_step_1")
         assert model.config.pad_token_id == 9 and tokenizer.pad_token_id == 0
 
-    def test_what_takes_its_place(self):
+    def test_padding_token_falls_back_to_another_token(self):
         tokenizer = byte_tokenizer()
         assert padding_token(tokenizer, 259) == tokenizer.pad_token_id == 0
         tokenizer.pad_token = EOS

@@ -146,7 +146,7 @@ def test_a_checkpoint_is_loaded_into_the_engine_too(build_trainer):
     assert said == pytest.approx(expected, abs=1e-5) and said != pytest.approx(start, abs=1e-3)
 
 
-def test_a_checkpoint_does_not_tell_which_engine_made_it(train):
+def test_a_checkpoint_is_independent_of_the_engine(train):
     for name in ("native", "hf"):
         train(*GRPO, ONE, "trainer.save_freq=1", f"actor_rollout_ref.rollout.name={name}",
               f"trainer.default_local_dir={name}")  # fmt: skip

@@ -60,7 +60,7 @@ def test_every_prompt_is_trained_once_and_no_token_is_too_old(train, metrics_of,
     assert max(older) > 1e-6, "tokens of older weights have not"
 
 
-def test_trajectories_go_on_under_new_weights(train, metrics_of, monkeypatch):
+def test_trajectories_continue_with_new_weights(train, metrics_of, monkeypatch):
     """The second turn of each waits for the weights that it trains; these come when all first turns are done."""
     newest, begun, publish = [0], [], Replica.publish
 
@@ -153,7 +153,7 @@ def answers(run, step):
     return [json.loads(line)["response"] for line in Path(run, "validation", f"{step}.jsonl").read_text().splitlines()]
 
 
-def test_validation_beside_rounds_ahead_is_of_the_newest_weights(train):
+def test_validation_during_rounds_ahead_uses_the_newest_weights(train):
     keys = [*GRPO[:2], *SIX, "trainer.val_before_train=false"]
     keys.append("actor_rollout_ref.actor.optim.lr=1e-2")
     train(*keys, *ahead(2), "trainer.test_freq=1")
@@ -164,7 +164,7 @@ def test_validation_beside_rounds_ahead_is_of_the_newest_weights(train):
     assert answers("run", 2) != answers("run", 5)
 
 
-def test_figures_of_ages():
+def test_metrics_of_token_ages():
     batch = DataProto.from_dict(
         {
             "response_mask": torch.tensor([[1, 1, 0, 1], [1, 1, 0, 0], [0, 0, 0, 0]]),

@@ -32,20 +32,20 @@ def load(job, reward):
 
 
 @roles
-def test_a_model_that_is_not_there_is_told_with_its_key(load, role):
+def test_a_missing_model_is_reported_with_its_key(load, role):
     with pytest.raises(ModelError, match=rf"^{role}\.model\.path: .*\./no/such"):
         setup.prepare(load(role, "./no/such"))
 
 
 @roles
-def test_a_context_that_is_too_short_is_told_with_its_key(load, role, tmp_path):
+def test_a_context_that_is_too_short_is_reported_with_its_key(load, role, tmp_path):
     short = write_tiny_model(tmp_path / "short", context=39)
     with pytest.raises(ConfigError, match=rf"= 40 tokens, but {role}\.model\.path={short} has a context of 39"):
         setup.prepare(load(role, short))
 
 
 @roles
-def test_weights_that_are_not_there_are_told_before_any_are_read(load, role, tmp_path, tiny_model):
+def test_missing_weights_are_reported_before_any_are_read(load, role, tmp_path, tiny_model):
     bare = shutil.copytree(tiny_model, tmp_path / "bare")
     (bare / "model.safetensors").unlink()
     loaded = load(role, bare)
@@ -186,7 +186,7 @@ def test_auto_asks_torch_for_the_gpus(job, reward, monkeypatch):
         setup.prepare(load_ppo([*job, "trainer.n_gpus_per_node=8"]))
 
 
-def test_heads_that_do_not_split_are_told_before_a_model_is_loaded(job, reward):
+def test_heads_that_do_not_split_are_reported_before_a_model_is_loaded(job, reward):
     key = "actor_rollout_ref.actor.ulysses_sequence_parallel_size=3"
     with pytest.raises(ConfigError, match=r"ulysses_sequence_parallel_size=3: actor_rollout_ref\.model\.path=.* heads"):
         setup.prepare(load_ppo([*job, "trainer.n_gpus_per_node=3", key]))

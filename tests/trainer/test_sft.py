@@ -198,7 +198,7 @@ def test_a_checkpoint_that_is_being_written_is_completed_first(sft, tmp_path, mo
 
 def test_a_run_from_scratch_does_not_move_its_model(sft):
     folder, _ = sft("trainer.total_training_steps=1")
-    with pytest.raises(ConfigError, match=r"model.path=\S+global_step_1 is what an earlier run left"):
+    with pytest.raises(ConfigError, match=r"model.path=\S+global_step_1 was left by an earlier run in"):
         sft(f"model.path={folder / 'global_step_1'}", "trainer.resume_mode=disable", out="run")
     assert (folder / "global_step_1").is_dir()
 

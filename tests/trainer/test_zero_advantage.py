@@ -86,7 +86,7 @@ def test_nothing_is_skipped_where_another_term_reads_the_rows(build_trainer, ter
     assert worker.update_actor(batch, 1)["actor/skipped_tokens_ratio"] == [0.0, 0.0]
 
 
-def test_a_loss_of_a_user_skips_only_where_it_says_so(build_trainer, tmp_path):
+def test_a_custom_loss_skips_only_where_it_declares_it(build_trainer, tmp_path):
     (tmp_path / "mine.py").write_text(
         "def plain(inputs):\n    return inputs.aggregate(-inputs.advantages * inputs.log_prob), {}\n"
     )

@@ -179,7 +179,7 @@ def test_any_number_of_workers_and_replicas_makes_the_batch_of_one_process(agent
     assert {len(found) for found in places.values()} == {1} and set.union(*places.values()) == {0, 1}
 
 
-def test_what_validation_forgets_is_its_own(agents, config):
+def test_validation_forgets_only_its_own_prompts(agents, config):
     """Its prompts have the same uids as those of a round that is on its way."""
     config.trainer.async_rollout.enable, config.trainer.async_rollout.staleness = True, 1
     [worker] = agents(1)
@@ -199,7 +199,7 @@ def test_engines_are_counted_on_the_replicas(agents, peers):
     assert counted == int(batch.batch["response_mask"].sum())
 
 
-def test_a_replica_that_is_gone_rises_as_what_it_is(agents, peers):
+def test_a_dead_replica_raises_its_own_error(agents, peers):
     class Gone(WorkerError):
         pass
 
@@ -223,7 +223,7 @@ def test_what_a_replica_refuses_names_the_trajectory(agents, peers):
         generated([worker], prompts(), False)
 
 
-def test_a_replica_that_hangs_is_told_after_the_deadline_and_left(agents, peers, config):
+def test_a_replica_that_hangs_is_reported_after_the_deadline_and_dropped(agents, peers, config):
     [worker] = agents(1)
     worker.rollouts.config.actor_rollout_ref.rollout.timeout = 0.2
     aborted = []
@@ -260,7 +260,7 @@ def test_before_connect(config):
         worker.begin_sequences(prompts(), RoundSettings(1, SAMPLING, "train", False))
 
 
-def test_connect_again_after_the_replicas_were_made_anew(agents, peers):
+def test_reconnect_after_the_replicas_were_recreated(agents, peers):
     [worker] = agents(1)
     before = generated([worker], prompts(2), False)
     worker.connect(peers[1:])
@@ -283,7 +283,7 @@ def test_the_policys_worker_has_what_agents_ask_for():
     assert "engine_stats" in methods and Role("agent_loop") is Role.AgentLoop
 
 
-def test_a_replica_tells_how_many_others_it_serves(peers):
+def test_a_replica_reports_how_many_others_it_serves(peers):
     worker = peers[0].worker
 
     async def main():

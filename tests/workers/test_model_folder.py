@@ -46,7 +46,7 @@ def test_a_full_temporary_folder_is_not_taken_for_a_full_checkpoint(tmp_path, mo
     assert "TMPDIR" in str(error.value) and "default_local_dir" not in str(error.value)
 
 
-def test_a_temporary_folder_that_is_gone_is_named(tmp_path, monkeypatch, tiny_model):
+def test_a_missing_temporary_folder_is_named(tmp_path, monkeypatch, tiny_model):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with pytest.raises(CheckpointError, match=r"temporary folder .*/gone: .*No such file.*TMPDIR"):
         written_now(load_tokenizer(tiny_model).save_pretrained)
@@ -62,7 +62,7 @@ def test_without_any_temporary_folder_those_tried_are_named(tmp_path, monkeypatc
 def test_a_folder_that_this_machine_does_not_see_is_named(tmp_path, tiny_model):
     module = load_causal_lm(tiny_model, ModelConfig())
     folder = ModelFolder(Trainable(module, OptimConfig(), total_steps=1), load_tokenizer(tiny_model))
-    with pytest.raises(CheckpointError, match=r"/gone, which the run has made, is not there on .*default_local_dir"):
+    with pytest.raises(CheckpointError, match=r"/gone, which the run created, does not exist on .*default_local_dir"):
         folder.save(tmp_path / "gone" / "actor")
     assert not list(tmp_path.iterdir())
     folder.save(tmp_path / "actor")

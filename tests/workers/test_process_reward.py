@@ -170,7 +170,7 @@ def test_a_bad_outcome_is_a_bad_step_and_not_applied(make_worker, batch):
     assert not same(before, weights(group.worker.model.module)), "the other mini-batch is trained on"
 
 
-def test_a_saved_model_goes_on_bit_for_bit(make_worker, batch, tmp_path):
+def test_a_saved_model_resumes_bit_for_bit(make_worker, batch, tmp_path):
     first = make_worker()
     batch = batch.union(first.compute_start_log_prob(batch))
     for step in (1, 2):

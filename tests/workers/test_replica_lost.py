@@ -68,7 +68,7 @@ def test_of_several_processes_one_does_not_begin_again_alone(replica, monkeypatc
         replica_module, "whole_buckets", lambda masters, slices, mesh, **how: whole(masters, slices, None, **how)
     )
     replica.actor.mesh = object()
-    with pytest.raises(RolloutError, match="was lost while it took over the weights of version 3.*publish again"):
+    with pytest.raises(RolloutError, match="was lost while it loaded the weights of version 3.*publish again"):
         replica.publish(3)
     with pytest.raises(RolloutError, match="the last publish failed"):
         replica.engine.run([([5, 6], Sampling(max_tokens=2))])

@@ -316,7 +316,7 @@ def test_ids_that_the_model_does_not_have(worker, write_reward_model, configured
         worker(small)
 
 
-def test_what_is_wrong_with_the_folder_is_told_with_its_key(worker, tiny_model):
+def test_folder_errors_are_reported_with_their_key(worker, tiny_model):
     with pytest.raises(ModelError, match=r"^reward_model\.model\.path: .*no reward model"):
         worker(tiny_model)
 
@@ -333,7 +333,7 @@ def test_a_pass_pads_little(worker, write_reward_model, monkeypatch):
     assert lengths == sorted(lengths) and len(widths) == 3
 
 
-def test_nan_and_what_cannot_be_rendered_are_told_by_row(worker, write_reward_model):
+def test_nan_and_unrenderable_rows_are_reported_by_row(worker, write_reward_model):
     picky = LINES.replace(
         "{% for m", "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{% for m"
     )

@@ -116,7 +116,7 @@ def test_every_column_a_step_adds_is_kept_free_in_rows():
 
 
 @pytest.mark.parametrize("name", ["num_turns", "finish_reason", "score_result", "reward_info", "policy_version"])
-def test_a_users_column_of_such_a_name_stays_beside_ours(name):
+def test_a_user_column_with_our_name_is_kept_next_to_ours(name):
     row = complete_row({"prompt": "q", name: "theirs"}, prompt_key="prompt", reward_fn_key="data_source", position=0)
     assert row[f"row_{name}"] == "theirs" and name not in row
 

@@ -2,7 +2,7 @@
 
     <|start|>assistant<|channel|>commentary to=functions.search <|constrain|>json<|message|>{"query": "cats"}<|call|>
 
-Messages of the channel `analysis` (thoughts) are neither searched nor kept. The arguments are handed on as written.
+Messages of the channel `analysis` (thoughts) are neither searched nor kept. The arguments are passed on as written.
 
 How it differs from the recorded results: a call at the very beginning of a turn is read without `<|start|>assistant`,
 which is then the end of the prompt.

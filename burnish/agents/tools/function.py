@@ -55,8 +55,8 @@ class FunctionTool(BaseTool):
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
         if kwargs:
             raise TypeError(
-                f"tools_kwargs.{self.name}.execute_kwargs has {', '.join(kwargs)}, and a function takes its arguments "
-                "from the model alone; a subclass of BaseTool can take them"
+                f"tools_kwargs.{self.name}.execute_kwargs has {', '.join(kwargs)}, but a function takes its arguments "
+                "only from the model; a subclass of BaseTool can take them"
             )
         call = functools.partial(self.function, **parameters)
         try:
@@ -88,7 +88,7 @@ def function_tool(
     if function is None:
         return functools.partial(function_tool, name=name, description=description, observes=observes)
     if not inspect.isroutine(function):
-        raise ConfigError(f"@function_tool makes a tool of a function, and {function!r:.100} is none; derive BaseTool")
+        raise ConfigError(f"@function_tool needs a function, but {function!r:.100} is not one; derive from BaseTool")
     chosen = tuple(observes) if isinstance(observes, tuple | list) else (observes,)
     for kind in chosen:
         if not isinstance(kind, type) or not issubclass(kind, Exception):
@@ -149,7 +149,7 @@ def _type_schema(hint: Any, about: str) -> dict[str, Any]:
     if origin in (typing.Union, types.UnionType) and len(inner) == 2 and type(None) in inner:
         return _type_schema(next(kind for kind in inner if kind is not type(None)), about) | {"nullable": True}
     shown = hint.__name__ if isinstance(hint, type) and origin is None else str(hint)
-    raise ConfigError(f"{about} is of type {shown}, which no JSON schema is made of; use {_SUPPORTED}")
+    raise ConfigError(f"{about} is of type {shown}, which has no JSON schema; use {_SUPPORTED}")
 
 
 def _about(function: Callable[..., Any]) -> str:

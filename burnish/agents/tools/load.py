@@ -110,7 +110,7 @@ def _long(entry: dict[str, Any], config: dict[str, Any], folder: Path, parts: Pa
 
 def _redescribed(tool: FunctionTool, schema: dict[str, Any] | None, config: dict[str, Any], about: str) -> FunctionTool:
     if others := config.keys() - {"type"}:
-        raise ConfigError(f"{about}: config has {listed(others)}, and a function takes none; derive BaseTool for that")
+        raise ConfigError(f"{about}: config has {listed(others)}, but a function takes none; derive from BaseTool")
     if schema is None:
         return tool
     given = schema["function"]["name"]
@@ -149,7 +149,7 @@ def _made(
     own = getattr(cls, "SCHEMA", None)
     if schema is None and own is None:
         raise ConfigError(
-            f"{about}: tool_schema is missing: {cls.__name__} has no SCHEMA, so say what the model is shown"
+            f"{about}: tool_schema is missing: {cls.__name__} has no SCHEMA, so set the schema to show the model"
         )
     if own is not None:
         own = check_schema(own, f"{about}: SCHEMA of {cls.__name__}")

@@ -5,7 +5,7 @@
 
 `servers.json` is the file that MCP clients share, `{"mcpServers": {name: {"command", "args", "env"}}}`; the entry may
 have the same mapping itself as `mcp: {servers: …}`. A server runs in the working directory, with `env` and a few
-variables of this process (PATH, HOME and the like). Without `tool_selected_list` all tools are taken. Names and schemas
+variables of this process (PATH, HOME and so on). Without `tool_selected_list` all tools are taken. Names and schemas
 come from the servers, which are started and ended once when the file is loaded; `mcp_session.py` has the rest.
 
 The model is shown an error that a tool reports; a server that fails ends the trajectory. What is not text in a result

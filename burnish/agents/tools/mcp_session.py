@@ -59,7 +59,7 @@ class McpSession:
         return await connection.call(tool, arguments, self._timeout)
 
     async def close(self) -> None:
-        """End the process, and wait until it is gone."""
+        """End the process and wait until it has exited."""
         for connection in list(self._alive):
             if connection.loop is asyncio.get_running_loop():
                 await connection.close()
@@ -153,7 +153,7 @@ class Connection:
             self._ready.set()
 
     async def _relay(self, read: Any, forward: Any) -> None:
-        """Hand the server's messages on until it ends, or writes what is none."""
+        """Forward the server's messages until it ends or writes something else."""
         async with forward:
             async for message in read:
                 if isinstance(message, Exception):
@@ -162,7 +162,7 @@ class Connection:
                         "must write only protocol messages to its standard output"
                     )
                 await forward.send(message)
-            self.end("ended by itself")
+            self.end("exited")
 
     async def _result(self, tool: str, request: "asyncio.Task[CallToolResult]") -> CallToolResult:
         try:
@@ -187,7 +187,7 @@ class Connection:
         except TimeoutError:
             self.end(f"was ended: it did not answer a ping within {PING_SECONDS:g} s after a call had taken too long")
         except MCPError:
-            pass  # an error is an answer too; a closed connection ends by itself
+            pass  # an error is an answer too; a closed connection ends on its own
         finally:
             self._ping = None
 

@@ -21,7 +21,7 @@ NOTHING = "No documents were found."
 
 
 class SearchTool(BaseTool):
-    """Keeps no state and gives no reward. `retriever` hands out the client when it is first needed."""
+    """Keeps no state and gives no reward. `retriever` returns the client when it is first needed."""
 
     SCHEMA = function_schema(
         "search",

@@ -26,7 +26,7 @@ from burnish.errors import BurnishError
 def gae(inputs: AdvantageInputs) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantages and returns, both (B, R)."""
     if inputs.values is None:
-        raise BurnishError("gae reads the critic's values, and there are none: declare Needs(critic=True)")
+        raise BurnishError("gae needs the critic's values, which are missing: declare Needs(critic=True)")
     gamma, lam, steps = inputs.config.gamma, inputs.config.lam, Steps(inputs.response_mask)
     rewards, values = steps.take(inputs.token_level_rewards), steps.take(inputs.values)  # (tokens,)
     delta = rewards + gamma * steps.following(values) - values

@@ -1,4 +1,4 @@
-"""GDPO: each part of a reward is compared within the group by itself, so that a wide one does not drown the others.
+"""GDPO: each part of a reward is compared within the group separately, so that a wide one does not drown the others.
 
     a_i = Σ_k w_k (R_ik - mean_gk) / (std_gk + ε)      for the parts k = `algorithm.gdpo_reward_keys`
     A_i = (a_i - mean) / sqrt(var + 1e-8)              over the batch, on every policy token of sample i

@@ -1,4 +1,4 @@
-"""GRPO: a sample is as good as it beats the other samples of its prompt.
+"""GRPO: a sample's advantage is how far it beats the other samples of its prompt.
 
     A_i = (R_i - mean_g) / (std_g + ε),   on every policy token of sample i
 

@@ -1,4 +1,4 @@
-"""What an advantage estimator is given, and the few words that most of them are written in."""
+"""What an advantage estimator is given, and the helpers that most of them use."""
 
 import math
 from collections.abc import Mapping

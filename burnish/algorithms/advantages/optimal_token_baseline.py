@@ -1,4 +1,4 @@
-"""The optimal token baseline: what is subtracted at each position is what makes the gradient vary least.
+"""The optimal token baseline: at each position, the baseline that minimises the variance of the gradient.
 
     G_t = Σ_{s ≥ t} r_s                                 reward to go, over policy tokens
     w_t = (1 - 2 π(y_t) + Σ_v π_v²) ρ_t²                a token's squared gradient at the logits, see variance.py
@@ -69,13 +69,13 @@ def _gradient_so_far(inputs: AdvantageInputs) -> torch.Tensor:
     sum_pi_squared = inputs.outputs.get("sum_pi_squared")
     if sum_pi_squared is None:
         raise BurnishError(
-            "the optimal token baselines read sum_pi_squared of the log-prob pass, and it is not there: "
+            "the optimal token baselines need sum_pi_squared of the log-prob pass, which is missing: "
             'declare Needs(groups=True, outputs=("sum_pi_squared",))'
         )
     if inputs.old_log_probs is None:
         raise BurnishError(
-            "the optimal token baselines read old_log_probs, and there are none: "
-            'Needs(groups=True, outputs=("sum_pi_squared",)) has the log-prob pass return both'
+            "the optimal token baselines need old_log_probs, which are missing: "
+            'Needs(groups=True, outputs=("sum_pi_squared",)) makes the log-prob pass return both'
         )
     mask, weights = inputs.response_mask, inputs.rollout_is_weights
     return logit_gradient_power(inputs.old_log_probs, sum_pi_squared, mask, weights).cumsum(-1)

@@ -11,7 +11,7 @@ Paper: Process Reinforcement through Implicit Rewards (Cui et al. 2025, arXiv:25
 How we differ:
 - The paper has no a and b; with both 1, as they are by default, this is its formula.
 - Advantages are not whitened over the batch, which the usual implementation does and the paper does not: of a and b
-  only the ratio would be left, and a group with nothing to tell apart would be moved off 0.
+  only the ratio would be left, and a group without differences would be moved off 0.
 - Observation tokens are not steps: γ is not spent on them, and what stands there does not count.
 - A group of one keeps its rewards: there are no others to compare it with.
 - A sample without a policy token counts among the others with r̄ = 0.
@@ -29,9 +29,7 @@ from burnish.errors import BurnishError
 def prime(inputs: AdvantageInputs) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantages and returns, both (B, R)."""
     if inputs.process_rewards is None:
-        raise BurnishError(
-            "prime reads a reward for each token, and there are none: declare Needs(process_reward=True)"
-        )
+        raise BurnishError("prime needs a reward for each token, which is missing: declare Needs(process_reward=True)")
     config, groups, steps = inputs.config, inputs.groups, Steps(inputs.response_mask)
     rewards = inputs.process_rewards.double()  # (B, R)
     mean = masked_mean(rewards, inputs.response_mask, dim=-1)  # (B,)

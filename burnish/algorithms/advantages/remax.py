@@ -1,4 +1,4 @@
-"""ReMax: a sample is as good as it beats the greedy answer to the same prompt.
+"""ReMax: a sample's advantage is how far it beats the greedy answer to the same prompt.
 
     G_t = r_t + G_{t+1}
     A_t = G_t - R(greedy answer),   on policy tokens
@@ -26,7 +26,7 @@ def remax(inputs: AdvantageInputs) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantages and returns, both (B, R)."""
     if inputs.reward_baselines is None:
         raise BurnishError(
-            "remax reads the scores of greedy answers, and there are none: declare Needs(greedy_baseline=True)"
+            "remax needs the scores of greedy answers, which are missing: declare Needs(greedy_baseline=True)"
         )
     mask = inputs.response_mask
     to_go = discounted_sum_to_end(zero_outside(inputs.token_level_rewards, mask), 1.0)

@@ -1,4 +1,4 @@
-"""RLOO, leave one out: a sample is as good as it beats the mean of the others of its prompt.
+"""RLOO, leave one out: a sample's advantage is how far it beats the mean of the others of its prompt.
 
     A_i = R_i - mean_{j in g, j ≠ i} R_j = (R_i - mean_g) · n / (n - 1),   on every policy token of sample i
 

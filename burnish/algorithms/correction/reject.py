@@ -1,4 +1,4 @@
-"""Rejection: tokens or whole sequences that the two policies see too differently leave the loss.
+"""Rejection: tokens or sequences on which the two policies differ too much are removed from the loss.
 
 With x = log π_train - log π_rollout, a mask of `rollout_rs` looks at
 
@@ -6,7 +6,7 @@ With x = log π_train - log π_rollout, a mask of `rollout_rs` looks at
     k2   x² / 2             at most its bound
     k3   e^x - 1 - x        at most its bound
 
-    token       of each token, which stays or goes by itself
+    token       of each token, which is kept or rejected alone
     seq_sum     the sum, seq_mean the mean, seq_max the largest over a sequence's policy tokens: it stays or goes whole
 
 A token stays if it passes every mask. `config/bounds.py` has the bounds of `rollout_rs_threshold`.

@@ -1,4 +1,4 @@
-"""DPPO: a token leaves the loss once the policy has really moved there, measured in probability and not as a ratio.
+"""DPPO: a token is removed from the loss once its probability (not its ratio) has moved too far.
 
     r = exp(log π - log π_old)
     L = -A · stop(min(r, c)) · log π         where the token is inside the trust region, 0 elsewhere

@@ -11,8 +11,8 @@ Key: `policy_loss.dro_beta`, above 0.
 Paper: Offline Regularised Reinforcement Learning for Large Language Models Alignment (Richemond et al. 2024,
 arXiv:2405.19107).
 
-How we differ: the paper's distance is of whole responses, to a reference policy, and its baseline is a value model
-trained along; here it is of each token, to the policy the step started from, and the advantage comes from the
+How we differ: the paper's distance is over whole responses, to a reference policy, and its baseline is a value model
+trained along; here it is per token, to the policy the step started from, and the advantage comes from the
 estimator. Δ is not clamped: nothing is exponentiated, and a token far away must still be drawn back.
 """
 

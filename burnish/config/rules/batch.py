@@ -97,7 +97,7 @@ def check_divides(total: int, key: str, size: int, given: Given) -> None:
 
 
 def micro_batches(config: PPOConfig, given: Given) -> None:
-    """Passes without a size of their own follow the actor's."""
+    """Passes without their own size use the actor's."""
     policy, critic = config.actor_rollout_ref, config.critic
     actor = policy.actor
     for part in (policy.ref, policy.rollout):

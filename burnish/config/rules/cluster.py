@@ -139,7 +139,7 @@ def _pools(config: PPOConfig, given: Given) -> None:
     if not pools:
         raise ConfigError(f"{POOLS} has no pool: name at least one, as in {POOLS}={EXAMPLE}")
     if AGENTS in pools:
-        raise ConfigError(f"{POOLS}: the pool {AGENTS} is there already, for agent loops; choose another name")
+        raise ConfigError(f"{POOLS}: the pool name {AGENTS} is reserved for agent loops; choose another name")
     named, present = _roles(asked.get(ROLES_KEY), pools), {role for role, key in ROLES.items() if key in config.models}
     if absent := sorted(set(named) - present):
         given.say(f"no effect: {POOLS}.{ROLES_KEY} of {', '.join(absent)} (this run has none)")
@@ -248,7 +248,7 @@ def _check_policy(config: PPOConfig) -> None:
     """The actor's weights against the rollout engine, which generates with them where one process holds them."""
     if config.actor_rollout_ref.actor.fsdp_config.param_offload and pool_of(config, ACTOR_MODEL).processes == 1:
         name = config.actor_rollout_ref.rollout.name
-        why = "the rollout engine generates with the actor's own weights, where they lie"
+        why = "the rollout engine generates with the actor's own weights, in place"
         if engine_spec(name).own_weights:
             why = f"weights of an actor in one process are not parked, although {ROLLOUT}.name={name} has its own"
         raise ConfigError(
@@ -267,8 +267,8 @@ def _check_section(config: PPOConfig, model: str, section: str, fsdp: FSDPConfig
         )
         if fsdp.offload_policy:
             raise ConfigError(
-                f"{prefix}offload_policy=true is FSDP2's own, which shares a model over several processes, and there "
-                f"is one; use {prefix}param_offload or {prefix}optimizer_offload"
+                f"{prefix}offload_policy=true is FSDP2's own, which shards a model over several processes, but there "
+                f"is only one; use {prefix}param_offload or {prefix}optimizer_offload"
             )
         return
     _check_divides(config, model, f"{prefix}fsdp_size", shards_of(fsdp.fsdp_size, processes))

@@ -7,7 +7,7 @@ from burnish.config.needs import Needs
 
 @dataclass
 class Given:
-    """The keys that a user or recipe set, the algorithm's needs, and what the rules have to tell the user."""
+    """The keys that a user or recipe set, the algorithm's needs, and the notices of the rules for the user."""
 
     explicit: frozenset[str] = frozenset()
     needs: Needs = field(default_factory=Needs)

@@ -107,5 +107,5 @@ def loss_keys(config: PPOConfig, given: Given) -> None:
     if chosen == "clip_cov" and bounds.clip_cov_lb >= bounds.clip_cov_ub:
         raise ConfigError(
             f"{ACTOR}.policy_loss.clip_cov_lb={bounds.clip_cov_lb:g} is not below clip_cov_ub={bounds.clip_cov_ub:g}: "
-            "no token lies between them"
+            "no token is between them"
         )

@@ -72,8 +72,8 @@ def sampling(config: PPOConfig, given: Given) -> None:
     if (cut := _narrows(rollout, ("top_k", "top_p", "min_p"))) and rollout.do_sample:
         words = ", ".join(f"{name}={getattr(rollout, name):g}" for name in cut)
         given.say(
-            f"warning: {ROLLOUT}.{words} leaves unlikely tokens out while training, but log-probs are those of all "
-            "tokens: what is trained is not quite what was sampled"
+            f"warning: {ROLLOUT}.{words} excludes unlikely tokens while training, but log-probs are those of all "
+            "tokens: training and sampling distributions differ slightly"
         )
     val = rollout.val_kwargs
     val.top_k = val.top_k or -1

@@ -1,4 +1,4 @@
-"""RayWorkerGroup: workers in processes of their own, on one machine or many, started and watched by Ray.
+"""RayWorkerGroup: workers in separate processes, on one machine or many, started and watched by Ray.
 
     cluster.py  Cluster: a Ray that is connected to, and its nodes
     group.py    connect: starts a Ray here or joins a cluster; RayWorkerGroup: the workers of one role on it

@@ -32,7 +32,7 @@ class Cluster:
     timeline: str | None
     pools: list["Hosts"] = field(default_factory=list)
     connected: bool = True
-    columns: Memo = field(default_factory=lambda: Memo(lambda tensor: ray.put(flat(tensor))))  # where tensors lie
+    columns: Memo = field(default_factory=lambda: Memo(lambda tensor: ray.put(flat(tensor))))  # where tensors are
 
     def nodes(self) -> list[dict[str, Any]]:
         """The nodes that are there."""

@@ -129,9 +129,9 @@ class RayFuture:
             where = no_room(process.address.hostname, str(cause))
             result = f"{self._what}: the result of rank {process.place.rank} does not fit into {where}"
             return Weight.TYPED, WorkerError(result)
-        if isinstance(cause, ObjectLostError):  # it belonged to a process that is gone
+        if isinstance(cause, ObjectLostError):  # it belonged to a process that has died
             return Weight.DIED, WorkerDied(
-                f"{self._what} on {self._hosts.named(process)} lacks what a process that is gone had given: "
+                f"{self._what} on {self._hosts.named(process)} lacks data from a process that has died: "
                 f"{reason(str(cause))}"
             )
         if isinstance(error, RayTaskError):

@@ -190,7 +190,7 @@ class Hosts:
         return parts
 
     def value_of(self, what: str, reply: WorkerReply, seconds: float) -> Any:
-        """The result of a job. Its large tensors lie in the object store, are read there, and sent on as they lie.
+        """The result of a job. Its large tensors are in the object store, are read there, and sent on as they are.
 
         GetTimeoutError when they are not here in so many seconds.
         """
@@ -250,7 +250,7 @@ class Hosts:
             return
         self.ended = f"the processes of pool {self.name!r} were ended: {why}"
         if ray.is_initialized():
-            with contextlib.suppress(RayError):  # a Ray that is gone has ended them itself
+            with contextlib.suppress(RayError):  # a Ray that has shut down has ended them itself
                 for process in self.processes:
                     ray.kill(process.actor)
                 if self._reserved is not None:

@@ -36,7 +36,7 @@ def last_lines(address: Address) -> str:
 
 
 def end_processes(processes: Sequence[Address]) -> None:
-    """See that processes that were asked to end are gone, wherever they are; on other nodes as well as may be."""
+    """Make sure that processes that were asked to end have ended, on any node; on other nodes as far as possible."""
     by_node: dict[str, list[Address]] = defaultdict(list)
     for process in processes:
         by_node[process.node].append(process)

@@ -70,6 +70,6 @@ class RayPeer:
         return f"it {there}{quoted('where', there.stack)}"
 
 
-@lru_cache(maxsize=64)  # of a process that is gone, many calls report the same
+@lru_cache(maxsize=64)  # of a process that has died, many calls report the same
 def _last_lines(address: Address) -> str:
     return nodes.last_lines(address)

@@ -1,6 +1,6 @@
 """Tasks of `burnish data make`: one short file each, which turns the records of a dataset into rows, or generates them.
 
-task.py       the contract: what a task's file hands on as `TASK`, and the helpers it is written with
+task.py       the contract: what a task's file defines as `TASK`, and the helpers it is written with
 make.py       a task's rows, split by split, with a count of what was left out and why
 held_out.py   which questions are kept apart as the test split: by a hash, independent of order
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from burnish.data.tasks.task import Task
 
 
-#: Each task's one-line summary. Its file is of the same name; a task for agents is `TOOL_TASK` in the file it varies.
+#: Each task's one-line summary. Its file has the same name; a task for agents is `TOOL_TASK` in the file it varies.
 TASKS = {
     "gsm8k": "grade-school word problems; the answer is a number after ####",
     "gsm8k_tool": "gsm8k for an agent that may check its answer with a tool",

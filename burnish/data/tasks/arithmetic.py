@@ -1,6 +1,6 @@
 """Three-digit sums and differences: the task of the quickstart, made from a seed.
 
-Hands on rows in the standard shape (`rows`) and the two ways of answering that SFT teaches (`scratchpad`, `direct`).
+Produces rows in the standard shape (`rows`) and the two ways of answering that SFT teaches (`scratchpad`, `direct`).
 Imports no torch.
 
 A response ends with `answer: <number>`. What comes before it is free. The scratchpad works from the last digit to

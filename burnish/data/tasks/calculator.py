@@ -39,7 +39,7 @@ def rows(split: str, count: int, seed: int = 0) -> list[Row]:
 
 
 TASK = GeneratedTask(
-    about="Products of three-digit numbers with a calculator at hand. The reward compares the number in <answer>.",
+    about="Products of three-digit numbers with a calculator tool. The reward compares the number in <answer>.",
     generate=lambda split, count, seed, options: rows(split, count, seed),
     example="--train-size 4096 --test-size 256 --seed 1",
 )

@@ -1,7 +1,7 @@
 """Questions about invented people, for the search agent: the answers cannot be known and have to be looked up.
 
 A seed makes a world: people with invented names, and for each of them the name of a teacher, a rival, a friend and a
-guard. Hands on the world as documents for the retrieval server (`corpus`, one fact each) and as questions (`rows`).
+guard. Produces the world as documents for the retrieval server (`corpus`, one fact each) and as questions (`rows`).
 Imports no torch.
 
 The questions of the test split are about people of whom no training question is asked; their documents are in the

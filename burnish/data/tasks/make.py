@@ -1,6 +1,6 @@
 """A task's rows, split by split, with a count of what was left out and why.
 
-Consumes a task and either the `Origin` of its records (data/sources.py) or sizes and a seed; hands on a `Made` for each
+Consumes a task and either the `Origin` of its records (data/sources.py) or sizes and a seed; produces a `Made` for each
 split. A file without a column that the task reads, or with a value of the wrong type, is a `DataError` that names file,
 row and column.
 """

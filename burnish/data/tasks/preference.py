@@ -1,6 +1,6 @@
 """Preference pairs: two answers to one prompt, of which people chose one.
 
-Reads three forms and hands on one: `prompt` (messages), `chosen` and `rejected` (text).
+Reads three forms and produces one: `prompt` (messages), `chosen` and `rejected` (text).
 
 | columns | form |
 |---|---|

@@ -1,7 +1,7 @@
 """Any task of the package reasoning-gym: puzzles made from a seed, each with its own verifier.
 
 Rows carry `data_source` reasoning_gym/<task>, the package's answer as ground truth (None where a puzzle has many), and
-in `extra_info` what the verifier needs: the question, and the puzzle's metadata as JSON text. A row is handed on only
+in `extra_info` what the verifier needs: the question, and the puzzle's metadata as JSON text. A row is returned only
 if the verifier accepts the package's own answer with the metadata as stored.
 """
 

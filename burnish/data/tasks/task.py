@@ -1,4 +1,4 @@
-"""The contract of a task: what its file hands on as `TASK`, and the helpers it is written with.
+"""The contract of a task: what its file defines as `TASK`, and the helpers it is written with.
 
 A `FileTask` turns one record of a dataset (a row as its authors published it) into one row in the standard shape; a
 `GeneratedTask` makes rows from a seed. Both read their `options`, which are flags on the command line. A record that
@@ -55,7 +55,7 @@ class FileTask:
 
 @dataclass(frozen=True)
 class GeneratedTask:
-    """A task whose questions are made: `generate(split, count, seed, options)` hands on `count` different ones."""
+    """A task whose questions are made: `generate(split, count, seed, options)` produces `count` different ones."""
 
     about: str
     generate: Callable[[str, int, int, Options], list[Row]]

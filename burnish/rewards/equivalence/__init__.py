@@ -8,7 +8,7 @@ r"""Are two answers the same mathematics? Used by the scorers math, math_dapo, p
     relations.py  equations and inequalities as other forms
     question.py   the text that math-verify is sent
     judge.py      `equivalent(answer, truth)`: compares form by form, and asks math-verify about what is left
-    algebra.py    math-verify in a process of its own that can be killed: one per calling process, from any thread
+    algebra.py    math-verify in a separate process that can be killed: one per calling process, from any thread
     child.py      what that process runs
 
 Nothing here evaluates text as Python; child.py says how that is kept true of math-verify and sympy as well.

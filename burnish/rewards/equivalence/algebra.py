@@ -16,6 +16,7 @@ import os
 import pickle
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from burnish.child.process import ChildDied, ChildKilled, ChildProcess
@@ -40,29 +41,36 @@ class _MathVerify:
         self.child: ChildProcess | None = None
         self.thread = LoopThread("math-verify", self.kill, "math-verify", "reward")
         self._turn = asyncio.Lock()
+        self._begun = False  # the child has read the question
 
     async def ask(self, question: dict[str, Any], seconds: float) -> Any:
         async with self._turn:
-            if self.child is None or not self.child.alive:  # it may have been killed while nobody asked
-                self.child = await _started()
-            try:
-                return await self.child.call(pickle.dumps(question), seconds + WALL_SECONDS)
-            except TimeoutError:
-                await self.child.kill()
-                raise _silent(seconds + WALL_SECONDS) from None
-            except ChildDied as death:
-                if death.code == -signal.SIGPROF:  # its processor time is used up
-                    raise TimeoutError from None
-                raise WorkerError(str(death)) from None
-            except ChildKilled:
-                raise WorkerError(f"{_NAME} was stopped") from None
+            for is_last in (False, True):
+                if self.child is None or not self.child.alive:  # it may have been killed while nobody asked
+                    self.child = await _started(self._note_begin)
+                self._begun = False
+                try:
+                    return await self.child.call(pickle.dumps(question), seconds + WALL_SECONDS)
+                except TimeoutError:
+                    await self.child.kill()
+                    raise _silent(seconds + WALL_SECONDS) from None
+                except ChildDied as death:
+                    if death.code == -signal.SIGPROF:  # its processor time is used up
+                        raise TimeoutError from None
+                    if self._begun or is_last:  # else it was killed just before: ask another one
+                        raise WorkerError(str(death)) from None
+                except ChildKilled:
+                    raise WorkerError(f"{_NAME} was stopped") from None
+
+    def _note_begin(self, number: int, value: Any) -> None:
+        self._begun = True
 
     async def kill(self) -> None:
         if self.child is not None:
             await self.child.kill()
 
 
-async def _started() -> ChildProcess:
+async def _started(on_part: Callable[[int, Any], None]) -> ChildProcess:
     environment = {  # nothing else: no credentials; and one order of everything that is hashed
         "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path),
         "PYTHONHASHSEED": "0",
@@ -71,7 +79,7 @@ async def _started() -> ChildProcess:
     }
     command = [sys.executable, "-sBm", "burnish.rewards.equivalence.child"]
     try:
-        child = await ChildProcess.start(_NAME, command, env=environment, cwd="/")
+        child = await ChildProcess.start(_NAME, command, env=environment, cwd="/", on_part=on_part)
         hello = await child.call(pickle.dumps(None), START_SECONDS)
     except TimeoutError:
         await child.kill()

@@ -1,7 +1,8 @@
 """The process that runs math-verify: `python -m burnish.rewards.equivalence.child`, started by algebra.py.
 
-Consumes calls (burnish/child): {"answer", "truth", "seconds"}. Answers {"equal", "unreadable_truth", "seconds"} with
-the processor time it took, or {"error"}. The first call asks whether it is ready: {}, or {"failed": why}.
+Consumes calls (burnish/child): {"answer", "truth", "seconds"}. Sends an empty PART when it begins, then the answer
+{"equal", "unreadable_truth", "seconds"} with the processor time it took, or {"error"}. The first call asks whether it
+is ready: {}, or {"failed": why}.
 
 What it is given was written by a policy, so it is confined:
 - **No text is evaluated.** math-verify's reader of plain expressions (`ExprExtractionConfig`) ends in sympy's
@@ -27,7 +28,7 @@ import time
 from types import FrameType
 from typing import Any
 
-from burnish.child.frames import Parent
+from burnish.child.frames import PART, Parent
 
 MEMORY = 2 * 2**30
 _GENERATORS = {"collections", "dataclasses", "sympy.polys.monomials"}
@@ -50,6 +51,7 @@ def main() -> None:
     parent.send(first, {})
     while True:
         number, _, question = parent.receive()
+        parent.send(number, {}, PART)
         parent.send(number, reply(verifier, pickle.loads(question)))  # noqa: S301  from the parent, privately
 
 
@@ -101,7 +103,7 @@ class Verifier:
         )
 
     def test(self) -> None:
-        """That the library, of whatever version, still does what is asked of it here."""
+        """That the library, of whatever version, still does what is needed here."""
         right = self.equal(r"2.5\cos x\sin x", r"\frac{5}{4}\sin(2x)") and not self.equal(r"\sin 3", r"\cos 3")
         if not right:
             raise RuntimeError("math-verify does not compare as expected; known to work: math-verify 0.9")

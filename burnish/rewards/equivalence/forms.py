@@ -1,4 +1,4 @@
-r"""What kind of thing an answer is: consumes tidied LaTeX, hands on a `Form` whose parts can be compared one by one.
+r"""What kind of thing an answer is: consumes tidied LaTeX, produces a `Form` whose parts can be compared one by one.
 
     (3,\frac12)          Sequence with brackets ( ), ordered: a point, a vector, an open interval
     [0,1)                the same with its own brackets

@@ -1,4 +1,4 @@
-r"""`equivalent(answer, truth)`: whether two answers are the same mathematics. Consumes text, hands on a `Equivalence`.
+r"""`equivalent(answer, truth)`: whether two answers are the same mathematics. Consumes text, produces an `Equivalence`.
 
 Both are tidied, cut into forms and compared part by part. What is certain is decided here, in both directions: equal
 text, words, units, and numbers, by exact arithmetic. What is left (letters, functions, higher roots, systems of

@@ -1,4 +1,4 @@
-r"""One spelling for what LaTeX can write in many: consumes an answer as written, hands on the same answer tidied.
+r"""One spelling for what LaTeX can write in many: consumes an answer as written, produces the same answer tidied.
 
 `tidy` removes what only shapes the page (spaces, \left, \displaystyle, dollar signs of a formula, a final full stop),
 writes every command in one form (\dfrac and \tfrac as \frac, \leq and ≤ as \le, \mbox and \mathrm as \text, − as -) and

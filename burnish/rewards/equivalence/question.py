@@ -1,4 +1,4 @@
-r"""How a question is put to math-verify: consumes two forms that are compared, hands on the LaTeX that it is sent.
+r"""How a question is put to math-verify: consumes two forms that are compared, produces the LaTeX that it is sent.
 
 `may_be_read` says whether it may be sent: what a policy wrote goes to a parser.
 """

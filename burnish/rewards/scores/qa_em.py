@@ -1,6 +1,6 @@
 """Questions with short answers: the last `<answer>…</answer>` must be one of the row's right answers.
 
-Consumes the policy's own text and the ground truth, {"target": one answer or a list} or the target itself; hands on a
+Consumes the policy's own text and the ground truth, {"target": one answer or a list} or the target itself; produces a
 dict with `score`, `acc` and `em` (1 for an exact match), `f1` and `pred` (the answer given). `method`:
 
 - `em`: `score` for an exact match after normalising (short_answer.py). A response with more than 10 opening or more

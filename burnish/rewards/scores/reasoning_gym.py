@@ -1,7 +1,7 @@
 """Puzzles of the package reasoning-gym: the last `<answer>…</answer>` goes to the verifier of the row's task.
 
 Consumes the policy's own text, `data_source` (reasoning_gym/<task>), and the row's ground truth and `extra_info`, of
-which the package's entry is put together again: `question`, and `metadata` as JSON text. Hands on the verifier's score,
+which the package's entry is put together again: `question`, and `metadata` as JSON text. Produces the verifier's score,
 0 to 1 (some tasks give parts of a point), with `acc` (1 for full marks), `format` (1 where an answer was given) and
 `pred`.
 

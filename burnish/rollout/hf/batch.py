@@ -22,7 +22,7 @@ from burnish.rollout.request import RequestState
 from burnish.rollout.sampler import sample
 
 T = TypeVar("T")
-SMALL = 1 << 14  # rows × width that are never worth a step of their own
+SMALL = 1 << 14  # rows × width that are never worth a separate step
 
 
 class LeftPaddedBatch:
@@ -67,7 +67,7 @@ class LeftPaddedBatch:
 
     @property
     def joinable(self) -> bool:
-        """Whether rows of another width can be put beside these: not where a layer keeps only a window of them."""
+        """Whether rows of another width can join these: not where a layer keeps only a window of them."""
         return self._cache is not None and all(type(layer) is DynamicLayer for layer in self._cache.layers)
 
     def join(self, other: "LeftPaddedBatch") -> None:
@@ -129,7 +129,7 @@ class LeftPaddedBatch:
         """Feed each row's newest token; the logits after it (B, V). What rows that are done give is not read."""
         ids = torch.tensor([[0 if request.done else request.token_ids[-1]] for request in self.rows])
         done = torch.tensor([[request.done] for request in self.rows], device=self.device)
-        # A row that is done stays at position 0: going on could run past the model's last position.
+        # A row that is done stays at position 0: continuing could run past the model's last position.
         positions = self._mask.sum(dim=1, keepdim=True).masked_fill_(done, 0)  # (B, 1)
         self._mask = torch.cat([self._mask, self._mask.new_ones(len(self.rows), 1)], dim=1)
         logits, self._cache = self._forward(ids.to(self.device), self._mask, positions, self._cache)

@@ -10,7 +10,7 @@ on at once.
 
 After `admit_any_time`, which serving asks for, a request starts before the next step, as soon as fewer than
 `max_num_seqs` run. It joins those of about its length; the others, for which it would be padding or be padded, run in
-batches of their own that take turns. Models with a sliding window admit as before.
+separate batches that take turns. Models with a sliding window admit as before.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class HFEngine(InProcessEngine):
     def from_config(
         cls, module: nn.Module, tokenizer: Any, config: RolloutConfig, logs: Path | None = None
     ) -> "HFEngine":
-        """`logs` is for engines with processes of their own."""
+        """`logs` is for engines with separate processes."""
         cls.check_dtype(module, config)
         return cls(
             module,
@@ -122,7 +122,7 @@ class HFEngine(InProcessEngine):
         return [self._joined(group) for group in groups]
 
     def _start(self, requests: list[RequestState]) -> LeftPaddedBatch:
-        """A batch of their own, one step old: their prompts are read and their first tokens sampled."""
+        """A separate batch, one step old: their prompts are read and their first tokens sampled."""
         self._stats.batches += 1
         batch = LeftPaddedBatch(self.module, requests, self.version, self.max_num_batched_tokens)
         self._step(batch)
@@ -142,7 +142,7 @@ class HFEngine(InProcessEngine):
         try:
             for other in others:
                 first.join(other)
-        except Exception as error:  # noqa: BLE001 (as in `_step`; half joined, none can go on)
+        except Exception as error:  # noqa: BLE001 (as in `_step`; half joined, none can continue)
             self._fail([request for batch in batches for request in batch.rows], error)
             first.rows = []
         return first

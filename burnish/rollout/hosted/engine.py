@@ -1,8 +1,8 @@
-"""A rollout engine whose requests and weights go to a program in processes of its own.
+"""A rollout engine whose requests and weights go to a program in separate processes.
 
 `generate` may be awaited in any event loop, and everything else be called in any thread. Weights come by `publish`
-only, as files (`weights`). Requests that run then go on under the new ones: what they have stays, and is read again as
-part of the prompt. Those that come meanwhile are taken too. Whoever has the trained module may `expect` log-probs of
+only, as files (`weights`). Requests that run then continue with the new ones: what they have stays, and is read again
+as part of the prompt. Those that come meanwhile are taken too. Whoever has the trained module may `expect` log-probs of
 new weights: no token is sampled with them before they are found. Requests are admitted in the order they come: `order`
 has no effect here.
 
@@ -159,7 +159,7 @@ class HostedEngine(Admitting):
         config: Any = copy.deepcopy(module.config)
         if not type(config).__module__.startswith("transformers."):
             raise NotAvailable(
-                f"rollout.name={self.name} for {type(module).__name__}, a model with code of its own",
+                f"rollout.name={self.name} for {type(module).__name__}, a model with custom code",
                 f"{self.label} has none for it: use rollout.name=native or hf",
             )
         vars(config).pop("auto_map", None)  # whose code would be looked for in the folder
@@ -219,7 +219,7 @@ class HostedEngine(Admitting):
             self._end(number, flight)
 
     def _end(self, number: int, flight: Flight) -> None:
-        """Nobody wants more of it."""
+        """No caller waits for it any more."""
         if not flight.is_ended and self.process.lost is None:
             with suppress(EngineLost):  # whoever asks next hears of it
                 self.process.abort(number)
@@ -256,7 +256,9 @@ class HostedEngine(Admitting):
 
     def publish(self, weights: Iterable[Mapping[str, Tensor]] | None, version: int) -> None:
         if weights is None:
-            raise RolloutError(f"the {self.name} engine has weights of its own: publish buckets of them, not None")
+            raise RolloutError(
+                f"the {self.name} engine has its own copy of the weights: publish buckets of them, not None"
+            )
         if self._asleep:
             raise RolloutError("weights cannot be published while the engine sleeps; call wake() first")
         with self._exchange:

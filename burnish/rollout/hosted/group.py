@@ -1,8 +1,8 @@
-"""Ending all processes of a group, also such as stand still, without what they leave behind.
+"""Ends all processes of a group, also stopped ones, and cleans up what they leave behind.
 
-Python's resource trackers among them are spared at first: each removes shared memory of the others once these are gone,
-and then ends by itself; that of this process, only after it. What no tracker knows of is found in the memory maps of
-the processes, before they end.
+Python's resource trackers among them are spared at first: each removes shared memory of the others once these have
+ended, and then exits; that of this process, only after it. What no tracker knows of is found in the memory maps of the
+processes, before they end.
 """
 
 import os
@@ -49,7 +49,7 @@ def end_group(group: int, used: Iterable[Path] = ()) -> None:
     while set(members(group)) - own and time.monotonic() < deadline:
         time.sleep(LOOK_S)
     for file in left:
-        with suppress(OSError):  # it is gone, or another user's
+        with suppress(OSError):  # it has ended, or is another user's
             file.unlink()
     _kill(pid for pid in members(group) if pid not in own)
 

@@ -6,7 +6,7 @@ waits for calls, for the program's tokens and for the time of the next sign of l
 dead: this process ends too, and `keeper` puts an end to what the program has started.
 
 A request runs in parts. New weights end the part that runs, with the tokens it has; when they are there, the next part
-goes on after these. So keys and values of old weights are never used with new ones, and each part has one version.
+continues after these. So keys and values of old weights are never used with new ones, and each part has one version.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from burnish.child.frames import ANSWER, CANCEL, PART, Parent, frame, json_bytes
 from burnish.errors import ConfigError
 from burnish.rollout.hosted.process import NEWS, HostedRequest
 
-AGAIN_S = 0.2  # before a part that did not end is told to end once more: it may not have begun
+AGAIN_S = 0.2  # before a part that did not end is aborted once more: it may not have begun
 
 
 class EngineHost(ABC):
@@ -53,7 +53,7 @@ class EngineHost(ABC):
     def tokens(
         self, name: str, ask: HostedRequest, done: list[int]
     ) -> AsyncIterator[tuple[list[int], list[float], str | None]]:
-        """Go on after `done`: token ids and their log-probs as they come, and why no more do ("abort": told to end)."""
+        """Continue after `done`: token ids and their log-probs as they come, and why they end ("abort": by request)."""
 
     @abstractmethod
     async def end_parts(self, names: list[str]) -> None:
@@ -145,7 +145,7 @@ class EngineHost(ABC):
             await self._all_parts(number, ask)
         except self.dead as error:
             self._lost(error)
-        except Exception as error:  # noqa: BLE001 (it is told to whoever asked)
+        except Exception as error:  # noqa: BLE001 (it is reported to the caller)
             cause = error.__cause__ or error
             self._tokens(number, [], [], self._version, problem=f"{type(cause).__name__}: {cause}")
         finally:
@@ -165,7 +165,7 @@ class EngineHost(ABC):
             try:
                 end = await part
                 if end == "abort" and name not in self._told_to_end:
-                    raise RuntimeError(f"it was ended after {len(done)} tokens although nobody asked for that")
+                    raise RuntimeError(f"it was ended after {len(done)} tokens without a request to end it")
             finally:
                 del self._parts[name]
                 self._told_to_end.discard(name)
@@ -198,7 +198,7 @@ class EngineHost(ABC):
             answer = {"value": await getattr(self, f"do_{method}")(*arguments)}
         except self.dead as error:
             return self._lost(error)
-        except Exception as error:  # noqa: BLE001 (it is told to whoever asked)
+        except Exception as error:  # noqa: BLE001 (it is reported to the caller)
             answer = {"problem": f"{type(error).__name__}: {error}"}
         self._say(number, answer, ANSWER)
 

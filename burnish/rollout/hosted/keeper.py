@@ -1,8 +1,8 @@
-"""A process that outlives this one, and then ends and removes what it has left behind: programs and their files.
+"""A process that outlives this one, and then cleans up after it: ends its programs and removes their files.
 
-`KEEPER` is told of process groups, folders and files as they come, and of those that are gone. Its process waits for
-the end of the pipe by which it is told, which comes however this process ends: closed, killed, or by Ray, which also
-kills the children of a worker that it ends. So it is nobody's child, in a session of its own. It is started with the
+`KEEPER` is notified of process groups, folders and files as they come and go. Its process waits for
+the end of the pipe that notifies it, which comes however this process ends: closed, killed, or by Ray, which also
+kills the children of a worker that it ends. So it is nobody's child, in a separate session. It is started with the
 first thing that there is to keep, does not hear signals that are meant for others, and ends after its work.
 """
 
@@ -65,7 +65,7 @@ class Keeper:
                 self._write("+", self._kept)
             except (OSError, subprocess.SubprocessError) as error:
                 log.warning(
-                    "no process watches over this one (%s): if it is killed, this stays behind: %s",
+                    "no process watches this one (%s): if it is killed, these are not cleaned up: %s",
                     error,
                     ", ".join(sorted(self._kept)),
                 )

@@ -2,7 +2,7 @@
 
 One thread with an event loop does it all, so no caller waits for a program to read. It looks every `LOOK_S` for a sign
 of life, which all of the program's processes are asked for time and again; without one for `heartbeat_s` they count as
-lost. While a call is under way, which keeps the program from answering others, the deadline of the call counts instead.
+lost. While a call runs, which keeps the program from answering others, the deadline of the call counts instead.
 
 What is lost is killed at once, reported to `on_lost`, and never comes back. Where this process itself ends first,
 `keeper` ends the program and removes its files.
@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ BEAT_S = 10.0  # between two signs of life, at most
 BEATS = 6  # that are asked for until one is missed, at least
 START_S = 1800.0  # for the program to be ready; a large model that is compiled takes long
 CALL_S = 600.0  # for anything that is not a request, at least
-CLOSE_S = 20.0  # for the program to end by itself
+CLOSE_S = 20.0  # for the program to exit on its own
 LOOK_S = 0.5
 MAPS_S = 5.0  # between two looks at the shared memory that it uses
 FIRST_REQUEST = 2**32  # requests are numbered from here, other calls from 1
@@ -83,9 +84,9 @@ class HostProcess:
         self._label, self._on_tokens, self._on_lost, self._heartbeat_s = label, on_tokens, on_lost, heartbeat_s
         self._call_s = max(CALL_S, 2 * heartbeat_s)  # new weights wait for the step that runs
         self._lock = threading.Lock()  # for `lost` and `_closing`; whoever has it waits for nothing
-        self._calls = 0  # under way
+        self._calls = 0  # running
         self._closing = False
-        self._ended = threading.Event()  # it is lost, its processes are gone, and everybody has been told
+        self._ended = threading.Event()  # it is lost, its processes have ended, and all callers know
         self._used: set[Path] = set()  # shared memory: of processes that died it cannot be seen any more
         self._looked = 0.0
         self._last_lines = ""  # of the log, when its end began
@@ -147,6 +148,8 @@ class HostProcess:
             answer = self._thread.run(self._call(pickle.dumps(("call", method, arguments)), method, seconds, wait))
             try:
                 return answer.result()
+            except CancelledError:  # another thread closes it, or has found it lost and replaces it
+                raise EngineLost(self.lost or CLOSED) from None
             finally:
                 answer.cancel()  # should somebody interrupt the wait
 
@@ -188,7 +191,7 @@ class HostProcess:
     def _send(self, number: int, kind: int, payload: bytes = b"") -> None:
         self._refuse_if_gone()
         assert self._child is not None
-        with suppress(RuntimeError):  # the loop is closed: it is lost, which the caller is told
+        with suppress(RuntimeError):  # the loop is closed: it is lost, which the caller learns
             self._loop.call_soon_threadsafe(self._child.send, number, kind, payload)
 
     def _refuse_if_gone(self) -> None:

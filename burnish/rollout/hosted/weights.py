@@ -1,8 +1,8 @@
 """The files that weights travel by, from the trainer to a hosted engine's processes, and stay in until the next ones.
 
-A `WeightFolder` lies in shared memory where there is enough. Its name says how much it will hold, so that engines which
-start together do not count on the same room, and it is locked, so that one whose owner is gone is known. Each bucket
-becomes a safetensors file of its own, so that beside the model never more than a bucket is held twice by the trainer.
+A `WeightFolder` is in shared memory where there is enough. Its name says how much it will hold, so that engines which
+start together do not count on the same room, and it is locked, so that one whose owner died is found. Each bucket
+becomes a separate safetensors file, so that the trainer never holds more than one bucket in addition to the model.
 The files of the last publish are kept: an engine that takes the place of a lost one reads them again. `digest` is a
 fingerprint of a tensor's bits; those of what was written are compared with those of what was read. A `Proof` says what
 is to be computed with them.
@@ -31,7 +31,7 @@ MIB = 2**20
 SPARE = 256 * MIB  # of shared memory that is left to the program, whose workers talk through it
 CLAIM = re.compile(r"burnish-weights-(\d+)-")  # the name of a folder, with the bytes that it will hold
 WORDS = 2**17  # of 8 bytes that are added up at a time, which caches hold
-FACTOR = 0x2545F4914F6CDD1D  # odd, so that every place has a factor of its own
+FACTOR = 0x2545F4914F6CDD1D  # odd, so that every place has its own factor
 FACTORS = torch.arange(1, 2 * WORDS, 2, device="cpu") * FACTOR  # odd too, so that no bit is lost
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Proof:
 
 
 class WeightFolder:
-    """Weights for a model like `module`, in `dtype`; which names there are and how they are shaped is asked of it."""
+    """Weights for a model like `module`, in `dtype`; which names there are and how they are shaped comes from it."""
 
     def __init__(self, module: nn.Module, dtype: torch.dtype, place: Path | None = None):
         self.dtype = dtype
@@ -195,7 +195,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _is_left(folder: Path) -> bool:
-    """Whether the process that had locked it is gone."""
+    """Whether the process that had locked it has ended."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -212,7 +212,7 @@ def _claims(place: Path) -> int:
     for folder in place.iterdir():
         if (claim := CLAIM.match(folder.name)) is None:
             continue
-        with suppress(OSError):  # it goes just now; or is another user's, whose claim would count beside what it holds
+        with suppress(OSError):  # it is being removed; or is another user's, whose claim counts on top of what it holds
             if _is_left(folder):
                 shutil.rmtree(folder)
             else:
@@ -231,6 +231,6 @@ def _check_room(place: Path, needed: int, claimed: int = 0) -> None:
         more = f", with {spare / MIB:,.0f} to spare," if spare else ""
         raise RolloutError(
             f"{needed / MIB:,.0f} MiB of weights for the rollout engine{more} do not fit in {place}, which has "
-            f"{max(0, free) / MIB:,.0f} MiB free that nobody has claimed. Make room there; a container gets more of "
+            f"{max(0, free) / MIB:,.0f} MiB free and unclaimed. Make room there; a container gets more of "
             "/dev/shm by `docker run --shm-size`"
         )

@@ -100,7 +100,7 @@ class BlockManager:
             serial = self._serials[blocks[i]]
 
     def forget(self) -> None:
-        """What blocks hold is of no use any more: the weights have changed."""
+        """What blocks hold is no longer valid: the weights have changed."""
         self._empty += self._kept
         self._kept.clear()
         self._found.clear()

@@ -1,6 +1,6 @@
 """Proof, after every publish, that what generates is what is trained.
 
-Two things are checked. Every parameter lies where it lay when the engine was made, because graphs and merged buffers
+Two things are checked. Every parameter is where it was when the engine was made, because graphs and merged buffers
 read that memory. And a fixed sequence, half of it read as a prompt and half fed token by token, gets the logits that
 the module's own forward pass gives it.
 """
@@ -41,7 +41,7 @@ class Canary:
         moved = [name for name, place in self._pointers.items() if now.get(name) != place]
         if moved:
             raise RolloutError(
-                f"{len(moved)} of {len(now)} parameters lie elsewhere than when the rollout engine was made, such as "
+                f"{len(moved)} of {len(now)} parameters moved in memory since the rollout engine was made, such as "
                 f"{moved[0]}: it reads the old memory. Write weights in place (`copy_`), or make the engine afterwards"
             )
 

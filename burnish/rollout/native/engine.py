@@ -1,17 +1,17 @@
 """The native engine: schedule → run → sample → write down, on the trainer's own module and weights.
 
-    scheduler.py      which prompts are read and which rows go on; blocks, preemption (block_manager.py counts them)
+    scheduler.py      which prompts are read and which rows continue; blocks, preemption (block_manager.py counts them)
     runner.py         executes that: packed lines and decode steps (graphs.py replays them on a GPU)
     state.py          the decode batch on the device; a step reads and writes it without the host
     kv_pool.py        the memory of keys and values
     sequence.py       one request on its way, and the history of what was sampled
-    flight.py         work under way, and the wait for it
+    flight.py         running work, and the wait for it
     canary.py         the proof that what generates is what is trained
 
 No thread steps the engine. The driver task (see `rollout/in_process.py`) does, in the event loop of those who wait: a
-step hands out work, lets the loop run, and takes in the results of the step `ahead` steps before. On a GPU the device
+step schedules work, lets the loop run, and takes in the results of the step `ahead` steps before. On a GPU the device
 is busy meanwhile, so coroutines may take some milliseconds without anyone waiting; on a CPU work is computed as it is
-handed out, and `ahead` is 0. The loop stands still for the length of one step at most.
+scheduled, and `ahead` is 0. The loop is blocked for one step at most.
 
 A request that arrives joins before the next step; one that ends leaves at once. Its tokens depend on its seed and
 prompt alone, but for near-ties: sums are rounded otherwise in another batch.
@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Launched:
-    """A step under way: which rows it samples for, and whose they were then."""
+    """A running step: which rows it samples for, and whose they were then."""
 
     flight: Flight
     rows: np.ndarray  # (n,)
@@ -70,7 +70,7 @@ class Launched:
 class NativeEngine(InProcessEngine):
     """See the module's docstring.
 
-    longest         tokens that sequences are expected to have at most; how large a pool is of use
+    longest         tokens that sequences are expected to have at most; how large a pool is useful
     blocks          blocks of the KV pool; None: as many as are of use and fit into `memory_share` of the device
     ahead           steps queued before results are read; None: by device
     fused           use the fused decoder where it can take the module
@@ -132,7 +132,7 @@ class NativeEngine(InProcessEngine):
         self._launches = self._landings = 0
         self._retired: deque[tuple[int, int]] = deque()  # slots, each with the launches that may still write to it
         self._stepping = False
-        self._stream: torch.cuda.Stream | None = None  # of a thread of its own that steps it beside others
+        self._stream: torch.cuda.Stream | None = None  # of a separate thread that steps it while others compute
         self._was_training = False  # the module, before a step put it into evaluation mode
         self._landing = False
         self._aborts: list[str] = []  # asked for while a step lands
@@ -145,7 +145,7 @@ class NativeEngine(InProcessEngine):
     def from_config(
         cls, module: nn.Module, tokenizer: Any, config: RolloutConfig, logs: Path | None = None
     ) -> "NativeEngine":
-        """`logs` is for engines with processes of their own."""
+        """`logs` is for engines with separate processes."""
         cls.check_dtype(module, config)
         known = config.prompt_length is not None and config.response_length is not None
         return cls(
@@ -179,7 +179,7 @@ class NativeEngine(InProcessEngine):
         request = self._active.get(request_id)
         if request is None or request.done:
             return
-        if self._landing:  # asked for by a callback: others are still to be told of their tokens of this step
+        if self._landing:  # asked for by a callback: others have yet to get their tokens of this step
             self._aborts.append(request_id)
             return
         self._counts["aborted"] += 1
@@ -205,7 +205,7 @@ class NativeEngine(InProcessEngine):
         self._remove(sequence)
 
     def _remove(self, sequence: Sequence) -> None:
-        """It has left the scheduler. Its slot can be used again once all that is under way has landed."""
+        """It has left the scheduler. Its slot can be used again once all running steps have landed."""
         del self._sequences[sequence.request]
         if sequence.slot >= 0:
             self._retired.append((self._launches, sequence.slot))
@@ -231,7 +231,7 @@ class NativeEngine(InProcessEngine):
                 self._abandon()
 
     def _try_step(self) -> bool:
-        """`_step`, in evaluation mode; the module is as it was before its callers go on."""
+        """`_step`, in evaluation mode; the module is restored before its callers continue."""
         self._was_training |= self.module.training
         if self.module.training:
             self.module.eval()
@@ -247,14 +247,14 @@ class NativeEngine(InProcessEngine):
             self._rest()
 
     def _break_off(self, error: Exception) -> None:
-        """A step failed: every caller is told, and nothing that it wrote stays."""
+        """A step failed: every caller gets the error, and nothing that it wrote stays."""
         if isinstance(error, Stuck):
             self._broken = error
         self._fail(list(self._sequences), error)
         self._start_again()
 
     def _rest(self) -> None:
-        """Where nobody waits any more, end what is under way and leave the module as it was found."""
+        """Where nobody waits any more, end running work and leave the module as it was found."""
         if not self._sequences and not self._landing:
             if self._broken is None:
                 with suppress(Exception):  # nobody is left to hear of it; what it wrote is not used
@@ -267,7 +267,7 @@ class NativeEngine(InProcessEngine):
             self._was_training = False
 
     def _step(self) -> bool:
-        """Hand out work and take in results; whether a request was answered."""
+        """Schedule work and take in results; whether a request was answered."""
         launched = False
         if (prefill := self.scheduler.prefill()) is not None:
             self._counts["prefill_tokens"] += prefill.token_count
@@ -285,7 +285,7 @@ class NativeEngine(InProcessEngine):
             self._note(flight, decode.rows, what)
             launched = True
         if not launched and not self._flights:
-            self.scheduler.preempt()  # no block is free for rows that must go on
+            self.scheduler.preempt()  # no block is free for rows that must continue
             return False
         if not launched:
             return self._land(self._flights.popleft())  # after which there may be work again
@@ -315,7 +315,7 @@ class NativeEngine(InProcessEngine):
         answered = False
         self._landing = True
         for i in np.flatnonzero(sampled & (step.watched | (status == ENDED))):
-            if not step.sequences[i].request.done:  # else: aborted, or stopped by a string, while this was under way
+            if not step.sequences[i].request.done:  # else: aborted, or stopped by a string, while this was running
                 ended = bool(status[i] == ENDED)
                 answered |= self._tell(step.sequences[i], int(tokens[i]), float(log_probs[i]), ended)
         self._landing = False
@@ -343,7 +343,7 @@ class NativeEngine(InProcessEngine):
         return True
 
     def _abandon(self) -> None:
-        """Nobody waits any more: no sequence, no step under way. What the pool holds is right, and kept."""
+        """Nobody waits any more: no sequence, no running step. What the pool holds is valid, and kept."""
         while self._flights and self._broken is None:
             step = self._flights.popleft()
             with suppress(Exception):
@@ -398,7 +398,7 @@ class NativeEngine(InProcessEngine):
         return torch.cuda.stream(self._stream)
 
     def _synchronise(self) -> None:
-        """Who publishes is on another stream than who generates beside it: each sees what the other has written."""
+        """Publishing and concurrent generation use different streams: each sees what the other has written."""
         if self._stream is not None:
             torch.cuda.synchronize(self.device)
 
@@ -422,7 +422,7 @@ class NativeEngine(InProcessEngine):
         """The KV pool and the graphs, unless a step may still write there: one that hangs, or runs on the device."""
         self._broken = self._broken or Stuck("a new engine takes its place")  # it steps no more
         if self._stepping or not self._is_idle():
-            log.warning("a step of the lost rollout engine may still be under way: its KV pool is not given back")
+            log.warning("a step of the lost rollout engine may still be running: its KV pool is not freed")
             return
         self.runner.forget_graphs()
         self.pool.release()
@@ -434,7 +434,7 @@ class NativeEngine(InProcessEngine):
         return (self._stream or torch.cuda.default_stream(self.device)).query()
 
     def _land_all(self) -> None:
-        """Steps of requests that were aborted may still be under way."""
+        """Steps of requests that were aborted may still be running."""
         while self._flights:
             self._land(self._flights.popleft())
 

@@ -1,7 +1,7 @@
 """Work that has been handed to the device, and how its results come back.
 
-On a GPU work is queued and runs by itself; a `DeviceFlight` polls for the small copy at its end, no longer than the
-deadline. On a CPU the thread that hands it out has computed it by then: each step there is a registered wait
+On a GPU work is queued and runs asynchronously; a `DeviceFlight` polls for the small copy at its end, no longer than
+the deadline. On a CPU the thread that hands it out has computed it by then: each step there is a registered wait
 (`burnish/waits.py`), and the watchdog ends the process where it does not end. Without running ahead that is the thread
 that trains, for two threads that compute in turn would each keep the cores busy with waiting for the other.
 """

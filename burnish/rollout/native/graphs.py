@@ -2,7 +2,7 @@
 
 A step that is replayed costs the host one launch instead of some hundred. What a graph reads is where it was at the
 capture: the weights, the decode state, and the addresses of the KV pool (not the pool itself, which may move). A model
-whose own code cannot be captured (some mixtures of experts) is run step by step; a warning says so.
+whose own code cannot be captured (some mixtures of experts) is run step by step, with a warning.
 """
 
 import logging
@@ -36,7 +36,7 @@ class Graphs:
         self._refused = False  # the model cannot be captured
 
     def call(self, name: str, step: Callable[[int], Tensor | None], size: int) -> Tensor | None:
-        """The result lies where the next call of the same graph will overwrite it."""
+        """The result is where the next call of the same graph will overwrite it."""
         if (name, size) not in self._captured and not self._refused:
             try:
                 self._captured[name, size] = self._capture(step, size)

@@ -3,7 +3,7 @@
 `fitting_blocks` says how many blocks there may be: what the engine can use at all, within its share of the device's
 memory and, on a GPU, what is free of it (on a CPU memory is taken as it is written to). `release` gives the memory back
 and `allocate` takes it again, perhaps at another address; kernels read the address from the device, so captured graphs
-go on working.
+keep working.
 """
 
 import math

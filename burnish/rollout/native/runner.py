@@ -1,8 +1,8 @@
-"""Runs what the scheduler hands out: from host arrays to kernels, and from sampled tokens back to a `Flight`.
+"""Runs what the scheduler issues: from host arrays to kernels, and from sampled tokens back to a `Flight`.
 
 A prefill computes a packed line of prompt tokens and samples for the sequences that are complete; a decode step feeds
 every row its newest token. Both leave their results in the decode state, where the next step finds them. On a GPU all
-of this is queued and the host goes on; decode steps are replayed graphs.
+of this is queued and the host continues; decode steps are replayed graphs.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,9 @@
-"""What runs next: which prompts are read, which rows of the decode batch go on, who gets blocks and who must wait.
+"""What runs next: which prompts are read, which rows of the decode batch continue, who gets blocks and who must wait.
 
-Consumes sequences (`add`, `drop`, and `end` when one is done) and hands out work for the runner: `Prefill`, a line of
+Consumes sequences (`add`, `drop`, and `end` when one is done) and issues work for the runner: `Prefill`, a line of
 prompt tokens of several sequences, and `Decode`, one token for every row. Nothing here touches a device. Decisions are
-made when work is handed out; on a GPU it runs later, and what it sampled is known later still. So the scheduler counts
-a row's position by what it has handed out, and a row that has ended without the host knowing is an idle one.
+made when work is issued; on a GPU it runs later, and what it sampled is known later still. So the scheduler counts
+a row's position by what it has issued, and a row that has ended without the host knowing is an idle one.
 
 - Waiting sequences are admitted in the order of `place`, as long as rows and blocks are there.
 - A prompt is cut into pieces of at most `batched_tokens` for all sequences together.
@@ -78,7 +78,7 @@ class Scheduler:
         self.gather = gather
         self.batch_size = batch_size  # how many rows are run when so many are live
         self.preemptions = self.shared_tokens = self.reused_tokens = 0
-        self.stopped: list[int] = []  # rows that the device must be told to leave; the runner takes them
+        self.stopped: list[int] = []  # rows that the device must drop; the runner takes them
         self._waiting: list[tuple[tuple[tuple[int, ...], int], Sequence]] = []  # a heap
         self._reading: list[Sequence] = []  # admitted, with tokens yet to be computed
         self._sequences = np.full(max_rows, None, dtype=object)  # by row
@@ -159,7 +159,7 @@ class Scheduler:
         return work
 
     def _gathers(self) -> bool:
-        """Whether it is better to wait for more prompts; never where no row would go on meanwhile."""
+        """Whether it is better to wait for more prompts; never where no row would run meanwhile."""
         if not self.gather or self._reading or not (self._left[: self._top] > 0).any():
             return False
         is_full = len(self._free_rows) < min(len(self._waiting), self.max_rows // 16)
@@ -251,11 +251,11 @@ class Scheduler:
         return Decode(rows, moves, grown, self.batch_size(self._top), bool(self._truncates[rows].any()))
 
     def _starved(self, rows: np.ndarray) -> bool:
-        """Whether rows that go on need more blocks than are free."""
+        """Whether rows that continue need more blocks than are free."""
         return int(np.count_nonzero(self._next[rows] >= self._capacity[rows])) > self.blocks.free
 
     def preempt(self) -> None:
-        """Send the youngest sequence back to the queue. Only when nothing that was handed out is still running."""
+        """Send the youngest sequence back to the queue. Only when nothing that was issued is still running."""
         youngest = max([*self._live(), *self._reading], key=lambda sequence: sequence.place)
         tokens = self.tokens(youngest)
         self._leave(youngest, tokens[: youngest.computed if youngest.row is None else len(tokens) - 1])

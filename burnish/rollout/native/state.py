@@ -1,4 +1,4 @@
-"""The decode batch on the device: what each row is fed next, where its keys and values lie, and how it is sampled.
+"""The decode batch on the device: what each row is fed next, where its keys and values are, and how it is sampled.
 
 A step reads and writes this state without the host. The host changes it between steps, here: rows are filled, stopped,
 moved, and given blocks. Each change is one small copy and a few index operations, queued like everything else.

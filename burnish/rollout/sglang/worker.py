@@ -77,7 +77,7 @@ class BurnishScheduler(scheduler.Scheduler):
         model's weights that nothing was loaded into."""
         try:
             answer = _load(self.tp_worker.model_runner.model, files)
-        except Exception as error:  # noqa: BLE001 (the host tells it)
+        except Exception as error:  # noqa: BLE001 (the host reports it)
             answer = {"problem": f"{type(error).__name__}: {error}"}
         self._burnish_answer(answers, answer)
 

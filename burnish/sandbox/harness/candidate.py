@@ -1,7 +1,7 @@
 """The candidate's process: runs the solution and lets the tester use what it defines.
 
 Forked before the tester has read anything, so that there is nothing here to find out: no test, no expected value, no
-nonce, no way to standard output. What it answers is the solution's own word and is taken as no more than that. Runs
+nonce, no way to standard output. What it answers is the solution's own claim and is not trusted. Runs
 inside the sandbox.
 """
 
@@ -31,7 +31,7 @@ MODULES = (
     "copy", "sys",
 )  # fmt: skip
 
-#: What the tester may do with an object that stays here, beside calling it.
+#: What the tester may do with an object that stays here, besides calling it.
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "getattr": getattr, "setattr": setattr, "delattr": delattr, "isinstance": isinstance,
     "len": len, "iter": iter, "next": next, "bool": bool, "str": str, "repr": repr,
@@ -72,7 +72,7 @@ def _let_go(low: int, high: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     header, none = (ctypes.c_uint32 * 2)(CAPABILITIES_VERSION, 0), (ctypes.c_uint32 * 6)()
     if libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0) or libc.capset(header, none):
-        raise OSError(ctypes.get_errno(), "the candidate's process cannot give up its privileges")
+        raise OSError(ctypes.get_errno(), "the candidate's process cannot drop its privileges")
 
 
 class Candidate(Peer):

@@ -66,7 +66,7 @@ class Peer(Wire):
             self.send(["error", self.exception_form(type(error)), self._arguments(error)])
 
     def exception_form(self, kind: type[BaseException]) -> Any:
-        """How the other end is told of a class of exceptions: the nearest built-in one."""
+        """How a class of exceptions is sent to the other end: as the nearest built-in one."""
         return next(base.__name__ for base in kind.__mro__ if base.__module__ == "builtins")
 
     def exception_class(self, form: Any) -> type[BaseException]:

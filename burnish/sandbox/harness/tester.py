@@ -2,8 +2,8 @@
 
 Order matters. It forks the candidate first; makes itself unreadable to other processes; reads the job (nonce, solution,
 tests) from standard input; imports what the tests import; and only then lets the candidate run the solution. Each test
-runs here, in names of its own, with the solution's functions as handles. For each it writes a line that begins with the
-nonce, which no other process knows; nothing else that is written to standard output counts.
+runs here, with its own globals and with the solution's functions as handles. For each it writes a line that begins with
+the nonce, which no other process knows; nothing else that is written to standard output counts.
 
 The job is JSON: {"nonce", "solution", "usual_names", "graded" (so many tests run in any case; from there on, one that
 fails ends the others), "modules" (that tests import), "tests"}, a test being {"program", "take": [names of the

@@ -6,7 +6,7 @@ on `channel`, a line of JSON each: {"exit_code", "ended": when}, or {"failed": w
 to be ended, so that the supervisor can still see what the program, now a zombie, has used. The program's own process
 says {"started": when} before it becomes the program.
 
-The program is a fresh Python: the memory it was forked from, which is the supervisor's, is gone when it starts.
+The program is a fresh Python: the memory it was forked from, which is the supervisor's, is freed when it starts.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""A process tree of its own for each program, isolated: `Jail`. unsafe.py has the same with limits alone.
+"""A separate, isolated process tree for each program: `Jail`. unsafe.py has the same with limits alone.
 
-Hands out a `Tree`: its first process, what that says (inside.py), and the ends of the program's output to read from.
+Returns a `Tree`: its first process, what that says (inside.py), and the ends of the program's output to read from.
 Whoever has one ends it with `end`, waits for its first process, and then calls `cleaned`.
 """
 
@@ -127,7 +127,7 @@ def start_tree(
 
 def sealed_file(text: str) -> int:
     """A descriptor of memory that holds `text` and cannot be changed by whoever gets it. Half a character, which no
-    UTF-8 can hold, is passed on as it is: what reads it finds it wrong, as it should."""
+    UTF-8 can hold, is passed on as it is: its reader reports the error."""
     descriptor = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         with open(descriptor, "wb", closefd=False) as file:

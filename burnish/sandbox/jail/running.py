@@ -75,13 +75,16 @@ class Running:
         selector.register(self.tree.channel, selectors.EVENT_READ, self._hear)
 
     def end(self, verdict: Status, reason: str = "", refused: bool = False) -> None:
-        """End the tree, unless that is under way. What it had written stays."""
+        """End the tree, unless it is already ending. What it had written stays."""
         if self.verdict is None and self.exit_code is None:
             self.verdict, self.reason, self.refused = verdict, reason, refused
             self._end_tree()
 
     def check(self, now: float, crowd: int) -> None:
         """Look at what it uses, if it is time to, and end it where that is too much. `crowd`: programs running."""
+        if now < self.next_look:
+            return
+        self._hear()  # it may have ended since
         if now < self.next_look:
             return
         if self.begin is None:
@@ -104,7 +107,7 @@ class Running:
             self.end("failed", f"the machine is too busy: {given}. Run fewer programs at a time")
 
     def reaped(self) -> dict[str, object]:
-        """The first process is gone, and the tree with it: tidy up. The fields of its Outcome."""
+        """The first process has ended, and the tree with it: clean up. The fields of its Outcome."""
         self._gone = True
         self._hear()
         for output in self.outputs:

@@ -3,7 +3,7 @@
 What is refused reaches beyond the program's own processes, opens a way to more rights or to rarely used corners of the
 kernel, or holds memory that no limit sees. It gets EPERM, as if it lacked the right. Calls newer than the table, and
 clone3, whose flags a filter cannot read, do not exist (ENOSYS); calls of another architecture end the program. setsid
-says that it worked and does nothing: many kernels give each session a share of the cores of its own.
+says that it worked and does nothing: many kernels give each session its own share of the cores.
 """
 
 import ctypes
@@ -92,7 +92,7 @@ def install(program: bytes) -> None:
 
 
 def _by_argument(call: int, refuse_unless_jump: bytes, argument: int = FIRST_ARGUMENT) -> list[bytes]:
-    """Refuse `call` by one of its arguments: the given step goes on to the refusal, or jumps over it."""
+    """Refuse `call` by one of its arguments: the given step continues to the refusal, or jumps over it."""
     return [
         _step(JUMP_EQUAL, call, otherwise=4), _step(LOAD, argument), refuse_unless_jump,
         _refuse(errno.EPERM), _step(RETURN, ALLOW),

@@ -37,7 +37,7 @@ Failure: TypeAlias = dict[str, object]
 
 
 def main(argument: str) -> None:
-    """`argument`, in JSON: the parent's id, whether to isolate, the Python that runs programs, and where it lies."""
+    """`argument`, in JSON: the parent's id, whether to isolate, the Python that runs programs, and where it is."""
     parent, isolated, executable, folders = json.loads(argument)
     reading, writing = private_pipes()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -47,13 +47,13 @@ def main(argument: str) -> None:
     launcher: Launcher | Failure
     try:
         launcher = Jail(executable, tuple(folders)) if isolated else Unsafe(executable)
-    except Exception as error:  # noqa: BLE001  whatever it is, whoever sends us programs is told
+    except Exception as error:  # noqa: BLE001  whatever it is, whoever sends us programs gets it
         launcher = _failure(error)
     Supervisor(reading, writing, launcher, parent).serve()
 
 
 class Supervisor:
-    """Where programs cannot be launched, `launcher` is what everyone is told."""
+    """Where programs cannot be launched, `launcher` is the reason every caller gets."""
 
     def __init__(self, reading: int, writing: int, launcher: Launcher | Failure, parent: int):
         self._reading, self._writing, self._launcher, self._parent = reading, writing, launcher, parent
@@ -76,10 +76,12 @@ class Supervisor:
     def serve(self) -> None:
         while os.getppid() == self._parent:
             next_look = min((running.next_look for running in self._running.values()), default=float("inf"))
-            for key, _ in self._selector.select(min(max(next_look - time.monotonic(), 0), ORPHAN_SECONDS)):
+            can_begin = self._waiting and len(self._running) < self._places
+            pause = 0 if can_begin else min(max(next_look - time.monotonic(), 0), ORPHAN_SECONDS)
+            for key, _ in self._selector.select(pause):
                 key.data()
             self._reap()
-            while self._waiting and len(self._running) < self._places:
+            if self._waiting and len(self._running) < self._places:  # one, then hear those that run again
                 self._begin(*self._waiting.popleft())
             # Look at the programs whose time it is, the most overdue first; not for so long that others must wait.
             end = time.thread_time() + LOOKING_SECONDS
@@ -143,7 +145,7 @@ class Supervisor:
             del self._unsent[: os.write(self._writing, self._unsent)]
         except BlockingIOError:
             return
-        except OSError:  # the parent is gone, which we will hear
+        except OSError:  # the parent has died, which we will notice
             self._unsent.clear()
         if not self._unsent:
             self._selector.unregister(self._writing)

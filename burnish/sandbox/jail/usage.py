@@ -1,7 +1,7 @@
 """What a program's whole tree uses, read from /proc outside of it: processor seconds, waiting, memory, processes.
 
 A look at a tree costs three small reads for each process. What has ended since the last look counts with what was last
-seen of it, or with what its parent was told when it waited for it, whichever is more; and what was not seen is taken to
+seen of it, or with what its parent got when it waited for it, whichever is more; and what was not seen is taken to
 have waited for its seconds as what was seen did.
 """
 
@@ -173,7 +173,7 @@ def kills_for_memory(proc: int) -> int:
 
 
 def read(proc: int, path: str) -> bytes:
-    """Empty: the process is gone, or this cannot be read of it."""
+    """Empty: the process has ended, or this cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY, dir_fd=proc)
     except OSError:

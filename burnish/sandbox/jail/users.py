@@ -1,5 +1,5 @@
-"""Who a program is, and how many processes the kernel lets it have. Inside it is always user 1000, alone in a user
-namespace of its own.
+"""Who a program is, and how many processes the kernel lets it have. Inside it is always user 1000, alone in a
+separate user namespace.
 
 Outside that is `nobody` where the supervisor is root and may choose, so that no file is the program's own. Otherwise it
 is the user who trains, whose files the program does not see (view.py). It is never root: the kernel does not count
@@ -98,7 +98,7 @@ def limit_among_others(proc: int, wanted: int, uid: int) -> int:
 
 
 def name_child(proc: int, pid: int, uid: int, gid: int) -> None:
-    """Say who the new process is that waits in a user namespace of its own. `proc`: an open /proc."""
+    """Say who the new process is that waits in a separate user namespace. `proc`: an open /proc."""
     for kind, number in (("uid", uid), ("gid", gid)):
         write(f"{pid}/{kind}_map", f"{INSIDE} {number} 1", proc)
 
@@ -121,7 +121,7 @@ def spare_ids() -> range:
 
 
 def become(uid: int) -> None:
-    """Someone else, who can read and write all the same: Python may lie in root's home. Other rights are gone."""
+    """Another user, who can still read and write: Python may be in root's home. Other rights are dropped."""
     linux.prctl("keep capabilities", linux.PR_SET_KEEPCAPS, 1)
     os.setgroups([])
     os.setresgid(uid, uid, uid)

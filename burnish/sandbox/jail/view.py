@@ -1,7 +1,7 @@
 """What of the file system a program sees: a new root, built once and shared by all programs of a supervisor.
 
 It holds the system's programs and libraries and the folders of the Python that runs here, read-only and at their own
-paths, five harmless devices, and an empty /sandbox, over which each program gets a file system of its own; /tmp leads
+paths, five harmless devices, and an empty /sandbox, over which each program gets its own file system; /tmp leads
 there too. Nothing else is there: no home folder, no project, no /proc, no /sys.
 """
 
@@ -33,7 +33,7 @@ OPTIONS = {
 
 
 def enter(python_folders: tuple[str, ...]) -> None:
-    """Make the new root this process's own. It must be in a mount namespace of its own already."""
+    """Make the new root this process's own. It must already be in a separate mount namespace."""
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     wanted = [*SYSTEM, *SETTINGS, *(os.path.join(folder, part) for folder in python_folders for part in OF_PYTHON)]
     # Without those below another one: what lies below a link is wanted by its own path too, and would otherwise be made

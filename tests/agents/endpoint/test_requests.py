@@ -16,7 +16,7 @@ def read(**fields):
     return read_request({"model": "policy", "messages": MESSAGES} | fields, RUN.to_params(), 100)
 
 
-def test_what_is_left_out_is_the_runs():
+def test_omitted_request_fields_use_the_run_settings():
     request = read()
     assert request.sampling == {"stop": ("END",), "stop_token_ids": (3,), "max_tokens": 50}
     assert (request.tools, request.reads_calls, request.overruled, request.stream) == ([], False, [], False)
@@ -28,7 +28,7 @@ def test_a_reply_may_be_limited_and_stopped_further():
     assert read(max_tokens=1000).sampling["max_tokens"] == 50
 
 
-def test_what_belongs_to_the_run_is_named():
+def test_request_fields_overruled_by_the_run_are_named():
     assert read(temperature=0.7, top_k=5, min_p=0).overruled == []
     asked = read(temperature=1, top_p=0.5, top_k=-1, min_p=0.1, ignore_eos=True, seed=3)
     assert asked.overruled == ["temperature=1", "top_p=0.5", "top_k=-1", "min_p=0.1", "ignore_eos=True", "seed=3"]
@@ -72,7 +72,7 @@ def test_messages_of_tools_are_read():
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": "add"}]}]}, "no function with a name"),
     ],
 )
-def test_what_is_wrong_or_not_done_is_said(fields, words):
+def test_invalid_or_unsupported_requests_get_400(fields, words):
     with pytest.raises(ApiError) as caught:
         read(**fields)
     assert words in str(caught.value) and caught.value.status == 400

@@ -38,7 +38,7 @@ def test_the_right_answer_ends_it_with_praise_and_a_score_of_one(answer):
     assert (turn.done, turn.text, turn.score) == (True, gsm8k.PRAISE, 1.0) and score == 1.0
 
 
-def test_hints_fit_what_is_wrong():
+def test_hints_match_the_mistake():
     turns, score = converse("I think 1234", "#### twelve hundred", "#### 7")
     assert [turn.text for turn in turns] == [gsm8k.NO_FORM, gsm8k.NO_NUMBER, gsm8k.WRONG]
     assert not any(turn.done or turn.score for turn in turns) and score == 0.0

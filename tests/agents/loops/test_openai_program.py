@@ -259,7 +259,7 @@ def test_the_longest_conversation_is_trained_and_the_rest_is_reported(run, token
     assert len(told) == 1 and "3 of the 6 calls" in told[0], "once, not for each trajectory"
 
 
-def test_an_edited_reply_begins_a_conversation_of_its_own(run, tokenizer):
+def test_an_edited_reply_starts_a_new_conversation(run, tokenizer):
     source = """
         def main(base_url, api_key, row):
             client, messages = connect(base_url, api_key), list(row["messages"])

@@ -62,7 +62,7 @@ def test_plain_text_holds_no_call(call_format):
 
 
 @pytest.mark.parametrize("call_format", FORMATS)
-def test_mutated_calls_are_read_or_told(call_format):
+def test_mutated_calls_are_read_or_reported(call_format):
     text = valid(call_format)
     cuts = st.integers(0, len(text))
     edit = st.one_of(
@@ -90,7 +90,7 @@ def test_mutated_calls_are_read_or_told(call_format):
                 changed = changed[:low] + changed[low:high] * (2 if kind == "double" else 0) + changed[high:]
         parsed = parser.parse(changed, TOOLS if knows_tools else ())
         check(parsed)
-        if "needle" in changed:
+        if "needle" in changed and changed.count('"query"') < 2:  # else JSON takes the last of the values of one key
             told = parsed.content + "".join(one.text for one in parsed.malformed)
             assert "needle" in told + "".join(call.name + call.arguments for call in parsed.calls) or is_dropped(
                 call_format

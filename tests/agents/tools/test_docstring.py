@@ -71,5 +71,5 @@ def test_description_and_parameters(text):
         ("Do it.\n\nArgs:\n    city:\n", ("Do it.", {"city": ""})),
     ],
 )
-def test_what_is_not_there_is_not_found(text, expected):
+def test_missing_docstring_parts_are_not_invented(text, expected):
     assert read_docstring(text, ["city"]) == expected

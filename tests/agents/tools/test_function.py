@@ -106,7 +106,7 @@ def no_type_at_all(x: [1, 2]): ...
     ("function", "words"),
     [
         (no_type, "no_type: x has no type; annotate it, as in x: str"),
-        (any_type, "any_type: x is of type Any, which no JSON schema is made of; use str, int"),
+        (any_type, "any_type: x is of type Any, which has no JSON schema; use str, int"),
         (two_types, "two_types: x is of type int | str"),
         (a_tuple, "a_tuple: x is of type tuple[int, int]"),
         (of_bytes, "of_bytes: x is of type bytes"),
@@ -117,7 +117,7 @@ def no_type_at_all(x: [1, 2]): ...
         (stars, "stars: **kwargs: int has no names"),
         (by_place, "by_place: x can only be given by position, and a model gives names; remove the /"),
         (unknown_name, "unknown_name: its annotations cannot be read (name 'Nowhere' is not defined)"),
-        (int, "<class 'int'> is none; derive BaseTool"),
+        (int, "<class 'int'> is not one; derive from BaseTool"),
     ],
 )
 def test_a_function_that_cannot_be_a_tool_says_why(function, words):
@@ -234,5 +234,5 @@ def test_a_row_cannot_give_a_function_arguments(call):
     def mine(x: int):
         return x
 
-    with pytest.raises(ToolFailure, match=r"tools_kwargs\.mine\.execute_kwargs has y, and a function takes"):
+    with pytest.raises(ToolFailure, match=r"tools_kwargs\.mine\.execute_kwargs has y, but a function takes"):
         call(mine, tools_kwargs={"execute_kwargs": {"y": 1}}, x=1)

@@ -174,7 +174,7 @@ FUNCTION = (
         ("tools: []", "expected `tools:`"),
         ("tools: {name: calculator}", "expected `tools:`"),
         ("tools: [", "cannot be read (while parsing"),
-        ("tools: [{name: calculator}]\nformat: hermes", "unknown key 'format' beside tools"),
+        ("tools: [{name: calculator}]\nformat: hermes", "unknown key 'format' next to tools"),
         ("tools: [calculator]", "entry 0: an entry has class_name and tool_schema, or name; got 'calculator'"),
         ("tools: [{name: calculator}, {name: calculater}]", "entry 1: name='calculater'"),
         ("tools: [{name: calculater}]", "did you mean calculator?"),
@@ -228,7 +228,7 @@ FUNCTION = (
             mine("class_name: my_tools.py:Echo, tool_schema: {function: {description: x}}"),
             "entry 0: tool_schema.function.name",
         ),
-        (mine("class_name: my_tools.py:add, config: {x: 1}"), "config has x, and a function takes none"),
+        (mine("class_name: my_tools.py:add, config: {x: 1}"), "config has x, but a function takes none"),
         (mine(f"class_name: my_tools.py:add, {ECHO}"), "the schema's name is echo, and the function's add"),
         (
             mine("class_name: my_tools.py:add, " + FUNCTION % ("a: {type: integer}, c: {type: integer}", "a")),

@@ -238,7 +238,7 @@ def test_a_death_fails_the_calls_in_flight_and_the_next_call_starts_it_again(han
     before, failures, after = asyncio.run(scenario())
     for failure, name in zip(failures, ("silent", "die"), strict=True):
         assert isinstance(failure, ToolFailure)
-        assert str(failure).startswith(f"MCP server mine, tool {name}: ended by itself; its standard error ends with:")
+        assert str(failure).startswith(f"MCP server mine, tool {name}: exited; its standard error ends with:")
         assert str(failure).endswith("out of cheese")
     assert before != after and is_gone(before)
 
@@ -349,7 +349,7 @@ def test_answers_that_break_the_protocol_are_failures_and_the_next_call_continue
     assert told in asyncio.run(scenario())
 
 
-def test_another_event_loop_gets_a_process_of_its_own_and_the_former_ends(hand):
+def test_another_event_loop_gets_a_new_process_and_the_former_ends(hand):
     tools = hand()
     pids = [pid_of(asyncio.run(text(tools["echo"]))) for _ in range(2)]
     assert pids[0] != pids[1] and all(is_gone(pid) for pid in pids)

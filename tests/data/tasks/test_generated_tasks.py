@@ -163,7 +163,8 @@ class TestArithmetic:
         assert all(arithmetic.solve(*parts) >= 0 for parts in drawn)
 
     def test_rows_load_as_a_dataset(self, tmp_path):
-        rows = arithmetic.rows("test", 5, seed=3)
+        rows = made("arithmetic", "test", 5, 3)
+        assert rows == arithmetic.rows("test", 5, seed=3), "those of the quickstart"
         dataset = RLDataset([str(write_parquet(rows, tmp_path / "test.parquet"))], None, DataConfig())
         row, (a, op, b) = dataset[4], arithmetic.questions("test", 5, 3)[4]
         assert row["raw_prompt"] == [{"role": "user", "content": f"{a}{op}{b}=?"}]

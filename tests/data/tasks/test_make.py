@@ -54,6 +54,12 @@ def test_a_part_of_one_file_is_kept_apart(write):
     assert made["train"].reasons() == "1 because 'answer' does not end with #### and a number"
 
 
+def test_reasons_are_ordered_by_how_often_they_occur(write):
+    some = [*records(0, 1), {"question": "", "answer": "#### 1"}, *[{"question": "?", "answer": "no"}] * 2]
+    reasons = make(Origin(train=[write("a.jsonl", some)]))["train"].reasons()
+    assert reasons == "2 because 'answer' does not end with #### and a number; 1 because 'question' is empty"
+
+
 def test_a_missing_column_is_reported_with_those_that_exist(write):
     file = write("a.jsonl", [{"problem": "p", "answer": "#### 1"}])
     with pytest.raises(DataError) as caught:

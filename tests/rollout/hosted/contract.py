@@ -137,7 +137,7 @@ class HostedContract:
     @pytest.mark.parametrize(
         ("prompt", "words"), [([], "the prompt is empty"), ([100_000], "outside the model's vocabulary")]
     )
-    def test_what_cannot_be_asked(self, engine, prompt, words):
+    def test_invalid_prompts_are_refused(self, engine, prompt, words):
         with pytest.raises(RolloutError, match=words):
             one(engine, Sampling(), prompt)
         assert engine.in_flight == 0
@@ -147,7 +147,7 @@ class HostedContract:
             one(engine, Sampling(), [3] * context)
         assert engine.in_flight == 0
 
-    def test_ids_are_used_as_they_are_and_told_as_they_come(self, engine, module, tokenizer, expected):
+    def test_ids_are_used_as_they_are_and_streamed(self, engine, module, tokenizer, expected):
         """Bytes that are no text: decoded and encoded again they would be others."""
         prompt = [tokenizer.convert_tokens_to_ids("Ã")] * 3 + [1, 0, 2]
         assert tokenizer.encode(tokenizer.decode(prompt)) != prompt
@@ -257,7 +257,7 @@ class HostedContract:
         assert_alike(one(engine, sampling, LONG), one(HFEngine(other, tokenizer), sampling, LONG))
 
     @pytest.mark.parametrize("is_told", [True, False])
-    def test_requests_go_on_under_new_weights(self, engine, module, other, buckets, teacher, context, is_told):
+    def test_requests_continue_with_new_weights(self, engine, module, other, buckets, teacher, context, is_told):
         async def ask():
             told, begun, loop = [], asyncio.Event(), asyncio.get_running_loop()
             sampling = Sampling(seed=6, ignore_eos=True)

@@ -30,7 +30,7 @@ class SupervisedContract:
     label: str
 
     @pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGSTOP])
-    def test_requests_are_answered_all_the_same(
+    def test_requests_are_answered_after_a_failure(
         self, supervised, module, other, buckets, expected, computing, caplog, what
     ):
         supervised.publish(buckets(module), 1)

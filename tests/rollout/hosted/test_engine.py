@@ -92,7 +92,7 @@ def test_how_long_it_may_be_silent_is_up_to_the_device(engine):
     assert engine.process._call_s == 2 * HEARTBEAT_S["cpu"], "new weights wait for a step"
 
 
-def test_it_counts_what_it_knows_of(engine):
+def test_stats_have_only_known_counters(engine):
     assert set(engine.stats()) == {"requests", "aborted", "prompt_tokens", "generated_tokens"}
 
 
@@ -209,7 +209,7 @@ def test_an_error_of_the_caller_s_own_function_rises(engine, last):
 
 @pytest.mark.parametrize(
     ("seed", "words"),
-    [(17, r"request run/0: it was ended \(repetition\) after 1 of 4 tokens"), (19, "although nobody asked for that")],
+    [(17, r"request run/0: it was ended \(repetition\) after 1 of 4 tokens"), (19, "without a request to end it")],
 )
 def test_an_end_that_nobody_asked_for_is_an_error(engine, seed, words):
     with pytest.raises(RolloutError, match=words):
@@ -373,7 +373,7 @@ def test_before_the_first_weights_it_refuses_and_its_log_stays_only_after_a_loss
         engine = kind(module, tokenizer, RolloutConfig())
         with pytest.raises(RolloutError, match="no weights have been published to Counter yet"):
             engine.run([([3], Sampling())])
-        with pytest.raises(RolloutError, match="weights of its own"):
+        with pytest.raises(RolloutError, match="its own copy of the weights"):
             engine.publish(None, 1)
         if is_lost:
             engine.process._lose("of this test")
@@ -382,9 +382,9 @@ def test_before_the_first_weights_it_refuses_and_its_log_stays_only_after_a_loss
     engine.process.log_file.unlink()
 
 
-def test_a_model_with_code_of_its_own_is_refused(kind, module, tokenizer, monkeypatch):
+def test_a_model_with_custom_code_is_refused(kind, module, tokenizer, monkeypatch):
     monkeypatch.setattr(type(module.config), "__module__", "transformers_modules.somebody.configuration")
-    with pytest.raises(NotAvailable, match=r"rollout.name=counting for Qwen2ForCausalLM, a model with code of its own"):
+    with pytest.raises(NotAvailable, match=r"rollout.name=counting for Qwen2ForCausalLM, a model with custom code"):
         kind(module, tokenizer, RolloutConfig())
 
 

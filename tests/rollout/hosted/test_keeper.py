@@ -184,7 +184,7 @@ def test_one_that_is_killed_is_replaced(keeper, tmp_path):
 def test_without_one_a_warning_names_what_would_stay(keeper, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(sys, "executable", "/no/python")
     keeper.add(tmp_path)
-    assert f"if it is killed, this stays behind: {tmp_path}" in caplog.text
+    assert f"if it is killed, these are not cleaned up: {tmp_path}" in caplog.text
 
 
 def test_a_process_that_was_forked_does_not_hold_on_to_it():

@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import shared_memory
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from burnish.child.frames import CALL
 from burnish.errors import ConfigError, EngineLost, RolloutError
 from burnish.rollout.hosted.group import members
 from burnish.rollout.hosted.process import FIRST_REQUEST, HostedRequest, HostProcess
+from burnish.waits import waiting
+from tests.processes import until
 
 PROGRAM = textwrap.dedent(
     """
@@ -103,7 +106,7 @@ def start(tmp_path):
         process.close()
 
 
-def test_it_is_asked_answers_and_ends(start):
+def test_process_answers_calls_and_ends(start):
     process, tokens, _, come = start()
     assert process.call("echo", 1, "two") == [1, "two"]
     process.abort(5)
@@ -221,7 +224,28 @@ def test_a_call_without_an_answer_ends_by_its_deadline(start):
         process.call("silence", deadline_s=3)
 
 
-def test_a_start_that_fails_is_told(start):
+def test_a_call_in_flight_is_lost_when_another_thread_closes(start, monkeypatch):
+    process, *_ = start()
+    with ThreadPoolExecutor(1) as thread:
+        call = thread.submit(process.call, "silence")
+        assert until(lambda: process._calls)
+        os.kill(process.pid, signal.SIGSTOP)
+        monkeypatch.setattr("burnish.rollout.hosted.process.CLOSE_S", 0.1)
+        process.close()
+        with pytest.raises(EngineLost, match="closed"):
+            call.result(60)
+
+
+def test_a_call_after_the_loss_fails_at_once(start):
+    """Also where it was begun before the loss was known to its thread."""
+    process, _, _, come = start()
+    os.kill(process.pid, signal.SIGKILL)
+    assert come.wait(30)
+    with waiting("engine", "", "a test", 60.0) as wait, pytest.raises(EngineLost, match="killed by SIGKILL"):
+        process._thread.run(process._call(b"", "echo", 600.0, wait)).result(60)
+
+
+def test_a_failed_start_is_reported(start):
     with pytest.raises(RolloutError, match="Thing did not start: its process died: exit status 3(.|\n)*it begins"):
         start(dies=True)
     with pytest.raises(RolloutError, match="Thing did not start: no memory"):

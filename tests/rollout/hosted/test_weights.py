@@ -165,7 +165,7 @@ def test_room_is_given_once(model, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", usage)
     first, second, third = (WeightFolder(model, torch.float32) for _ in range(3))
     assert [made.path.parent for made in (first, second, third)] == [shared, shared, temporary]
-    with pytest.raises(RolloutError, match=rf"do not fit in {temporary}, which has 0 MiB free that nobody has claimed"):
+    with pytest.raises(RolloutError, match=rf"do not fit in {temporary}, which has 0 MiB free and unclaimed"):
         WeightFolder(model, torch.float32)
     second.close()
     first.write([{"first.weight": model.first.weight}, {"first.bias": model.first.bias}], 1)
@@ -190,7 +190,7 @@ os._exit(9)
 """
 
 
-def test_a_folder_whose_owner_is_gone_is_removed(model, tmp_path):
+def test_a_folder_of_a_dead_owner_is_removed(model, tmp_path):
     command = [sys.executable, "-c", LEFT_BEHIND, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
         left = Path(owner.stdout.readline().strip())
@@ -216,7 +216,7 @@ def test_another_user_s_folder_counts_by_what_it_holds(model, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SafetensorError("No space left on device")])
-def test_room_that_others_took_is_told(folder, model, monkeypatch, error):
+def test_memory_taken_by_others_is_reported(folder, model, monkeypatch, error):
     def full(*arguments):
         raise error
 

@@ -100,7 +100,7 @@ def modes(module):
 
 @aheads
 @pytest.mark.parametrize("ends_by", ["length", "stop"])
-def test_training_goes_on_between_two_answers_in_one_loop(native, ahead, ends_by):
+def test_training_continues_between_two_answers_in_one_loop(native, ahead, ends_by):
     module = build("gpt2", DROPOUT).train()
     engine = native(module, ahead=ahead)
     prompt = [5, 6, 7]
@@ -375,7 +375,7 @@ class OutOfReach(ConfigError):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
-def test_each_caller_of_a_failed_step_gets_an_error_of_its_own(native, module, swap_decoder, ahead, error, message):
+def test_each_caller_of_a_failed_step_gets_its_own_error(native, module, swap_decoder, ahead, error, message):
     engine = native(module, ahead=ahead)
 
     def broken(*args, **kwargs):
@@ -453,7 +453,7 @@ def test_memory_that_a_step_may_still_write_to_is_not_given_back(module, tokeniz
     engine = NativeEngine(module, tokenizer, max_num_seqs=4, blocks=40, block_size=8)
     monkeypatch.setattr(engine, "_is_idle", lambda: False)
     engine.renewed()
-    assert engine.pool.blocks == 40 and "its KV pool is not given back" in caplog.text
+    assert engine.pool.blocks == 40 and "its KV pool is not freed" in caplog.text
 
 
 def test_a_step_that_lands_late_for_a_publish_leaves_the_engine_lost(native, module, monkeypatch):

@@ -195,7 +195,7 @@ def test_bfloat16_log_probs_are_near_those_of_training(native, make, fused):
 
 
 @graphs_on_off
-def test_sleep_frees_the_pool_and_graphs_go_on_after_wake(native, graphs):
+def test_sleep_frees_the_pool_and_graphs_work_after_wake(native, graphs):
     module = family("qwen2").cuda()
     engine = native(module, graphs=graphs, blocks=20_000)
     requests = random_requests(20, seed=5)

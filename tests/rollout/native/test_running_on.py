@@ -73,7 +73,7 @@ def test_the_same_weights_again_change_nothing_but_the_version(native):
     assert {version for c in completions for version in c.token_versions()} == {0, 1, 2}
 
 
-def test_tokens_are_told_once_and_stop_strings_are_found_across_a_publish(native, tokenizer):
+def test_tokens_are_reported_once_and_stop_strings_are_found_across_a_publish(native, tokenizer):
     module = family("qwen2")
     same, told = copy.deepcopy(module), {}
     [(prompt, _)] = random_requests(1, seed=8)
@@ -93,7 +93,7 @@ def test_tokens_are_told_once_and_stop_strings_are_found_across_a_publish(native
         assert completion.token_ids == expected.token_ids == told[0] and completion.stop == stop
 
 
-def test_nothing_goes_on_with_weights_that_are_half_old_half_new(native):
+def test_no_request_continues_with_half_updated_weights(native):
     module = family("qwen2")
     engine, changed = native(module), other_weights(module, 1)
 

@@ -44,7 +44,7 @@ def test_those_who_wait_come_in_their_order_as_far_as_rows_go():
     assert scheduler.prefill().sampled == [third]
 
 
-def test_a_long_prompt_is_read_in_pieces_while_others_go_on():
+def test_a_long_prompt_is_read_in_chunks_while_others_continue():
     scheduler = make(tokens=10)
     short, long = add(scheduler, 1, [1, 2, 3]), add(scheduler, 2, list(range(25)))
     pieces = []
@@ -76,7 +76,7 @@ def test_equal_prompts_are_read_once_and_only_a_block_that_is_not_full_is_copied
     assert work.copies == [(last[0][0], block) for (block,) in last[1:]] if length == 10 else last == [[], [], []]
 
 
-def test_what_another_left_is_not_read_again():
+def test_cached_prefix_is_not_prefilled_again():
     scheduler = make()
     first = add(scheduler, 1, list(range(9)))
     scheduler.prefill()
@@ -134,7 +134,7 @@ def test_a_row_that_may_have_no_more_is_not_run():
     assert scheduler.decode() is None and not scheduler.has_work
 
 
-def test_prompts_are_gathered_while_rows_go_on():
+def test_prompts_are_gathered_while_rows_run():
     scheduler = make(rows=32, gather=3)
     add(scheduler, 1, [1], limit=50)
     assert scheduler.prefill() is not None

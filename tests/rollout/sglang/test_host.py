@@ -29,7 +29,7 @@ ABORT = {"type": "abort", "message": "Abort in waiting queue"}
     ],
     ids=["to its end", "ended while it ran", "while it waited", "two answers at once", "before it began"],
 )
-def test_every_token_is_told_once(answers, tokens):
+def test_every_token_is_reported_once(answers, tokens):
     """The last answer to a request that waits for memory has all its tokens; answers that come together are one."""
 
     async def stream():

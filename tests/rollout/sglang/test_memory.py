@@ -23,7 +23,7 @@ def engine(start):
 
 
 @pytest.mark.parametrize("way", ["publish", "abort"])
-def test_tokens_of_a_request_that_waits_are_told_once(engine, module, buckets, teacher, way):
+def test_tokens_of_a_request_that_waits_are_reported_once(engine, module, buckets, teacher, way):
     """Where one has come so far, at most one other has memory; the two that wait have tokens."""
     engine.publish(buckets(module), 1)
 

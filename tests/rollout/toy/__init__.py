@@ -1,1 +1,1 @@
-"""A rollout engine as a newcomer would add one: this folder, and a line in the table (`tests/rollout/test_toy.py`)."""
+"""A rollout engine as a newcomer would add one: a folder and a line in a table (`tests/trainer/test_new_engine.py`)."""

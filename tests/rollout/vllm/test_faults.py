@@ -24,7 +24,7 @@ IDS = [(7 * i) % 250 + 3 for i in range(60)]
 HEARTBEAT_S = 20.0
 
 
-def test_an_engine_that_is_lost_tells_so_and_is_renewed(start, module, buckets, pid_of, tmp_path):
+def test_a_lost_engine_is_reported_and_renewed(start, module, buckets, pid_of, tmp_path):
     """Its core stands still, and then, in the next engine, its worker is killed."""
     engine = start(heartbeat_s=HEARTBEAT_S)
     with pytest.raises(RolloutError, match="no weights have been published"):

@@ -41,7 +41,7 @@ def going_on(run):
 
 
 @pytest.mark.ray
-def test_saved_on_two_it_goes_on_on_one_and_on_four(run, going_on):
+def test_saved_on_two_it_resumes_on_one_and_on_four(run, going_on):
     run(2, *PPO, *STEPS, "trainer.default_local_dir=whole")
     assert max(line["critic/grad_norm"] for line in lines_of("whole")) > 0
     for workers in (0, 4):
@@ -65,7 +65,7 @@ class TestLong:
     pytestmark = LONG
 
     @pytest.mark.parametrize("keys", [GRPO, [*GRPO, *LORA]], ids=["grpo", "lora"])
-    def test_any_number_goes_on_from_any_other(self, run, going_on, keys):
+    def test_any_number_of_workers_resumes_from_any_other(self, run, going_on, keys):
         run(0, *keys, *STEPS, "trainer.default_local_dir=whole")
         for workers in (2, 4):
             going_on("whole", workers, 1, *keys, *STEPS)
@@ -74,13 +74,13 @@ class TestLong:
         for workers in (1, 2):
             going_on("again", workers, 2, *keys, *STEPS)
 
-    def test_hybrid_shards_are_saved_once_and_go_on_on_two(self, run, going_on):
+    def test_hybrid_shards_are_saved_once_and_resume_on_two(self, run, going_on):
         run(4, *GRPO, *STEPS, f"{FSDP}.fsdp_size=2", "trainer.default_local_dir=whole")
         shards = [name for name in files_in("whole/global_step_2/actor") if name.startswith("masters")]
         assert len(shards) == 2, "each row by one of the processes that have it"
         going_on("whole", 2, 2, *GRPO, *STEPS)
 
-    def test_offloaded_shards_go_on_without_offload(self, run, going_on):
+    def test_offloaded_shards_resume_without_offload(self, run, going_on):
         offload = [f"{FSDP}.offload_policy=true"]
         run(2, *GRPO, *STEPS, *offload, "trainer.default_local_dir=whole")
         going_on("whole", 2, 1, *GRPO, *STEPS)

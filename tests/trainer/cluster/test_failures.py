@@ -113,7 +113,7 @@ class TestLong:
         check_told(text, "does not answer" if how == "stop" or asleep_on_the_loop else "time.sleep(1000)")
         check_ended()
 
-    def test_hanging_it_goes_on_from_the_last_checkpoint(self, struck, expected):
+    def test_a_hanging_run_resumes_from_the_last_checkpoint(self, struck, expected):
         strike("update", step=3, how="stop")
         struck(2, *RUN, ONCE, f"trainer.worker_timeout={HANG_S}")
         assert not differences(expected, lines_of("run")) and len(events("restart")) == 1
@@ -128,7 +128,7 @@ class TestLong:
         assert isinstance(error.value.__cause__, ZeroDivisionError)
         check_ended()
 
-    def test_weights_that_did_not_arrive_are_told(self, struck):
+    def test_weights_that_did_not_arrive_are_reported(self, struck):
         strike("publish", rank=1, step=2, how="tamper")
         with pytest.raises(RolloutError) as error:
             struck(2, *RUN)
@@ -248,7 +248,7 @@ class TestController:
             said = running.process.stdout.read()
             assert "stopped in step" in said and "there is no checkpoint yet" in said, said
 
-    def test_an_object_store_that_is_full_ends_the_run_and_says_so(self, command):
+    def test_a_full_object_store_ends_the_run_with_a_message(self, command):
         """Answers that carry more than Ray has room for, on a Ray that may not put anything on a disk."""
         Path("reward.py").write_text(
             "import os\n"

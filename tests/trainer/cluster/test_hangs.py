@@ -32,7 +32,7 @@ def look(seen, over):
 
 @pytest.mark.ray
 @pytest.mark.parametrize("how", [pytest.param("stop", marks=LONG), "sleep"])
-def test_a_worker_hangs_and_is_told_of(struck, how):
+def test_a_hanging_worker_is_reported(struck, how):
     """`stop`: nothing of its process runs any more. `sleep`: its thread that computes hangs."""
     strike("update", rank=1, step=2, how=how)
     seen, over = set(), threading.Event()
