@@ -106,3 +106,24 @@ def test_what_the_ending_raises_rises_and_the_thread_ends():
     with pytest.raises(TimeoutError, match="of its own"):
         loop.close()
     assert not loop._thread.is_alive()
+
+
+def test_without_a_thread_work_runs_where_it_is_waited_for_and_close_drops_the_rest():
+    ran, names = [], []
+
+    async def work(number):
+        ran.append(number)
+        names.append(threading.current_thread().name)
+        return number
+
+    async def ending():
+        ran.append("ended")
+
+    loop = LoopThread("the owner", ending, threaded=False)
+    first, dropped = loop.run(work(1)), loop.run(work(2))
+    assert not ran and loop.result(first) == 1 and names == [threading.current_thread().name]
+    loop.close()
+    loop.close()
+    assert ran == [1, "ended"] and not dropped.done()
+    with pytest.raises(WorkerError, match="the owner is closed"):
+        loop.run(nothing())
