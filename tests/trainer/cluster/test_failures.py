@@ -59,6 +59,7 @@ def test_killed_in_an_update_it_goes_on_from_the_last_checkpoint(struck, expecte
     strike("update", rank=1, step=3)
     struck(2, *RUN, ONCE)
     assert STRUCK.exists() and not differences(expected, lines_of("run"))
+    assert [line.get("failures/restarts") for line in lines_of("run")] == [None, None, 1]
     (event,) = events("restart")
     assert (event["failed_step"], event["checkpoint"]) == (3, 2)
     check_told(event["error"], "died while it ran StruckWorker.update_actor")
