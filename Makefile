@@ -8,7 +8,7 @@
 #   CONSTRAINTS  pinned versions; a GPU machine may use its own file        [constraints.txt]
 #   PIP_FLAGS    more flags for pip, e.g. the index of other torch builds   []
 #   ARGS         passed on to the quickstarts, test, nano and bench         []
-#   JOBS         processes for the tests                                    [2]
+#   JOBS         processes for the tests; they often wait, so more than cores [3]
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -17,7 +17,7 @@ SGLANG_VENV ?= .venv-sglang
 CONSTRAINTS ?= constraints.txt
 PIP_FLAGS ?=
 ARGS ?=
-JOBS ?= 2
+JOBS ?= 3
 
 BIN := $(VENV)/bin
 CORE := $(VENV)/.core-installed

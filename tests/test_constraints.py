@@ -1,7 +1,8 @@
 """What is installed has the versions in constraints.txt, and nothing that is installed later replaces them."""
 
 import re
-from importlib.metadata import PackageNotFoundError, requires, version
+import sysconfig
+from importlib.metadata import distributions, requires, version
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,10 @@ def name_of(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", re.split(r"[\s;\[<>=!~(]", requirement)[0]).lower()
 
 
+# In the environment itself; some packages put copies of others on sys.path.
+INSTALLED = {name_of(found.name) for found in distributions(path=[sysconfig.get_path("purelib")])}
+
+
 def pins() -> dict[str, str]:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
     pinned = [line.split("==") for line in lines]
@@ -29,12 +34,8 @@ def needed(package: str, seen: set[str]) -> set[str]:
     """The installed packages that a package needs, directly or not."""
     for requirement in requires(package) or ():
         name, extra = name_of(requirement), re.search(r"extra == ['\"]([\w-]+)['\"]", requirement)
-        if (extra and (package != "burnish" or extra[1] in SEPARATE)) or name in seen:
-            continue
-        try:
-            version(name)
-        except PackageNotFoundError:  # for another platform
-            continue
+        if (extra and (package != "burnish" or extra[1] in SEPARATE)) or name in seen or name not in INSTALLED:
+            continue  # not installed: for another platform
         needed(name, seen | {name}) if name == "burnish" else seen.add(name) or needed(name, seen)
     return seen
 

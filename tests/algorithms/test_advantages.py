@@ -417,5 +417,5 @@ def test_remax_gives_a_sample_as_good_as_the_greedy_answer_exactly_zero(make_adv
     [(gae, "the critic's values", "critic"), (remax, "the scores of greedy answers", "greedy_baseline")],
 )
 def test_what_an_estimator_needs_and_does_not_find_is_named(estimate, what, need, make_advantage_inputs):
-    with pytest.raises(BurnishError, match=rf"{estimate.__name__} reads {what}.*Needs\({need}=True\)"):
+    with pytest.raises(BurnishError, match=rf"{estimate.__name__} needs {what}.*Needs\({need}=True\)"):
         estimate(make_advantage_inputs([[1.0, 0.0]], [[1, 1]]))
