@@ -13,7 +13,7 @@ from burnish.config.supervised import SupervisedConfig
 from burnish.errors import ConfigError, DataError
 
 
-class ColumnFacts(Protocol):
+class FileColumns(Protocol):
     """Row count and columns of a data file."""
 
     @property
@@ -36,7 +36,7 @@ class HeadFacts(Protocol):
     def heads(self) -> int: ...
 
 
-def check_files(config: PPOConfig | SupervisedConfig, describe: Callable[[str], ColumnFacts]) -> int:
+def check_files(config: PPOConfig | SupervisedConfig, describe: Callable[[str], FileColumns]) -> int:
     """The files exist, have rows and the columns that are read; returns the number of training rows used.
 
     `describe` raises DataError for a file that is missing or unreadable.
@@ -49,7 +49,7 @@ def check_files(config: PPOConfig | SupervisedConfig, describe: Callable[[str], 
 
 
 def _check_file(
-    config: PPOConfig | SupervisedConfig, key: str, file: str, describe: Callable[[str], ColumnFacts]
+    config: PPOConfig | SupervisedConfig, key: str, file: str, describe: Callable[[str], FileColumns]
 ) -> int:
     try:
         facts = describe(file)
@@ -65,7 +65,7 @@ def _check_file(
     return facts.rows
 
 
-def _check_column(file: str, facts: ColumnFacts, column: str, key: str) -> None:
+def _check_column(file: str, facts: FileColumns, column: str, key: str) -> None:
     """A dotted name is a field inside a column."""
     if column not in facts.columns and column.partition(".")[0] not in facts.columns:
         raise DataError(

@@ -47,14 +47,14 @@ class CommandLine:
     notices: list[str] = field(default_factory=list)
 
 
-class _FlagParser(argparse.ArgumentParser):
+class _WordParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}. Keys are set as section.key=value; --help lists them")
 
 
 def parse_command(argv: list[str], builtin: str) -> CommandLine:
     """Split a command line into flags, recipe and overrides; `builtin` is the name of the recipe with the defaults."""
-    parser = _FlagParser(add_help=False, allow_abbrev=False)
+    parser = _WordParser(add_help=False, allow_abbrev=False)
     for names in (["--plan"], ["--debug"], ["--multirun", "-m"], ["--resolve"], ["--run", "-r"]):
         parser.add_argument(*names, action="store_true")  # --resolve and --run are what happens anyway
     for names in (["--cfg", "-c"], ["--config-name", "-cn"], ["--config-path", "-cp"], ["--config-dir", "-cd"]):

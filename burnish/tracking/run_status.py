@@ -31,7 +31,7 @@ MARKS = ("config.yaml", METRICS_FILE, "events.jsonl", f"{STATUS}/*", LOCK_FILE) 
 
 
 @dataclass(frozen=True)
-class Process:
+class RunProcess:
     """One process of the run, by its last status."""
 
     name: str
@@ -60,7 +60,7 @@ class RunStatus:
     step: int | None
     steps: int | None
     logged_s: float | None  # since the last line of metrics.jsonl
-    processes: list[Process] = field(default_factory=list)
+    processes: list[RunProcess] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     stacks: str | None = None  # the newest dump
     stacks_s: float | None = None
@@ -159,7 +159,7 @@ def _holder(one: dict[str, Any]) -> str:
     return f"process {one['pid']} on {one['host']}"
 
 
-def _process(one: dict[str, Any], now: float) -> Process:
+def _process(one: dict[str, Any], now: float) -> RunProcess:
     """KeyError, TypeError or ValueError where it is not what a watchdog writes."""
     waits = [
         {
@@ -170,7 +170,7 @@ def _process(one: dict[str, Any], now: float) -> Process:
     ]  # fmt: skip
     where, counts = f"pid {one['pid']} on {one['host']}", {str(kind): int(n) for kind, n in one["counts"].items()}
     silent_s = max(0.0, now - float(one["time"]))
-    return Process(str(one["name"]), where, silent_s, int(one["late"]), counts, waits, str(one["host"]))
+    return RunProcess(str(one["name"]), where, silent_s, int(one["late"]), counts, waits, str(one["host"]))
 
 
 def as_text(status: RunStatus) -> str:
@@ -217,7 +217,7 @@ def _step(status: RunStatus) -> str:
     return f"{status.step}{total}" + (f", logged {_ago(status.logged_s)}" if status.logged_s is not None else "")
 
 
-def _process_lines(process: Process, is_over: bool) -> list[str]:
+def _process_lines(process: RunProcess, is_over: bool) -> list[str]:
     silent = f", silent for {process.silent_s:.0f} s" if process.silent_s > SILENT_S and not is_over else ""
     late = f", {process.late} late so far" if process.late else ""
     waits = ", ".join(f"{count} {one_line(kind)}" for kind, count in sorted(process.counts.items()))

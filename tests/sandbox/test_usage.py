@@ -16,7 +16,7 @@ import pytest
 from burnish.sandbox import Limits
 from burnish.sandbox.jail.launch import Tree
 from burnish.sandbox.jail.running import Running
-from burnish.sandbox.jail.usage import TICKS, Usage, _Process, _Task, check_readable, waited
+from burnish.sandbox.jail.usage import TICKS, Usage, _ProcessUsage, _Task, check_readable, waited
 
 #: Waits for a line before it leaves. Its children: one that takes memory, one that computes, one with threads.
 TREE = """
@@ -136,7 +136,7 @@ def test_waiting_counts_for_what_was_not_seen(usage, monkeypatch):
     """Of what is seen, each second of computing has waited for three: so has what a parent was told of its children."""
     monkeypatch.setattr(Usage, "_schedule", lambda self, process, task, passed: _Task(1.0, 3.0))
     usage.look(0.0)
-    task = _Process(2, usage.first, [b"S"] + [b"0"] * 30, [2], 1.0, 4.0, 0)
+    task = _ProcessUsage(2, usage.first, [b"S"] + [b"0"] * 30, [2], 1.0, 4.0, 0)
     monkeypatch.setattr(Usage, "_walk", lambda self: [task])
     usage.computed, usage.waited, usage._alive, usage._seen = 1.0, 0.0, {2: _Task(1.0, 3.0)}, _Task(1.0, 3.0)
     usage.look(100.0)

@@ -1,8 +1,8 @@
 r"""What kind of thing an answer is: consumes tidied LaTeX, produces a `Form` whose parts can be compared one by one.
 
-    (3,\frac12)          Sequence with brackets ( ), ordered: a point, a vector, an open interval
+    (3,\frac12)          SequenceForm with brackets ( ), ordered: a point, a vector, an open interval
     [0,1)                the same with its own brackets
-    \{1,2\}, 1,2         Sequence \{ \} or without brackets: order does not matter
+    \{1,2\}, 1,2         SequenceForm \{ \} or without brackets: order does not matter
     (0,1)\cup[2,3)       Union
     \begin{pmatrix}…     Matrix
     x=5, x\le 5          Relation
@@ -45,7 +45,7 @@ class Words(Form):
 
 
 @dataclass(frozen=True)
-class Sequence(Form):
+class SequenceForm(Form):
     opening: str  # "", "(", "[" or "\\{"
     closing: str
     items: tuple[Form, ...]
@@ -177,11 +177,11 @@ def _sequence(text: str, opening: str, end: str, items: list[str], depth: int) -
     forms: list[Form] = []
     for item in items:
         form = form_of(item, depth + 1)
-        if not opening and isinstance(form, Sequence) and not form.opening:
+        if not opening and isinstance(form, SequenceForm) and not form.opening:
             forms += form.items  # 1, \pm 2
         else:
             forms.append(form)
-    return Sequence(text, opening, end, tuple(forms))
+    return SequenceForm(text, opening, end, tuple(forms))
 
 
 def _bracketed(text: str, depth: int) -> Form | None:

@@ -33,7 +33,7 @@ from burnish.rewards.equivalence.forms import (
     Ratio,
     Relation,
     Scalar,
-    Sequence,
+    SequenceForm,
     Union,
     Words,
     folded,
@@ -124,7 +124,7 @@ class _Comparison:
         match answer, truth:
             case Scalar(), Scalar():
                 return self.scalars(answer, truth)
-            case Sequence(), Sequence():
+            case SequenceForm(), SequenceForm():
                 return self.sequences(answer, truth)
             case Union(), Union() if len(answer.parts) == len(truth.parts):
                 return self.in_any_order(answer.parts, truth.parts) or self.ask(answer, truth)
@@ -190,7 +190,7 @@ class _Comparison:
         limits = [self.tolerance, 1e-9]
         return any(v is not None and math.isclose(number, v, rel_tol=r) for v, r in zip(near, limits, strict=True))
 
-    def sequences(self, answer: Sequence, truth: Sequence) -> bool:
+    def sequences(self, answer: SequenceForm, truth: SequenceForm) -> bool:
         if len(answer.items) != len(truth.items):
             return False
         if truth.ordered or answer.ordered:
@@ -297,7 +297,7 @@ def _fraction(a: Scalar, b: Scalar) -> Form:
     return Scalar(text, text, b.unit)
 
 
-def _has_own_order(answer: Sequence, truth: Sequence) -> bool:
+def _has_own_order(answer: SequenceForm, truth: SequenceForm) -> bool:
     """Words and letters; and values that only one side has names for (`x=1, y=2` and `1, 2`)."""
     if all(isinstance(item, Words) or item.text.isalpha() for item in truth.items):
         return True
@@ -306,7 +306,7 @@ def _has_own_order(answer: Sequence, truth: Sequence) -> bool:
 
 
 def _is_set(form: Form) -> bool:
-    if isinstance(form, Sequence):
+    if isinstance(form, SequenceForm):
         return form.ordered and len(form.items) == 2
     if isinstance(form, Relation):
         return not form.is_equation

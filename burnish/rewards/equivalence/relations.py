@@ -4,7 +4,7 @@ Consumes forms of forms.py; judge.py compares what comes out.
 """
 
 from burnish.rewards.equivalence import exact
-from burnish.rewards.equivalence.forms import Form, Relation, Scalar, Sequence, folded
+from burnish.rewards.equivalence.forms import Form, Relation, Scalar, SequenceForm, folded
 from burnish.rewards.equivalence.reader import read
 
 
@@ -41,7 +41,7 @@ def rightward(relation: Relation) -> Relation:
     return Relation(relation.text, relation.sides[::-1], signs)
 
 
-def as_interval(inequality: Relation) -> Sequence | None:
+def as_interval(inequality: Relation) -> SequenceForm | None:
     """a<x, x<b and a<x<b as intervals, where x is a letter."""
     turned = rightward(inequality)
     sides = turned.sides
@@ -51,7 +51,7 @@ def as_interval(inequality: Relation) -> Sequence | None:
     letters = [len(side.text) == 1 and side.text.isalpha() for side in sides]
     opening, end = ("(" if turned.signs[0] == "<" else "["), (")" if turned.signs[-1] == "<" else "]")
     if letters == [False, True, False]:
-        return Sequence(turned.text, opening, end, (sides[0], sides[2]))
+        return SequenceForm(turned.text, opening, end, (sides[0], sides[2]))
     if letters == [True, False]:
-        return Sequence(turned.text, "(", end, (below, sides[1]))
-    return Sequence(turned.text, opening, ")", (sides[0], above)) if letters == [False, True] else None
+        return SequenceForm(turned.text, "(", end, (below, sides[1]))
+    return SequenceForm(turned.text, opening, ")", (sides[0], above)) if letters == [False, True] else None

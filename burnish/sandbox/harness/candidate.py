@@ -14,7 +14,7 @@ import operator
 import os
 import sys
 
-from burnish.sandbox.harness.peer import Gone, Peer
+from burnish.sandbox.harness.peer import Gone, HarnessPeer
 from burnish.sandbox.harness.wire import KINDS, is_data_type
 
 TYPE_CHECKING = False
@@ -75,7 +75,7 @@ def _let_go(low: int, high: int) -> None:
         raise OSError(ctypes.get_errno(), "the candidate's process cannot drop its privileges")
 
 
-class Candidate(Peer):
+class Candidate(HarnessPeer):
     """The solution's names and objects, by number where they are no data."""
 
     def __init__(self, incoming: int, outgoing: int):

@@ -21,7 +21,7 @@ class Gone(BaseException):
     """The other end has closed the pipe. No test catches this by `except Exception`."""
 
 
-class Peer(Wire):
+class HarnessPeer(Wire):
     """`ask` sends a request and gives what comes back; a subclass performs the other end's requests."""
 
     def __init__(self, incoming: int, outgoing: int):

@@ -10,7 +10,7 @@ tester's process.
 
 from __future__ import annotations
 
-from burnish.sandbox.harness.peer import Gone, Peer
+from burnish.sandbox.harness.peer import Gone, HarnessPeer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ FACTS = ("__name__", "__qualname__", "__module__", "__dict__", "__annotations__"
 ENDS_LOOPS = (StopIteration, StopAsyncIteration, GeneratorExit)
 
 
-class Solution(Peer):
+class Solution(HarnessPeer):
     """The candidate's process, asked by the tester. `gone`: it is no more, or speaks nonsense."""
 
     def __init__(self, incoming: int, outgoing: int):

@@ -82,8 +82,8 @@ class Usage:
         process = self._process(self.first)
         return [child for task in process.tasks for child in self._children(self.first, task)] if process else []
 
-    def _walk(self) -> list["_Process"]:
-        found: dict[int, _Process] = {}
+    def _walk(self) -> list["_ProcessUsage"]:
+        found: dict[int, _ProcessUsage] = {}
         pids = [self.first]
         for pid in pids:  # grows while it is walked; a process that loses its parent meanwhile is met twice
             process = self._process(pid) if pid not in found else None
@@ -96,7 +96,7 @@ class Usage:
     def _children(self, pid: int, task: int) -> list[int]:
         return [int(word) for word in read(self.proc, f"{pid}/task/{task}/children").split()]
 
-    def _process(self, pid: int) -> "_Process | None":
+    def _process(self, pid: int) -> "_ProcessUsage | None":
         words = _stat(read(self.proc, f"{pid}/stat"))
         if not words:
             return None
@@ -111,9 +111,9 @@ class Usage:
                 finally:
                     os.close(folder)
         memory = int(words[21]) * PAGE
-        return _Process(pid, int(words[1]), words, tasks, computed / TICKS, by_children / TICKS, memory)
+        return _ProcessUsage(pid, int(words[1]), words, tasks, computed / TICKS, by_children / TICKS, memory)
 
-    def _schedule(self, process: "_Process", task: int, passed: float) -> _Task:
+    def _schedule(self, process: "_ProcessUsage", task: int, passed: float) -> _Task:
         """The kernel adds waiting up only when it is over. So a task that is ready now counts as waiting for as long
         as it has not run: since the last look, `passed` seconds ago, or its start. Where it slept meanwhile that is too
         much, until the next look."""
@@ -139,7 +139,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class _Process:
+class _ProcessUsage:
     pid: int
     parent: int
     stat: list[bytes]
