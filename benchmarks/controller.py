@@ -430,7 +430,7 @@ def measure(
     for pool in pools:
         pool.end("measured")
     progress(f"starting {options.light} light processes")
-    answer = Carried(pickle.dumps(host.Reply(pack({}).skeleton)))
+    answer = Carried(pickle.dumps(host.WorkerReply(pack({}).skeleton)))
     light = ray.remote(Light).options(num_cpus=0, max_concurrency=AT_ONCE)
     actors: list[Any] = [light.remote(answer) for _ in range(options.light)]
     ray.get([actor.run.remote(0, "", "", [], True) for actor in actors])

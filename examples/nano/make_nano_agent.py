@@ -137,7 +137,7 @@ def measured(model: Path, work: Path) -> dict[str, dict[str, float]]:
     for task in ("search", "calculator"):
         lesson, folder = find_lesson(task), work / task
         lesson.write_data(0, folder, HELD_OUT)
-        with lesson.beside(folder) as further:
+        with lesson.service(folder) as further:
             for way, sample in WAYS.items():
                 keys = [f"actor_rollout_ref.model.path={model}", f"trainer.default_local_dir={folder / way}"]
                 keys += [f"actor_rollout_ref.rollout.val_kwargs.do_sample={sample}", "trainer.val_only=True"]
