@@ -244,14 +244,23 @@ TWO = {"a": torch.zeros(2)}
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda b: made({**TWO, "b": torch.zeros(3)}), ValueError, r"differ in .* number of rows: \{'a': 2, 'b': 3\}"),
+        (
+            lambda b: made({**TWO, "b": torch.zeros(3)}), ValueError,
+            r"differ in their number of rows: \{'a': 2, 'b': 3\}",
+        ),
         (lambda b: made(TWO, {"uid": [1, 2, 3]}), ValueError, "'uid' has 3 rows where the others have 2"),
         (lambda b: made(None, {"x": [1, 2], "y": [1]}), ValueError, "'y' has 1 rows where the others have 2"),
-        (lambda b: DataProto(TensorDict(batch_size=[2, 3])), ValueError, "one batch dimension"),
+        (
+            lambda b: DataProto(TensorDict({"a": torch.zeros(2, 3)}, batch_size=[2, 3])), ValueError,
+            "one batch dimension",
+        ),
         (lambda b: made({"a": [1, 2]}), TypeError, "'a' must be a tensor of shape .* not list"),
         (lambda b: made({"a": torch.tensor(1)}), TypeError, r"'a' .* not a tensor of shape \(\)"),
         (lambda b: made(non_tensors={"a": "abc"}), TypeError, "with an entry for each row, not str"),
-        (lambda b: DataProto.from_single_dict({"a": []}), TypeError, "'a' must be a tensor or a numpy array, not list"),
+        (
+            lambda b: DataProto.from_single_dict({"a": [1]}), TypeError,
+            "column 'a' must be a tensor or a numpy array, not list",
+        ),
         (renamed_facts, ValueError, r"\['uid'\] are names of more than one kind"),
         (lambda b: b[4], IndexError, "row 4 of a batch of 4 rows"),
         (lambda b: b[[0, 9]], IndexError, "rows 0 to 9 of a batch of 4 rows"),
@@ -259,7 +268,10 @@ TWO = {"a": torch.zeros(2)}
         (lambda b: b[torch.tensor([0.0, 1.0])], TypeError, "a flat list of numbers or a mask, not torch.float32"),
         (lambda b: b.select(["nope"]), KeyError, r"batch has no \['nope'\]; it has \['ids', 'score'\]"),
         (lambda b: b.pop(non_tensor_batch_keys=["nope"]), KeyError, r"non_tensor_batch has no \['nope'\]"),
-        (lambda b: b.select(meta_info_keys=["nope"]), KeyError, r"info has no \['nope'\]; it has \['temperature'\]"),
+        (
+            lambda b: b.select(meta_info_keys=["nope"]), KeyError,
+            r"meta_info has no \['nope'\]; it has \['temperature'\]",
+        ),
         (lambda b: b.rename("nope", "x"), KeyError, r"batch has no \['nope'\]"),
         (lambda b: b.rename("ids", "score"), ValueError, "two columns one name"),
         (lambda b: b.rename(["ids", "score"], ["a"]), ValueError, "as many new names as old ones"),

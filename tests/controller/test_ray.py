@@ -424,7 +424,7 @@ def test_peer_that_dies_is_named_to_the_controller(ray_groups, ray_on_running_ho
     assert text.startswith(f"replica, rank 0 of 1 of pool 'replicas' (replica), pid {pid} on {socket.gethostname()} (")
     assert "died while it ran suffer: its process ended without a word" in text
     assert text.count("last lines of ") == 1 and "replicas-0.log:" in text and "about to ['die']" in text
-    assert len(callers["callers"].pid()) == 2, "those that told of it go on"
+    assert len(callers["callers"].pid()) == 2, "those that reported it continue"
     with pytest.raises(WorkerDied, match=r"rank 0 of 1 of pool 'replicas'.* died while it ran Member.pid"):
         replica.pid()
 

@@ -388,7 +388,7 @@ def test_abort_during_a_replacement_returns_the_tokens_so_far(shop, replacing):
 
 
 def test_tokens_of_an_aborted_request_keep_their_versions(shop, replacing):
-    """It began with version 7, was told of two tokens, then of one of version 8; 9 was published while none came."""
+    """It began with version 7, got two tokens, then of one of version 8; 9 was published while none came."""
     shop.fates[0], shop.told = "hangs", 2
     replacing.publish(None, 7)
     shop.opens.clear()
@@ -545,7 +545,7 @@ def test_caller_that_received_other_tokens_fails(shop, replacing):
     seen = []
     told = gathered(replacing, 1, on_token=lambda token, _: seen.append(token))[0]
     assert seen == [4, 5] and "samples another token at position 1, which its caller has received" in str(told)
-    assert gathered(replacing, 1)[0].token_ids == [4, 6, 6]  # who was told of nothing has no part in it
+    assert gathered(replacing, 1)[0].token_ids == [4, 6, 6]  # a request that got no token is not affected
 
 
 # Orders

@@ -133,7 +133,7 @@ def write_tree(proc: Path, child: tuple[str, float, float, float] | None) -> Non
 
 
 def test_waiting_counts_for_what_was_not_seen(usage, monkeypatch):
-    """Of what is seen, each second of computing has waited for three: so has what a parent was told of its children."""
+    """Of what is seen, each second of computing has waited for three: so has what a parent knows of its children."""
     monkeypatch.setattr(Usage, "_schedule", lambda self, process, task, passed: _Task(1.0, 3.0))
     usage.look(0.0)
     task = _ProcessUsage(2, usage.first, [b"S"] + [b"0"] * 30, [2], 1.0, 4.0, 0)
